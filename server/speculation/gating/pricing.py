@@ -45,11 +45,6 @@ class StepPrice(NamedTuple):
     change_s: float = 0.0
 
     @property
-    def plain_rate(self) -> float:
-        """Tokens per second of plain steps; 0 where no time is known."""
-        return self.n_rows / self.plain_s if self.plain_s else 0.0
-
-    @property
     def lost(self) -> float:
         """Tokens that are made elsewhere in the time that a verified guess takes in Python."""
         return self.rate * self.guess_s

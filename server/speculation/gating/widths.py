@@ -45,7 +45,7 @@ class Widths:
         }
         self._recorded: set[tuple[int, int]] = set()  # widths, with steps of cells
         self._cells = 0  # steps of cells in use
-        self._was_recorded = False  # the width of the latest change
+        self._was_recorded = False  # that to which the latest change was, before it
         # steps in a row for which a wider width is best, and those for which none is
         self._runs = {wider: Mean(1.0, FEW_RUNS, WINDOW) for wider in (True, False)}
         self._is_wider, self._n_in_run = False, 0  # the run so far
@@ -118,7 +118,7 @@ class Widths:
         return max(gains, key=lambda width: gains[width] - rate * self._share_s(width, current, n_rows))
 
     def _in_run(self, wider: bool) -> None:
-        """For the next step a wider width is best, or none."""
+        """wider: for the next step a wider width is best, whatever a change costs."""
         if wider != self._is_wider:
             self._end_run()
         self._is_wider, self._n_in_run = wider, self._n_in_run + 1
