@@ -26,6 +26,10 @@ NOBODY = -1  # the sequence whose sampler this is
 # recorded (LlamaContext). Half: more of them change that. Twice: each number of rows takes 1 MB of the host's
 # memory in ggml for 10 s, in more prompts.
 MOST_ROWS = 128
+# Shapes whose keys are kept, 2 KB each. One that is forgotten within the 10 s for which ggml keeps its graph
+# may leave it to another shape: steps of 5 ms are 2,000 in that time, if all differ. Half: as many as that.
+# Twice: 8 MB more.
+MOST_KEYS = 4096
 PROMPTS = 0  # instead of rows, for the graph that longer parts of prompts share
 _FIRST = 4  # operations of a graph among which the rows of its tokens' embeddings are read
 # Operations of a graph whose sizes tell its shape. The number of cells shows at the 38th at the latest, where
@@ -70,7 +74,7 @@ class GraphKeys:
 
     def __init__(self, params: Any) -> None:
         """params: of the context to be made, which gets the sampler."""
-        self.keys: dict[tuple[int, ...], int] = {}  # contexts of ggml by shapes
+        self.keys: dict[tuple[int, ...], int] = {}  # contexts of ggml by shapes, least recently used first
         self._interface = C.llama_sampler_i(
             backend_init=C.llama_sampler_i_backend_init(_can_begin),
             backend_apply=C.llama_sampler_i_backend_apply(self._apply),
@@ -101,9 +105,10 @@ class GraphKeys:
 
     def _key(self, shape: tuple[int, ...]) -> int:
         """A tensor at the address of this shape, as new: an earlier graph has allocated it."""
-        context = self.keys.get(shape)
-        if context is None:
-            context = self.keys[shape] = int(_init(_InitParams(_overhead(), None, True)))
+        context = self.keys.pop(shape, 0) or int(_init(_InitParams(_overhead(), None, True)))
+        self.keys[shape] = context  # the latest one is the last
+        if len(self.keys) > MOST_KEYS:
+            _free(self.keys.pop(next(iter(self.keys))))
         _reset(context)
         return int(_new_tensor(context, _FLOAT, 1))
 

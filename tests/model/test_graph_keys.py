@@ -146,6 +146,21 @@ def test_graphs_of_other_numbers_of_cells_have_other_keys(
     assert n_keys[4] - n_keys[2] == (kind not in NO_ATTENTION_FIRST)
 
 
+def test_shapes_that_were_not_used_of_late_are_forgotten(
+    keyed: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+):
+    keyed(True)
+    monkeypatch.setattr(graph_keys, "MOST_KEYS", 3)
+    with closing(LlamaBackend(LlamaOptions(TARGET, 256, 1))) as backend:
+        assert backend.keys
+        for n_rows in (1, 2, 3, 1, 4, 5):
+            batch = Batch()
+            batch.extend(0, 0, [40] * n_rows, n_rows)
+            backend.decode(batch)
+            backend.trim(0, 0)
+        assert [key[0] for key in backend.keys.keys] == [1, 4, 5]
+
+
 def test_a_block_guesses_the_same(tmp_path: Path, keyed: Callable[[bool], None]):
     join(TARGET, BLOCK, tmp_path / "joined.gguf")
     options = LlamaOptions(tmp_path / "joined.gguf", 512, 2, n_batch=64, weights=Weights(mtp=True))
