@@ -237,7 +237,7 @@ def _speculator(
     if settings.draft_max:
         what = of_model(backend.options)
         known = on_own_thread(remembered, backend, policy.max_rows, what)
-        shapes = on_own_thread(steady_widths, backend, most, backend.has_own_graphs)
+        shapes = on_own_thread(steady_widths, backend, most, backend.keys is not None)
     elif settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
         known = on_own_thread(remembered, backend, 2 * settings.parallel, of_model(backend.options))
     costs = StepCosts(policy.max_rows, known)

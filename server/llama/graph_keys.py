@@ -8,9 +8,9 @@ that are wanted, and of cells that the rows attend to, which llama.cpp rounds up
 
 llama.cpp lets a sampler add operations to the graph of a decode (llama_sampler_i.backend_apply in its
 llama.h). The sampler here belongs to a sequence that no row has, so that it samples nothing. It is asked once
-for each graph that llama.cpp builds, on the thread that decodes. Without other effects: the logits are the
-same bit by bit. While a context has a sampler, llama.cpp builds a graph anew also where rows have other
-sequences, or other rows are wanted, than in the decode before.
+for each graph that llama.cpp builds, on the thread that decodes. It changes no bit of the logits. While a
+context has a sampler, llama.cpp builds a graph anew also where rows have other sequences, or other rows are
+wanted, than in the decode before.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from server.llama.devices import GGML
 from server.llama.library import C, LoadedModel
 
 NOBODY = -1  # the sequence whose sampler this is
-# Rows up to which each part of a prompt has a graph of its own shape; longer ones share one, which is not
-# recorded (LlamaContext). Half: more of them change that. Twice: each number of rows takes 1 MB of the host's
-# memory in ggml for 10 s, in more prompts.
+# Rows up to which a part of a prompt has the graph of its shape; longer ones share one, and are not recorded
+# (LlamaContext). Half: more parts of prompts make logits that nobody wants, so that shapes differ. Twice:
+# more prompts leave 1 MB of the host's memory to ggml for 10 s, each for its number of rows.
 MOST_ROWS = 128
 # Shapes whose keys are kept, 2 KB each. One that is forgotten within the 10 s for which ggml keeps its graph
-# may leave it to another shape: steps of 5 ms are 2,000 in that time, if all differ. Half: as many as that.
+# may leave it to another shape: steps of 5 ms that all differ are 2,000 shapes. Half: just enough for these.
 # Twice: 8 MB more.
 MOST_KEYS = 4096
 PROMPTS = 0  # instead of rows, for the graph that longer parts of prompts share
 _FIRST = 4  # operations of a graph among which the rows of its tokens' embeddings are read
 # Operations of a graph whose sizes tell its shape. The number of cells shows at the 38th at the latest, where
 # a first layer has attention (DeepSeek 4; the 18th with Llama). Elsewhere it goes unseen, and a graph is
-# recorded again when it changes. Half: so with a third of the architectures; twice: 13 µs more than the 55
-# that all this takes, of the 1.1 ms in which a graph is built.
+# recorded again when it changes. Half: so with seven of eight architectures of the tests that have it there.
+# Twice: 13 µs more than the 55 that all this takes, of the 1.1 ms in which a graph is built.
 _TELLING = 40
 _FLOAT, _POINTER = 0, ctypes.c_void_p  # GGML_TYPE_F32
 
@@ -65,7 +65,8 @@ _n_rows = _function("ggml_nrows", ctypes.c_int64, _POINTER)
 _n_elements = _function("ggml_nelements", ctypes.c_int64, _POINTER)
 
 
-def _can_begin(_sampler: Any, _buffer_type: Any, _n_outputs: int) -> bool:
+def _is_supported(_sampler: Any, _buffer_type: Any, _n_outputs: int) -> bool:
+    """For llama_sampler_i.backend_init: whether the device can compute what the sampler adds."""
     return True
 
 
@@ -76,7 +77,7 @@ class GraphKeys:
         """params: of the context to be made, which gets the sampler."""
         self.keys: dict[tuple[int, ...], int] = {}  # contexts of ggml by shapes, least recently used first
         self._interface = C.llama_sampler_i(
-            backend_init=C.llama_sampler_i_backend_init(_can_begin),
+            backend_init=C.llama_sampler_i_backend_init(_is_supported),
             backend_apply=C.llama_sampler_i_backend_apply(self._apply),
         )
         self._chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
@@ -85,8 +86,8 @@ class GraphKeys:
         params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
 
     def _apply(self, _sampler: Any, _context: Any, graph: int, _data: Any) -> None:
-        """Have the operation of this graph's shape be the first after those that read the rows of its tokens'
-        embeddings, which the CPU does."""
+        """Put the operation of this graph's shape first, after those only that read the tokens' embeddings,
+        which the CPU computes. graph: of a decode, complete but for this."""
         n = int(_n_nodes(graph))
         if not n:
             return  # llama.cpp tries the sampler alone
@@ -104,7 +105,8 @@ class GraphKeys:
         nodes[at] = key
 
     def _key(self, shape: tuple[int, ...]) -> int:
-        """A tensor at the address of this shape, as new: an earlier graph has allocated it."""
+        """A new tensor, the operation, at the address of this shape. The one before is forgotten: a graph may
+        have given it memory."""
         context = self.keys.pop(shape, 0) or int(_init(_InitParams(_overhead(), None, True)))
         self.keys[shape] = context  # the latest one is the last
         if len(self.keys) > MOST_KEYS:

@@ -165,7 +165,6 @@ class LlamaBackend(LlamaContext):
                 f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
-        self.has_own_graphs = self.model.has_own_graphs
         self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps)
         self.vocab = LlamaVocabulary(model)
         self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))

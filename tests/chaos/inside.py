@@ -60,7 +60,7 @@ class ToyModel(FakeModel):
 class ToyBackend(FakeBackend):
     """A FakeBackend that is opened as a LlamaBackend is. attention: it has none."""
 
-    description, tool_template, n_params, n_bytes, has_own_graphs = "toy", None, 0, 0, False
+    description, tool_template, n_params, n_bytes, keys = "toy", None, 0, 0, None
 
     def __init__(
         self,
