@@ -105,7 +105,7 @@ class Speculator(Proposer):
     def passed(self, n_sessions: int, n_rows: int) -> None:
         self._n_passed += 1
         self._interrupt(n_rows - n_sessions)
-        self.pricing.widths.planned(PLAIN)
+        self.pricing.widths.planned(PLAIN, n_rows if n_rows == n_sessions else 0)
         self._weighing.passed(inside=self._model_guesses)
         if self.groups and n_rows == n_sessions:
             self.groups.passed()
@@ -116,7 +116,8 @@ class Speculator(Proposer):
         planned = self._propose(asks, n_rows, n_cells)
         if lookups.alone:
             lookups.took(began)  # nothing would be chosen without them
-        self.pricing.widths.planned(planned.width)
+        rows = planned.width or n_rows + sum(map(len, planned.proposals))
+        self.pricing.widths.planned(planned.width, rows if n_rows == len(asks) else 0)
         return planned
 
     def _propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:

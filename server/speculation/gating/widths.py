@@ -3,16 +3,17 @@
 On such a machine (server/llama/shapes.py) a step is as quick as others of its width only after one or two of
 them: the graph of the first is built anew, that of the second recorded, if there is none of this width and of
 about as many cells (graph_keys.py). So steps are padded to one of a few widths: to the one that gains most,
-after what a change costs, spread over as many steps in a row as it is likely to be best for. From plain
-steps, which are not padded, that is the way there and back. After a step of another shape, with rows of a
-prompt, plain steps are a change as well. What guesses of a model in the lead may lose by a change is bounded:
-by `most_s`, which the session's balance affords.
+after what a change costs, spread over as many steps in a row as it is likely to be best for. To a wider
+width that is the way there, and back to plain steps, which are not padded, as often as these follow instead
+of a prompt. After a step of another shape, with rows of a prompt, or of another number of sessions, plain
+steps are a change as well. What guesses of a model in the lead may lose by a change is bounded: by `most_s`,
+which the session's balance affords.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from server.estimators import Mean
 
@@ -49,11 +50,12 @@ class Widths:
         # steps in a row for which a wider width is best, and those for which none is
         self._runs = {wider: Mean(1.0, FEW_RUNS, WINDOW) for wider in (True, False)}
         self._is_wider, self._n_in_run = False, 0  # the run so far
+        self._returns = Mean(1.0, FEW_RUNS, WINDOW)  # share of the wider ones that plain steps follow
         self._rows = [0] * SETTLING  # of the latest steps, the last one first
         self.width = PLAIN  # of the latest step that was planned
+        self._n_rows = 0  # of that step, with padding; 0: it had another shape
         # seconds that a wider step may take beyond a plain one, with the way there and back; set before each
         self.most_s = math.inf
-        self._interrupted = False  # the latest step had another shape
 
     @property
     def pays(self) -> bool:
@@ -69,21 +71,25 @@ class Widths:
         first, second = self._change[(n_rows, self._cells) in self._recorded]
         return first.value + second.value
 
-    def _share_s(self, width: int, current: int | None, n_rows: int) -> float:
-        """Seconds of the way to this width, from plain steps also of the way back, spread over a run: as many
-        steps as wider ones, or plain ones, were best for of late, or more if this run is longer. 0 for the
-        current width, and for plain steps after a step of another shape."""
-        if width == (current or PLAIN):
-            return 0.0
-        wider = width != PLAIN
-        n_steps = self._runs[wider].value
-        if wider == self._is_wider:
-            n_steps = max(n_steps, self._n_in_run)
-        return self._way_s(width, current, n_rows) / n_steps
+    def _shares_s(self, widths: Iterable[int], n_rows: int) -> dict[int, float]:
+        """Seconds that a change to each of these widths takes beyond the least that any takes, spread over a
+        run: as many steps as wider widths, or plain steps, were best for of late, or more if this run is
+        longer. n_rows: of a plain step."""
+        n_steps = {wider: run.value for wider, run in self._runs.items()}
+        n_steps[self._is_wider] = max(n_steps[self._is_wider], self._n_in_run)
+        ways = {width: self._way_s(width, n_rows) for width in widths}
+        least_s = min(ways.values())
+        return {width: (way_s - least_s) / n_steps[width != PLAIN] for width, way_s in ways.items()}
 
-    def _way_s(self, width: int, current: int | None, n_rows: int) -> float:
-        """Seconds of a change to this width, from plain steps also of the way back to n_rows rows."""
-        return self.change_s(width or n_rows) + (self.change_s(n_rows) if current == PLAIN else 0.0)
+    def _way_s(self, width: int, n_rows: int) -> float:
+        """Seconds of a change to this width, if it is one; if not from another wider one, with what the way
+        back to n_rows rows is expected to take."""
+        if (rows := width or n_rows) == self._n_rows:
+            return 0.0
+        way_s = self.change_s(rows)
+        if width != PLAIN and (self._n_rows <= n_rows or self._n_rows not in self.steady):
+            way_s += self._returns.value * self.change_s(n_rows)
+        return way_s
 
     def is_settled(self, n_rows: int) -> bool:
         """Whether a step of n_rows rows takes its usual time now."""
@@ -92,10 +98,9 @@ class Widths:
     def seconds(self, n_rows: int, plain_s: float) -> list[float]:
         """Of the next step for 0, 1, … rows, n_rows of which are no guesses, with its share of a change. A
         draft model in the lead decides by it how much to guess. plain_s: of a plain step among others."""
-        current = self._start(n_rows)
-        each = [(n_rows, plain_s + self._share_s(PLAIN, current, n_rows))]
-        for width, s in self._wider(n_rows, plain_s, current).items():
-            each.append((width, s + self._share_s(width, current, n_rows)))
+        wider = self._wider(n_rows, plain_s)
+        shares = self._shares_s([PLAIN, *wider], n_rows)
+        each = [(n_rows, plain_s + shares[PLAIN]), *[(w, s + shares[w]) for w, s in wider.items()]]
         seconds, least = list[float](), each[-1][1]
         for i in range(len(each) - 1, -1, -1):  # what costs more than something wider is padded
             least = min(least, each[i][1])
@@ -108,72 +113,67 @@ class Widths:
         """The width of the next step: its rows with padding, or PLAIN. probabilities: that a guess beside
         n_rows rows is reached and right, best first. rate: tokens per second that time is worth; at most
         those of the best step that these guesses allow, since more is the rate of another text (gate.py)."""
-        current = self._start(n_rows)
         steps = {PLAIN: (float(n_rows), plain_s)}
-        for width, s in self._wider(n_rows, plain_s, current).items():
+        for width, s in self._wider(n_rows, plain_s).items():
             steps[width] = n_rows + sum(probabilities[: width - n_rows]), s
         rate = min(rate, max([tokens / s if s else math.inf for tokens, s in steps.values()]))
         gains = {w: tokens - rate * s for w, (tokens, s) in steps.items()}
         self._in_run(max(gains, key=gains.__getitem__) != PLAIN)
-        return max(gains, key=lambda width: gains[width] - rate * self._share_s(width, current, n_rows))
+        shares = self._shares_s(gains, n_rows)
+        return max(gains, key=lambda width: gains[width] - rate * shares[width])
 
     def _in_run(self, wider: bool) -> None:
         """wider: for the next step a wider width is best, whatever a change costs."""
         if wider != self._is_wider:
-            self._end_run()
+            self._end_run(1.0)
         self._is_wider, self._n_in_run = wider, self._n_in_run + 1
 
-    def _end_run(self) -> None:
+    def _end_run(self, returns: float) -> None:
+        """returns: 1 if a run of the other kind follows, 0 if a step of another shape does."""
         if self._n_in_run:
             self._runs[self._is_wider].observe(self._n_in_run)
+            if self._is_wider:
+                self._returns.observe(returns)
             self._n_in_run = 0
 
     def charge_s(self, width: int, n_rows: int) -> float:
-        """Seconds of a change to this width and back to n_rows rows. 0 where most_s does not bound them."""
-        return self._there_and_back_s(width, n_rows) if self.most_s < math.inf else 0.0
+        """Seconds of a change to this width beyond those of a change to plain steps of n_rows rows. 0 where
+        most_s does not bound them."""
+        return self._beyond_s(width, n_rows) if self.most_s < math.inf else 0.0
 
-    def _there_and_back_s(self, width: int, n_rows: int) -> float:
-        """After a step of another shape plain steps are a change as well: only the way there counts."""
-        current = self._start(n_rows)
-        return 0.0 if width in (current, PLAIN) else self._way_s(width, current, n_rows)
+    def _beyond_s(self, width: int, n_rows: int) -> float:
+        return max(0.0, self._way_s(width, n_rows) - self._way_s(PLAIN, n_rows))
 
-    def _wider(self, n_rows: int, plain_s: float, current: int | None) -> dict[int, float]:
+    def _wider(self, n_rows: int, plain_s: float) -> dict[int, float]:
         """Seconds of the steps that the next one may be, by their width."""
         longest_s = plain_s + self.most_s
         return {
             w: s
             for w, s in self.steady.items()
-            if w > n_rows and (w == current or s + self._there_and_back_s(w, n_rows) <= longest_s)
+            if w > n_rows and (w == self._n_rows or s + self._beyond_s(w, n_rows) <= longest_s)
         }
 
-    def _start(self, n_rows: int) -> int | None:
-        """The width that costs no change; None after a step of another shape, when all do."""
-        if self._interrupted:
-            return None
-        return self.width if self.width > n_rows and self.width in self.steady else PLAIN
-
     def interrupted(self) -> None:
-        """A step of another shape comes between, with rows of a prompt, say."""
+        """A step of another shape comes next, with rows of a prompt, say."""
         self._rows = [0] * SETTLING
-        self._interrupted = True
-        self._end_run()
+        self._n_rows = 0
+        self._end_run(0.0)
 
-    def planned(self, width: int) -> None:
-        """The next step has this width; PLAIN: it is not padded."""
-        self.width = width
+    def planned(self, width: int, n_rows: int) -> None:
+        """The next step has this width, for guesses. n_rows: of it with padding; 0: it has another shape."""
+        self.width, self._n_rows = width, n_rows
 
     def stepped(self, n_rows: int, seconds: float) -> None:
         """The decode of a step without prompts, of n_rows rows with padding, took `seconds`."""
         place = next((i for i, rows in enumerate(self._rows) if rows != n_rows), None)
         self._rows = [n_rows, *self._rows[:-1]]
-        self._interrupted = False
-        known = self.steady.get(n_rows)
-        if known is None:
-            return
         if place == 0:
             self._was_recorded = (n_rows, self._cells) in self._recorded
         else:
             self._recorded.add((n_rows, self._cells))
+        known = self.steady.get(n_rows)
+        if known is None:
+            return
         if place is None:
             self._timed(n_rows, known, seconds)
         else:

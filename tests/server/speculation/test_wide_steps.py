@@ -16,7 +16,7 @@ from server.llama.backend import Batch, Hidden, Logits
 from server.llama.with_block import WithBlock
 from server.sampling.draft_token import DraftGuess
 from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.widths import Widths
+from server.speculation.gating.widths import PLAIN, Widths
 from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.speculator import Speculator
@@ -203,6 +203,7 @@ def test_right_guesses_pay_for_a_change_of_width():
 def test_guesses_of_drafters_are_not_bound_by_what_a_change_of_width_costs():
     speculator = Speculator(Policy(lookup=False), widths=Widths(STEADY, CHANGE_S))
     widths = speculator.pricing.widths
+    widths.planned(PLAIN, 1)
     speculator.pricing.step(1, 1, 0, may_pad=True)
     assert widths.charge_s(8, 1) == 0.0
     speculator.pricing.step(1, 1, 0, may_pad=True, allowance=9.0)

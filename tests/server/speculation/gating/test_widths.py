@@ -26,7 +26,7 @@ class Scene:
 
     def step(self, offer: Sequence[float], *, n_rows: int = 1, rate: float = RATE) -> int:
         width = self.widths.choose(n_rows, self.widths.steady[1], offer, rate)
-        self.widths.planned(width)
+        self.widths.planned(width, width or n_rows)
         rows = width or n_rows
         decode_s = STEADY.get(rows, 0.005) + self._change_s * (self._rows != [rows, rows])
         self._rows = [rows, self._rows[0]]
@@ -74,6 +74,7 @@ def test_a_change_is_spread_over_as_many_steps_as_widths_are_kept():
 def test_a_bounded_loss_bounds_the_change(most_s: float, width: int):
     """There and back take 4 ms, and the step itself 1 ms more."""
     scene = Scene()
+    scene.step([])
     scene.widths.most_s = most_s
     assert scene.step(SURE[:3]) == width
     assert scene.widths.charge_s(4, 1) == pytest.approx(0.0 if width else 4 * CHANGE_S)
@@ -82,13 +83,37 @@ def test_a_bounded_loss_bounds_the_change(most_s: float, width: int):
 def test_after_a_prompt_a_width_has_to_pay_one_change_only():
     """A plain step is a change, too. A step gains 0.7 tokens by four rows, and a change costs 0.4."""
     scene = Scene()
-    offer = [0.9]
-    assert scene.step(offer) == PLAIN
+    scene.steps([], n=3)
+    assert scene.widths.seconds(1, STEADY[1])[4] == STEADY[4] + 2 * scene.widths.change_s(4)
     scene.widths.interrupted()
     assert scene.widths.seconds(1, STEADY[1])[4] == STEADY[4] + scene.widths.change_s(4)
-    assert scene.step(offer) == 4
-    scene.widths.interrupted()
     assert scene.step([0.5]) == PLAIN, "0.3 tokens"
+    scene.widths.interrupted()
+    assert scene.step([0.9]) == 4
+
+
+def test_where_prompts_end_all_runs_a_width_has_no_way_back_to_pay():
+    """Then it pays from the first step on, though guesses are there for one step at a time."""
+    scene, offer = Scene(), [0.5]
+    assert scene.step(offer) == PLAIN
+    for _ in range(20):
+        scene.widths.interrupted()
+        scene.step(offer)
+    scene.widths.interrupted()
+    assert scene.widths.seconds(1, STEADY[1])[:5] == pytest.approx(
+        [STEADY[1]] * 2 + [STEADY[4]] * 3, rel=0.05
+    )
+    assert scene.step(offer) == 4
+
+
+def test_plain_steps_of_another_number_of_sessions_are_a_change_too():
+    """Nine sessions, then eight: a step of 17 rows costs no change, one of eight does."""
+    scene = Scene()
+    scene.widths.planned(PLAIN, 9)
+    assert scene.widths.seconds(8, 0.0062)[9] == pytest.approx(STEADY[17] + scene.widths.change_s(8))
+    scene.widths.planned(17, 17)
+    assert scene.widths.seconds(8, 0.0062)[8] == pytest.approx(STEADY[17])
+    assert scene.widths.seconds(8, 0.0062)[17] == pytest.approx(STEADY[17])
 
 
 def test_after_a_prompt_steps_without_guesses_are_plain_at_once():
@@ -138,6 +163,7 @@ def test_no_mixture_of_texts_is_slower_than_plain_steps_by_more_than_a_twentieth
 
 def test_guesses_are_free_up_to_the_width_and_cost_a_change_beyond_it():
     scene = Scene()
+    scene.step([])
     there_and_back_s = 2 * scene.widths.change_s(4)
     assert scene.widths.seconds(1, 0.005)[:3] == pytest.approx([0.005] * 2 + [0.006 + there_and_back_s])
     scene.steps([0.9, 0.8, 0.7], n=5)
@@ -193,7 +219,7 @@ def test_a_width_that_turns_out_slow_is_left():
     widths = list[int]()
     for _ in range(60):
         widths.append(scene.widths.choose(1, 0.005, SURE[:8], RATE))
-        scene.widths.planned(widths[-1])
+        scene.widths.planned(widths[-1], widths[-1] or 1)
         scene.widths.stepped(widths[-1], 0.02 if widths[-1] == 17 else STEADY[widths[-1]])
     assert widths[0] == 17
     assert widths[-1] == 8
