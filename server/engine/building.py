@@ -31,7 +31,7 @@ def build(
             n_draft, room = len(proposal.tokens), n_ctx - len(session.tokens)
             padding = n_pad(state.limits, n_ctx, work, n_draft) if batch.stable else 0
             padding = padding or max(0, min(missing, room - n_draft))
-            wide = width > len(works)  # else there are no guesses
+            wide = width > len(works) == 1  # with several, rows have other sequences in each step anyway
             layout = state.sequences.add(batch, session, proposal, padding, wide=wide)
             missing -= padding
         layouts.append(layout)
