@@ -13,12 +13,12 @@ from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
 from server.llama.assistant import Assistant
 from server.llama.backend import Backend, Batch, PredictionBlock
-from server.llama.cuda_graphs import forgo_graphs_on_host
+from server.llama.cuda_graphs import forgo_graphs_of_many, forgo_graphs_on_host
 from server.llama.eagle3 import LlamaHead
 from server.llama.embedder import MOST_TOKENS, LlamaEmbedder, ranks
 from server.llama.embedding import Pooling
 from server.llama.hub import fetch, source
-from server.llama.library import default_cells
+from server.llama.library import computes_elsewhere, default_cells
 from server.llama.llamacpp import ChooseAttention, LlamaBackend
 from server.llama.model_settings import downloaded
 from server.llama.mtp import LlamaBlock
@@ -86,6 +86,8 @@ def load_target(
     n_streams = 0 if settings.kv_unified else most
     options = replace(options, n_streams=n_streams, n_tail=settings.draft_max, head=head)
     forgo_graphs_on_host(settings.weights)
+    if computes_elsewhere(settings.weights):
+        forgo_graphs_of_many(path, most)
     backend = LlamaBackend(options, attention)
     if not settings.kv_unified:
         backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from server.llama import cuda_graphs
-from server.llama.cuda_graphs import BY_DUO, OFF, each_has_its_own, forgo_graphs, forgo_graphs_on_host
+from server.llama.cuda_graphs import (
+    BY_DUO,
+    MOST_SLOTS,
+    OFF,
+    each_has_its_own,
+    forgo_graphs,
+    forgo_graphs_of_many,
+    forgo_graphs_on_host,
+)
 from server.llama.devices import CPU, GPU, GgmlDevice
 from server.llama.options import HOST, TensorPlace, Weights
 from server.llama.tensors import MATRIX, has_half_matrices, tensors
@@ -52,6 +60,21 @@ def test_16_bit_weights_have_no_graphs_that_are_updated(at: Path, monkeypatch: p
     write(at, matrix=np.zeros(N, np.float16))
     assert forgo_graphs(at)
     assert os.environ[OFF] == BY_DUO
+
+
+def test_16_bit_weights_have_no_graphs_with_many_slots(at: Path, monkeypatch: pytest.MonkeyPatch):
+    have(monkeypatch, "CUDA0", "CPU")
+    write(at, matrix=np.zeros(N, np.float16))
+    assert not forgo_graphs_of_many(at, MOST_SLOTS)
+    assert each_has_its_own(Weights(), whole=True)
+    assert forgo_graphs_of_many(at, MOST_SLOTS + 1)
+    assert not each_has_its_own(Weights(), whole=True)
+
+
+def test_other_weights_have_graphs_with_many_slots(at: Path, monkeypatch: pytest.MonkeyPatch):
+    have(monkeypatch, "CUDA0", "CPU")
+    write(at, matrix=np.zeros(N, np.float32))
+    assert not forgo_graphs_of_many(at, 64)
 
 
 def test_what_the_user_set_stays(at: Path, monkeypatch: pytest.MonkeyPatch):
