@@ -44,6 +44,11 @@ class _Timing(Mean):
         super().__init__(believed, 2, WINDOW)
         self._first, self.last = first, now
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether there were two steps: the first one alone may have been disturbed."""
+        return not self._first
+
     def take(self, seconds: float, now: int) -> None:
         """Of the first two, the quicker one counts."""
         if self._first:
@@ -98,9 +103,14 @@ class StepCosts:
         return curve or self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Rows that a step of n_rows rows takes least time with, padding included."""
+        """Rows that a step of n_rows rows takes least time with, padding included. If a wider step was
+        measured with such a context, this width has to be, too: else times of another context would have it
+        padded for good, since nothing shows what it takes here."""
         self.curve(n_cells)
-        return self._padded.get(_bucket(n_cells), {}).get(n_rows, n_rows)
+        bucket = _bucket(n_cells)
+        width, here = self._padded.get(bucket, {}).get(n_rows, n_rows), self._buckets.get(bucket, {})
+        is_fair = width not in here or (n_rows in here and here[n_rows].is_sure)
+        return width if is_fair else n_rows
 
     def row_s(self, n_rows: int, n_cells: int) -> float:
         """Seconds that each row beyond the first n_rows adds on average in the step for which that is least;

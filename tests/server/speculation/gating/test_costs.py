@@ -56,6 +56,28 @@ def test_steps_are_padded_by_what_they_took_of_late():
     assert costs.padded(3, 0) == 3
 
 
+def test_with_longer_contexts_steps_are_padded_once_both_widths_were_measured_there():
+    """With few cells four rows are quicker than three, with many not, which only unpadded steps show."""
+    costs, many = StepCosts(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
+    assert costs.padded(3, many) == 4  # as calibrated
+    widths = list[int]()
+    for _ in range(4 * REFRESH):
+        widths.append(costs.padded(3, many))
+        costs.observe(widths[-1], many, {3: 3.1, 4: 4.0}[widths[-1]])
+    assert set(widths[-REFRESH:]) == {3}
+
+
+def test_where_padding_saves_time_few_steps_go_without():
+    """Two show it, once the table is made anew."""
+    costs, many = StepCosts(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
+    widths = list[int]()
+    for _ in range(400):
+        widths.append(costs.padded(3, many))
+        costs.observe(widths[-1], many, {3: 3.0, 4: 2.0}[widths[-1]])
+    assert 2 <= widths.count(3) <= REFRESH
+    assert set(widths[-8 * REFRESH :]) == {4}
+
+
 def test_nothing_known_pads_nothing():
     assert [StepCosts(4).padded(n, 0) for n in range(1, 7)] == list(range(1, 7))
 
