@@ -248,6 +248,7 @@ class Speculator(Proposer):
     def meanwhile(self) -> None:
         if self._remote:
             self._remote.flush()
+            self._remote.take_in()
         self._index()
         self._learn()
         if self._inline:

@@ -85,6 +85,10 @@ class RemoteDrafters:
         self._left -= 1
         if not self._left:
             self._review()
+        self.take_in()
+
+    def take_in(self) -> None:
+        """Graft the guesses that arrived, and answer what was asked."""
         while self._arrived:
             at, message = self._arrived.popleft()
             record = self._drafters.get(message.drafter)
@@ -157,8 +161,9 @@ class RemoteDrafters:
         fewer."""
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
-        for other in sorted(self._sessions.values(), key=lambda one: len(one.drafters)):
-            self._assign(other)
+        if any(record.is_free for record in self._drafters.values()):
+            for other in sorted(self._sessions.values(), key=lambda one: len(one.drafters)):
+                self._assign(other)
 
     def count(self, tally: CountsBySource) -> None:
         """Count what was verified and accepted."""

@@ -307,6 +307,21 @@ def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothin
     assert kinds() == ["Open", "Commit", "Commit", "Close"], "in order, although no decode follows"
 
 
+def test_guesses_that_arrive_while_a_gpu_decodes_are_taken_in_then():
+    """The step after it has them without more work."""
+    scene = Scene(overlaps=True)
+    drafter = scene.add()
+    scene.open(1)
+    [wire_id] = drafter.opened()
+    [told] = [message for message in drafter.messages if isinstance(message, Open)]
+    [speculated] = scene.speculator._sessions.values()  # pyright: ignore[reportPrivateUsage]
+    drafter.bus.send("lead", Draft("drafter", wire_id, len(PROMPT), told.chain, 900, (ROOT,), (9,), b"\x80"))
+    scene.pool.pump()
+    assert not speculated.tree.n_below
+    scene.speculator.meanwhile()
+    assert speculated.tree.n_below == 1
+
+
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_drafters_on_the_cores_that_evaluate_the_prompt_are_told_with_the_first_token(overlaps: bool):
     """And not at all if there is none. Where a GPU evaluates it, at once."""
