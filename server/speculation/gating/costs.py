@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from server.estimators import Mean
 
@@ -68,7 +67,7 @@ class StepCosts:
         self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
-        self._padded: dict[int, dict[int, int]] = {}  # bucket: rows of steps that are padded, and to how many
+        self._wider = _wider(self._calibrated)
         self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
         self._now = 0
 
@@ -103,14 +102,17 @@ class StepCosts:
         return curve or self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Rows that a step of n_rows rows takes least time with, padding included. If a wider step was
-        measured with such a context, this width has to be, too: else times of another context would have it
-        padded for good, since nothing shows what it takes here."""
-        self.curve(n_cells)
-        bucket = _bucket(n_cells)
-        width, here = self._padded.get(bucket, {}).get(n_rows, n_rows), self._buckets.get(bucket, {})
-        is_fair = width not in here or (n_rows in here and here[n_rows].is_sure)
-        return width if is_fair else n_rows
+        """Rows that a step of n_rows rows takes least time with, padding included: as calibrated, unless
+        steps with as long a context show something else. That takes steps of both widths: wider ones alone
+        would have the others padded for good. What only steps show pads nothing: if a busy moment made them
+        slow, padded ones would not show that it is over."""
+        width = self._wider.get(n_rows, n_rows)
+        here = self._buckets.get(_bucket(n_cells), {})
+        if width == n_rows or width not in here:
+            return width
+        own = here.get(n_rows)
+        pays = own is not None and own.is_sure and here[width].value < (1 - SAVES) * own.value
+        return width if pays else n_rows
 
     def row_s(self, n_rows: int, n_cells: int) -> float:
         """Seconds that each row beyond the first n_rows adds on average in the step for which that is least;
@@ -153,15 +155,6 @@ class StepCosts:
         if ratios:  # those of this context, by which the curve of another one is scaled
             scales = _lines(ratios, self._max_rows)
             curve = [seconds * scale for seconds, scale in zip(curve, scales, strict=True)]
-        return self._widened(bucket, np.array(curve), [*seen, *elsewhere])
-
-    def _widened(self, bucket: int, curve: NDArray[np.float64], known: list[int]) -> list[float]:
-        """The curve where what takes longer than a wider step is padded. known: widths that were measured."""
-        measured = np.full_like(curve, np.inf)
-        measured[known] = curve[known]
-        least = np.minimum.accumulate(measured[::-1])[::-1]
-        dear: list[int] = np.flatnonzero(least < (1 - SAVES) * curve).tolist()
-        self._padded[bucket] = {rows: rows + int(np.argmin(measured[rows:])) for rows in dear}
         widened: list[float] = np.minimum.accumulate(curve[::-1])[::-1].tolist()
         return widened
 
@@ -183,6 +176,17 @@ class StepCosts:
                 self._buckets[bucket] = recent
             else:
                 del self._buckets[bucket]
+
+
+def _wider(calibrated: Mapping[int, float]) -> dict[int, int]:
+    """The rows to which a step is padded, by its own, where that saves time."""
+    found, last = dict[int, int](), max(calibrated, default=0)
+    curve = _interpolated(calibrated, last) if calibrated else []
+    for rows in range(1, last):
+        width = min((w for w in calibrated if w >= rows), key=calibrated.__getitem__)
+        if calibrated[width] < (1 - SAVES) * curve[rows]:
+            found[rows] = width
+    return found
 
 
 def _bucket(n_cells: int) -> int:

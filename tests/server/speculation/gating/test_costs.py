@@ -45,14 +45,20 @@ def test_a_step_is_padded_to_the_rows_that_take_least_time():
 
 
 def test_steps_are_padded_by_what_they_took_of_late():
+    costs = StepCosts(8, {1: 1.0, 3: 3.0, 4: 2.0})
+    for own, wider, width in ((2.0, 2.0, 3), (4.0, 2.0, 4), (4.0, 5.0, 3)):
+        for _ in range(50):
+            costs.observe(3, 0, own)
+            costs.observe(4, 0, wider)
+        assert costs.padded(3, 0) == width
+
+
+def test_what_only_steps_show_pads_nothing():
+    """Steps of three rows that a busy moment made slow: padded ones would not show that it is over."""
     costs = StepCosts(8, {1: 1.0, 3: 2.0, 4: 2.0})
-    assert costs.padded(3, 0) == 3
     for _ in range(50):
         costs.observe(3, 0, 4.0)
         costs.observe(4, 0, 2.0)
-    assert costs.padded(3, 0) == 4
-    for _ in range(50):
-        costs.observe(4, 0, 5.0)
     assert costs.padded(3, 0) == 3
 
 
@@ -68,13 +74,13 @@ def test_with_longer_contexts_steps_are_padded_once_both_widths_were_measured_th
 
 
 def test_where_padding_saves_time_few_steps_go_without():
-    """Two show it, once the table is made anew."""
+    """Two show it."""
     costs, many = StepCosts(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
     widths = list[int]()
     for _ in range(400):
         widths.append(costs.padded(3, many))
         costs.observe(widths[-1], many, {3: 3.0, 4: 2.0}[widths[-1]])
-    assert 2 <= widths.count(3) <= REFRESH
+    assert widths.count(3) == 2
     assert set(widths[-8 * REFRESH :]) == {4}
 
 
