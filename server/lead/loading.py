@@ -87,7 +87,7 @@ def load_target(
     options = replace(options, n_streams=n_streams, n_tail=settings.draft_max, head=head)
     forgo_graphs_on_host(settings.weights)
     if computes_elsewhere(settings.weights):
-        forgo_graphs_of_many(path, most)
+        forgo_graphs_of_many(most)
     backend = LlamaBackend(options, attention)
     if not settings.kv_unified:
         backend.n_ctx = min(backend.n_ctx, backend.n_cells // most)

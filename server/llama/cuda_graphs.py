@@ -12,7 +12,7 @@ preferred size of a cluster, and reports success, so that a kernel of cuBLAS run
 So each shape of decode has a graph of its own (graph_keys.py), which is never updated to another one's
 kernels, and parts of prompts, which share one, are not recorded: LlamaContext gives them another shape. That
 takes a model which is whole on one GPU. Elsewhere models with 16-bit weights have no graphs. With many slots
-they have none either, since few shapes come often enough there to be worth recording.
+no model has any: where clients come and go, few shapes come often enough to be worth recording.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ logger = logging.getLogger("duo.llama")
 
 OFF = "GGML_CUDA_DISABLE_GRAPHS"  # of ggml, which asks whether it is set before its first graph
 BY_DUO = "duo"  # the value by which a process tells that it has set that for itself
-# Slots up to which 16-bit weights have graphs. Without them a lead of 64 slots that never drafts made 1.08
-# times as many tokens per second for 64 clients, 1.07 for 16 and 0.98 for 4 (8B F16, H100, 2026-11-28). Half:
-# leads of 9 to 16 slots lose the latter when few of them are in use; twice: those of 32 lose the former.
+# Slots up to which there are graphs. Without them leads of 64 slots that never draft made 1.08, 1.07 and 0.98
+# times as many tokens per second for 64, 16 and 4 clients with 8B in F16, 1.06, 1.07 and 0.96 times in Q8_0;
+# with drafts 1.14, 1.02 and 1.06 times in Q8_0 (H100, 2026-11-28). Half: leads of 9 to 16 slots lose the last
+# of the first ones when few slots are in use; twice: those of 32 lose what is won.
 MOST_SLOTS = 16
 
 
@@ -44,20 +45,24 @@ def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
     return bool(gpus) and alone and all(device.name.startswith("CUDA") for device in gpus) and _are_recorded()
 
 
-def forgo_graphs(path: Path, why: str = "they fail with 16-bit weights that are not on one GPU") -> bool:
+def forgo_graphs(path: Path) -> bool:
     """Have ggml record no CUDA graphs in this process if the graphs of this model would be updated from one
     kernel of cuBLAS to another. Must come before the first decode. Returns whether that was needed."""
-    if not _are_recorded() or not has_half_matrices(path):
+    fails = has_half_matrices(path)
+    return _forgo(fails, "they fail with 16-bit weights that are not on one GPU")
+
+
+def forgo_graphs_of_many(n_slots: int) -> bool:
+    """As forgo_graphs(), if a lead with n_slots slots is faster without."""
+    return _forgo(n_slots > MOST_SLOTS, f"with more than {MOST_SLOTS} slots they take more than they save")
+
+
+def _forgo(needed: bool, why: str) -> bool:
+    if not needed or not _are_recorded():
         return False
     os.environ[OFF] = BY_DUO
     logger.info("  no CUDA graphs: %s", why)
     return True
-
-
-def forgo_graphs_of_many(path: Path, n_slots: int) -> bool:
-    """As forgo_graphs(), if a lead with n_slots slots is faster without."""
-    why = f"with 16-bit weights and more than {MOST_SLOTS} slots they take more time than they save"
-    return n_slots > MOST_SLOTS and forgo_graphs(path, why)
 
 
 def forgo_graphs_on_host(weights: Weights) -> None:

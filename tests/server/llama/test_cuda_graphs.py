@@ -62,19 +62,20 @@ def test_16_bit_weights_have_no_graphs_that_are_updated(at: Path, monkeypatch: p
     assert os.environ[OFF] == BY_DUO
 
 
-def test_16_bit_weights_have_no_graphs_with_many_slots(at: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.usefixtures("at")
+def test_there_are_no_graphs_with_many_slots(monkeypatch: pytest.MonkeyPatch):
     have(monkeypatch, "CUDA0", "CPU")
-    write(at, matrix=np.zeros(N, np.float16))
-    assert not forgo_graphs_of_many(at, MOST_SLOTS)
+    assert not forgo_graphs_of_many(MOST_SLOTS)
     assert each_has_its_own(Weights(), whole=True)
-    assert forgo_graphs_of_many(at, MOST_SLOTS + 1)
+    assert forgo_graphs_of_many(MOST_SLOTS + 1)
     assert not each_has_its_own(Weights(), whole=True)
 
 
-def test_other_weights_have_graphs_with_many_slots(at: Path, monkeypatch: pytest.MonkeyPatch):
-    have(monkeypatch, "CUDA0", "CPU")
-    write(at, matrix=np.zeros(N, np.float32))
-    assert not forgo_graphs_of_many(at, 64)
+@pytest.mark.usefixtures("at")
+def test_where_there_are_none_many_slots_change_nothing(monkeypatch: pytest.MonkeyPatch):
+    have(monkeypatch, "Metal", "CPU")
+    assert not forgo_graphs_of_many(MOST_SLOTS + 1)
+    assert OFF not in os.environ
 
 
 def test_what_the_user_set_stays(at: Path, monkeypatch: pytest.MonkeyPatch):
