@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from server.engine.branches import branches
 from server.engine.proposer import Ask, Planned, Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
@@ -37,9 +38,16 @@ class Wide(TreeOracle):
 
     width = 0  # of the last step that it was asked for
 
+    def __init__(self, texts: list[list[int]]) -> None:
+        super().__init__(texts)
+        self.leaves: list[tuple[int, int]] = []  # of each step: width, and leaves of all sessions
+
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         self.width = WIDTH * len(asks) if n_rows == len(asks) else 0
-        return super().propose(asks, n_rows, n_cells)._replace(width=self.width)
+        planned = super().propose(asks, n_rows, n_cells)._replace(width=self.width)
+        each = [max(1, branches(proposal.parents).n_leaves) for proposal in planned.proposals]
+        self.leaves.append((self.width, sum(each)))
+        return planned
 
 
 def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]:
@@ -74,10 +82,12 @@ def test_steps_have_one_shape_and_the_text_is_the_same(n: int):
     full = [shape for shape in backend.shapes if shape[0] == WIDTH * n]
     assert len(full) > 5
     assert {shape[:2] for shape in full} == {(WIDTH * n, WIDTH * n)}
-    seqs = {shape[2] for shape in full}
-    assert seqs == {LEAVES} if n == 1 else min(seqs) < max(seqs), (
-        "of several sessions only those with guesses"
-    )
+    seqs = [shape[2] for shape in full]
+    if n == 1:
+        assert set(seqs) == {LEAVES}
+    else:
+        assert seqs == [n_leaves for width, n_leaves in oracle.leaves if width == WIDTH * n]
+        assert min(seqs) < max(seqs)
 
 
 def test_the_last_steps_of_a_reply_have_the_shape_of_the_others():
