@@ -149,6 +149,9 @@ class Proposer:
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         """What became of a step without prompt rows; planned: its guesses, one proposal per session."""
 
+    def before(self) -> None:
+        """A decode of many sessions comes next: what other threads do with the step before may begin."""
+
     def meanwhile(self) -> None:
         """A GPU decodes: this thread has time for what nobody waits for."""
 

@@ -78,7 +78,7 @@ class EngineThread:
         replies; they must not raise. max_queued: requests in the engine, running ones included, before
         submit() raises BusyError. profile: file for the thread's profile (pstats), written when it ends."""
         self.engine = make_engine(self._emit)  # for others only its counts, which any thread may read
-        self.engine.meanwhile = self._meanwhile
+        self.engine.before, self.engine.meanwhile = self._before, self._meanwhile
         self._overlaps = False  # whether decodes leave this thread free
         self._n_ctx = n_ctx
         self.places = Places(max_queued, at_once=self.engine.n_slots)
@@ -275,6 +275,11 @@ class EngineThread:
             command(self.engine)
         except Exception:
             logger.exception("a command of the engine failed")
+
+    def _before(self) -> None:
+        """Called before the model decodes for many sessions."""
+        if self._overlaps:
+            self.hand_over()
 
     def _meanwhile(self) -> None:
         """Called while the model decodes elsewhere."""

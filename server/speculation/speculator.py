@@ -245,6 +245,10 @@ class Speculator(Proposer):
         if not self._policy.overlaps:
             self._learn()
 
+    def before(self) -> None:
+        if self._remote:
+            self._remote.flush()
+
     def meanwhile(self) -> None:
         if self._remote:
             self._remote.flush()

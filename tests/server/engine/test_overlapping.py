@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from server.engine.engine import MANY
 from server.engine.proposer import Ask, OpenedSession, Planned, TimedStep
 from server.llama.backend import Batch, Logits
 from tests.fake_backend import FakeBackend, FakeModel
@@ -32,6 +33,9 @@ class Watched(OracleProposer):
 
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         self.told.append("stepped")
+
+    def before(self) -> None:
+        self.told.append("before")
 
     def meanwhile(self) -> None:
         self.told.append("meanwhile")
@@ -68,3 +72,15 @@ WITH_TIME = "propose decode meanwhile decoded"
 def test_there_is_time_in_each_decode_of_a_gpu(overlaps: bool, step: str):
     assert told(overlaps, 1) == f"open {step} {step} stepped {step} stepped"
     assert told(overlaps, 2).count("meanwhile") == 6 * overlaps
+
+
+@pytest.mark.parametrize("n_sessions", [MANY, MANY + 1])
+def test_before_a_decode_of_many_sessions_other_threads_may_begin(n_sessions: int):
+    watched = Watched()
+    backend = Decoding(watched.told.append, overlaps=True)
+    backend.n_seqs = n_sessions
+    prompts = [(*PROMPT[:4], i) for i in range(n_sessions)]
+    Harness(backend, proposer=watched, n_slots=n_sessions).run(
+        *(request(prompt=prompt, max_tokens=3) for prompt in prompts)
+    )
+    assert ("before decode" in " ".join(watched.told)) is (n_sessions > MANY)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from server.engine import live_generation
+from server.engine import engine, live_generation
 from server.engine import thread as engine_thread
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
@@ -113,6 +113,17 @@ async def test_tokens_are_handed_over_while_a_gpu_computes(overlaps: bool, monke
     assert any(handed) is overlaps
     if overlaps:
         assert sum(not during for during in handed) == 1, "no decode follows the last end"
+
+
+@pytest.mark.parametrize("many", [1, 2])
+async def test_tokens_of_many_sessions_are_handed_over_before_a_gpu_computes(
+    many: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The loop is done with them then when the decode ends."""
+    monkeypatch.setattr(engine, "MANY", many)
+    events, handed = await told(True, monkeypatch)
+    assert sum(len(event.tokens) for event in events if isinstance(event, Committed)) == 2 * N
+    assert (sum(not during for during in handed) >= N - 2) is (many == 1)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

@@ -303,8 +303,11 @@ def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothin
     scene.speculator.meanwhile()
     assert kinds() == ["Open", "Commit"]
     commit()
+    scene.speculator.before()
+    assert kinds() == ["Open", "Commit", "Commit"], "with many sessions, before the decode"
+    commit()
     scene.speculator.close(1, keep=True)
-    assert kinds() == ["Open", "Commit", "Commit", "Close"], "in order, although no decode follows"
+    assert kinds() == ["Open", "Commit", "Commit", "Commit", "Close"], "in order, although no decode follows"
 
 
 def test_guesses_that_arrive_while_a_gpu_decodes_are_taken_in_then():
