@@ -207,7 +207,7 @@ def compared(args: argparse.Namespace) -> dict[str, list[Round]]:
     rounds: dict[str, list[Round]] = {mode + suffix: [] for mode in args.modes for suffix in checkouts}
     with ExitStack() as stack:
         leads = {
-            suffix: stack.enter_context(lead(args.streams, args.step_ms / 1e3, checkout))
+            suffix: stack.enter_context(lead(args.streams, args.step_ms / 1e3, checkout, gpu=args.gpu))
             for suffix, checkout in checkouts.items()
         }
         for number in range(args.rounds):
@@ -227,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--streams", type=int, default=64, help="at once")
     add("--step-ms", type=float, default=15.0, help="added to each decode; 0: waiting tokens go out together")
     add("--modes", nargs="+", choices=MODES, default=list(MODES), help="default: all")
+    add("--gpu", action="store_true", help="decodes are under way only when they are nearly over")
     add("--beside", type=Path, help="another checkout of duo, whose rounds are in turn with ours")
     return parser
 

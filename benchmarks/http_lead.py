@@ -36,6 +36,7 @@ from server.errors import StartupError
 from server.grammar.compiler import Compiler
 from server.lead.listening import Door, DrainingServer, configured
 from server.lead.startup import GIL_SWITCH_S
+from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams
 from server.text.template import ChatTemplate
 from tests.fake_backend import FakeBackend, FakeModel
@@ -108,6 +109,17 @@ class Recorder:
         return told
 
 
+class LateGpu(FakeBackend):
+    """A GPU whose decodes are under way only when they are nearly over, as those of many rows."""
+
+    def decode(self, batch: Batch) -> Logits:
+        meanwhile, batch.meanwhile = batch.meanwhile, None
+        logits = FakeBackend.decode(self, batch)
+        if meanwhile is not None:
+            meanwhile()
+        return logits
+
+
 class NamingThread(EngineThread):
     """Remembers the request of each generation."""
 
@@ -144,10 +156,12 @@ class Lead:
 
 
 @contextmanager
-def lead(n_streams: int, step_s: float, checkout: Path | None = None) -> Generator[Lead]:
+def lead(
+    n_streams: int, step_s: float, checkout: Path | None = None, *, gpu: bool = False
+) -> Generator[Lead]:
     """Start it for rounds of n_streams. step_s: added to each decode. checkout: another checkout of duo, to
-    measure its server. Raises StartupError."""
-    command = [sys.executable, "-m", "benchmarks.http_lead", str(n_streams), str(step_s)]
+    measure its server. gpu: as LateGpu. Raises StartupError."""
+    command = [sys.executable, "-m", "benchmarks.http_lead", str(n_streams), str(step_s), *["gpu"] * gpu]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout) as process:
         yield Lead(process)  # and close its standard input, which ends it
@@ -156,15 +170,16 @@ def lead(n_streams: int, step_s: float, checkout: Path | None = None) -> Generat
 # -- in the process ----------------------------------------
 
 
-async def _serve(n_streams: int, step_s: float) -> None:
+async def _serve(n_streams: int, step_s: float, gpu: bool) -> None:
     recorder = Recorder(n_streams, LoopThread())
-    backend = FakeBackend(
+    backend = (LateGpu if gpu else FakeBackend)(
         FakeModel(eog_rate=0.0),
         n_cells=N_CTX * (n_streams + 1),
         n_ctx=N_CTX,
         n_seqs=2 * n_streams + 2,
         n_batch=max(64, 2 * n_streams),
         step_s=step_s,
+        overlaps=gpu,
     )
     traffic = Traffic()
 
@@ -215,4 +230,4 @@ def _say(what: Any) -> None:
 
 if __name__ == "__main__":
     sys.setswitchinterval(GIL_SWITCH_S)
-    uvloop.run(_serve(int(sys.argv[1]), float(sys.argv[2])))
+    uvloop.run(_serve(int(sys.argv[1]), float(sys.argv[2]), "gpu" in sys.argv))
