@@ -22,10 +22,11 @@ from server.engine.state import EngineState
 from server.errors import BackendError, DuoError, FieldError
 from server.llama.backend import Backend
 
-# Sessions of a step with which other threads begin at once with what the step before told them, not during
-# the decode: to start it may take most of its time, as with 64 sessions on an H100 10 of 14 ms, and then the
-# engine waits for the interpreter when it ends. Half: steps of 5 to 8 sessions, which wait 0.06 ms at most,
-# begin later; twice: 16 clients lose a part of the 15 percent that it brings them with drafts (ADR 1).
+# Sessions of a step up to which the event loop and the bus are told of the step before during the decode.
+# With more they are told before it: with many rows most of a decode passes until it is under way (10 of 14 ms
+# with 64 sessions on an H100), and what they do would hold up the engine after it. Half: 5 to 8 sessions, which
+# were held up by 0.05 ms at most, gain nothing; twice: 16 clients lose a part of the 15 percent that this
+# brings them with drafts (ADR 1).
 MANY = 8
 
 
@@ -49,7 +50,7 @@ class Engine:
         self._state = state = EngineState(backend, proposer, emit, n_slots, limits, clock)
         self.meter = Meter(state)
         self.residence = state.residence
-        # to be called before decodes of many sessions, and while a GPU decodes
+        # to be called before a decode of more than MANY sessions, and while a GPU decodes
         self.before: Callable[[], None] | None = None
         self.meanwhile: Callable[[], None] | None = None
         self.slots = Slots(state)
@@ -101,7 +102,7 @@ class Engine:
         batch, layouts = build(state, works, planned, n_held)
         batch.meanwhile = self._overlap
         if len(works) > MANY:
-            self._begin_early()
+            self._tell_early()
         try:
             logits = meter.decode(batch, works, n_held)
         except BackendError as error:
@@ -114,8 +115,8 @@ class Engine:
         meter.end(works, planned)
         return True
 
-    def _begin_early(self) -> None:
-        """Begin now what other threads do with the step before."""
+    def _tell_early(self) -> None:
+        """Tell the event loop and the bus of the step before, before a decode of many sessions."""
         if self.before is not None:
             self.before()
         self._state.proposer.before()

@@ -150,7 +150,7 @@ class Proposer:
         """What became of a step without prompt rows; planned: its guesses, one proposal per session."""
 
     def before(self) -> None:
-        """A decode of many sessions comes next: what other threads do with the step before may begin."""
+        """A decode of many sessions comes next: send what waits for a decode, since during it is too late."""
 
     def meanwhile(self) -> None:
         """A GPU decodes: this thread has time for what nobody waits for."""

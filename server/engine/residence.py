@@ -82,7 +82,7 @@ class Residence:
         if not self.snapshots.memory_bytes or (not self.move_costs.cell_bytes and n_tokens <= LONG):
             return
         if not self.move_costs.leaving_pays(n_tokens, 1):
-            return  # whether they are saved or not; to look takes 0.1 ms with 32 of them
+            return  # not even if all are saved; to find out whether they are takes 0.1 ms with 32 of them
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.move_costs.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
             if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self._sequences.n_main):

@@ -277,7 +277,7 @@ class EngineThread:
             logger.exception("a command of the engine failed")
 
     def _before(self) -> None:
-        """Called before the model decodes for many sessions."""
+        """Called before the model decodes for many sessions; on a CPU _work() has handed over."""
         if self._overlaps:
             self.hand_over()
 

@@ -31,8 +31,8 @@ OFF = "GGML_CUDA_DISABLE_GRAPHS"  # of ggml, which asks whether it is set before
 BY_DUO = "duo"  # the value by which a process tells that it has set that for itself
 # Slots up to which there are graphs. Without them leads of 64 slots that never draft made 1.08, 1.07 and 0.98
 # times as many tokens per second for 64, 16 and 4 clients with 8B in F16, 1.06, 1.07 and 0.96 times in Q8_0;
-# with drafts 1.14, 1.02 and 1.06 times in Q8_0 (H100, 2026-11-28). Half: leads of 9 to 16 slots lose the last
-# of the first ones when few slots are in use; twice: those of 32 lose what is won.
+# with drafts 1.14, 1.02 and 1.06 times in Q8_0 (H100, 2026-11-28). Half: leads of 9 to 16 slots lose 2 to 4
+# percent when few slots are in use, without drafts; twice: those of 17 to 32 lose 7 when most are (inferred).
 MOST_SLOTS = 16
 
 
@@ -48,21 +48,23 @@ def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
 def forgo_graphs(path: Path) -> bool:
     """Have ggml record no CUDA graphs in this process if the graphs of this model would be updated from one
     kernel of cuBLAS to another. Must come before the first decode. Returns whether that was needed."""
-    fails = has_half_matrices(path)
-    return _forgo(fails, "they fail with 16-bit weights that are not on one GPU")
+    if not _are_recorded() or not has_half_matrices(path):
+        return False
+    _forgo("they fail with 16-bit weights that are not on one GPU")
+    return True
 
 
 def forgo_graphs_of_many(n_slots: int) -> bool:
     """As forgo_graphs(), if a lead with n_slots slots is faster without."""
-    return _forgo(n_slots > MOST_SLOTS, f"with more than {MOST_SLOTS} slots they take more than they save")
-
-
-def _forgo(needed: bool, why: str) -> bool:
-    if not needed or not _are_recorded():
+    if not _are_recorded() or n_slots <= MOST_SLOTS:
         return False
+    _forgo(f"with more than {MOST_SLOTS} slots they take more time than they save")
+    return True
+
+
+def _forgo(why: str) -> None:
     os.environ[OFF] = BY_DUO
     logger.info("  no CUDA graphs: %s", why)
-    return True
 
 
 def forgo_graphs_on_host(weights: Weights) -> None:

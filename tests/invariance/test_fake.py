@@ -5,8 +5,11 @@ test_matrix.py tests every kind of request with every fault.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from server.engine import engine
 from server.engine.events import Committed
 from server.speculation.wire.presence import VocabularyCard
 from tests.invariance.conversation import (
@@ -22,7 +25,7 @@ from tests.invariance.conversation import (
     stops_in,
     without_drafts,
 )
-from tests.invariance.scene import CARD, FAULTS, Fault, Scene, good, lying, nothing
+from tests.invariance.scene import ALL, CARD, FAULTS, Fault, Scene, good, lying, nothing
 from tests.invariance.scene import LEAD as LEAD  # for others
 from tests.invariance.scripted import ScriptedDrafter
 from tests.support import PROMPT, Harness, request
@@ -50,6 +53,30 @@ def test_no_drafter_changes_any_of_four_conversations(fault: Fault, temperature:
     ]
     expected = [client.seen() for client in play(harness, again)]
     assert_same(in_scene(scene, again, nothing), expected)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_guess_that_arrives_during_a_decode_changes_a_text(
+    fault: Fault, temperature: float, monkeypatch: pytest.MonkeyPatch
+):
+    """Messages come while a GPU decodes only, in answer to commits that were sent before the decode."""
+    monkeypatch.setattr(engine, "MANY", 1)
+    asks = [
+        Ask(request((*PROMPT, 97 + i), temperature=temperature, seed=40 + i, max_tokens=100))
+        for i in range(4)
+    ]
+    expected = [client.seen() for client in play(Harness(), asks)]
+    scene = Scene("tree", replace(ALL, overlaps=True), every=1000)
+
+    def arrive() -> None:
+        while scene.pool.pump():
+            pass
+
+    scene.harness.engine.meanwhile = arrive
+    clients = in_scene(scene, asks, fault(scene))
+    assert_same(clients, expected)
+    assert_right_and_wrong(clients)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

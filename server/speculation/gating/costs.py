@@ -45,7 +45,7 @@ class _Timing(Mean):
 
     @property
     def is_sure(self) -> bool:
-        """Whether there were two steps: the first one alone may have been disturbed."""
+        """True once there were two steps: the first one alone may have been disturbed."""
         return not self._first
 
     def take(self, seconds: float, now: int) -> None:
@@ -102,10 +102,10 @@ class StepCosts:
         return curve or self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Rows that a step of n_rows rows takes least time with, padding included: as calibrated, unless
-        steps with as long a context show something else. That takes steps of both widths: wider ones alone
-        would have the others padded for good. What only steps show pads nothing: if a busy moment made them
-        slow, padded ones would not show that it is over."""
+        """Rows that a step of n_rows rows is padded to, since a decode of so many takes less time; n_rows if
+        none does. Calibration says so. Once there was a wider step with as many cells in use, it takes two of
+        n_rows rows to confirm it: a padded step does not show what it takes without. Steps alone pad nothing,
+        since nothing would show that a busy moment, which made some slow, is over."""
         width = self._wider.get(n_rows, n_rows)
         here = self._buckets.get(_bucket(n_cells), {})
         if width == n_rows or width not in here:
@@ -179,7 +179,7 @@ class StepCosts:
 
 
 def _wider(calibrated: Mapping[int, float]) -> dict[int, int]:
-    """The rows to which a step is padded, by its own, where that saves time."""
+    """By rows of a step: the rows to which it is padded, where that saves time as calibrated."""
     found, last = dict[int, int](), max(calibrated, default=0)
     curve = _interpolated(calibrated, last) if calibrated else []
     for rows in range(1, last):
