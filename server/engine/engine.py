@@ -24,8 +24,8 @@ from server.llama.backend import Backend
 
 # Sessions of a step up to which the event loop and the bus are told of the step before during the decode.
 # With more they are told before it: with many rows most of a decode passes until it is under way (10 of 14 ms
-# with 64 sessions on an H100), and what they do would hold up the engine after it. Half: 5 to 8 sessions, which
-# were held up by 0.05 ms at most, gain nothing; twice: 16 clients lose a part of the 15 percent that this
+# with 64 sessions on an H100), and what they do would hold up the engine after it. Half: 5 to 8 sessions were
+# held up by 0.05 ms at most, and gain nothing; twice: 16 clients lose a part of the 15 percent that this
 # brings them with drafts (ADR 1).
 MANY = 8
 

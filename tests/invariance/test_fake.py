@@ -74,7 +74,14 @@ def test_no_guess_that_arrives_during_a_decode_changes_a_text(
             pass
 
     scene.harness.engine.meanwhile = arrive
-    clients = in_scene(scene, asks, fault(scene))
+    during, remote = fault(scene), scene.proposer._remote  # pyright: ignore[reportPrivateUsage]
+
+    def before_step(step: int) -> None:
+        during(step)
+        assert remote
+        assert not remote._arrived, "grafted during the decode"  # pyright: ignore[reportPrivateUsage]
+
+    clients = in_scene(scene, asks, before_step)
     assert_same(clients, expected)
     assert_right_and_wrong(clients)
 
