@@ -32,7 +32,7 @@ class Answer(ABC):
         self._id = id
         self._served = served
         self._prompts = prompts
-        self._spreads = served.smooth and not body.timings_per_token  # which are those of whole steps
+        self._frame_s = 0.0 if body.timings_per_token else served.frame_s  # timings are those of whole steps
         self._choices = submit(served, body, prompts)
         self._next: Sequence[Event] = ()  # events of the first choice that came with the one that began it
 
@@ -56,9 +56,9 @@ class Answer(ABC):
         """Server-sent events, joined as far as they are ready. If a reply fails, the last one is the
         error."""
         try:
-            if self._spreads:
+            if self._frame_s:
                 for choice in self._choices:
-                    choice.spread()
+                    choice.spread(self._frame_s)
             if opening := b"".join(self._opening()):
                 yield opening
             self._choices[0].see(self._next)

@@ -103,10 +103,10 @@ class ReplyChoice:
         if self._error is not None:
             raise self._error
 
-    def spread(self) -> None:
+    def spread(self, frame_s: float) -> None:
         """Have the tokens of a step told one by one, as Pace says: portion() gives those that are due, and
         wake() has the reader ask for more."""
-        self._untold.pace = Pace()
+        self._untold.pace = Pace(frame_s)
 
     def wake(self) -> None:
         """Have the generation's iteration go on when more tokens are due."""

@@ -1,8 +1,9 @@
 """When the tokens of a stream are told, so that it flows as evenly as without guesses. Pure.
 
 A step with guesses brings several tokens at once and takes longer than one without: a burst and a pause. A
-stream holds the tokens of a step that took longer than FRAME_S and sends them one by one, at most a plain
-step apart, within the time of HELD such steps. It sends the end of a reply at once.
+stream holds the tokens of a step that took longer than a frame and sends them one by one, at most a plain
+step apart, within the time of HELD such steps. It sends the end of a reply at once. A frame is what a server
+gathers tokens for before it tells any.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import TypeAlias
 
 from server.text.message import Piece
 
-# Seconds between two portions of a stream at least, and of a step whose tokens are spread: a frame of a
-# screen, and what tokens are gathered for on a CPU (GATHER_S in engine/thread.py). Half: twice the chunks;
-# twice: the gaps of a model that makes 50 tokens per second show.
+# Seconds of a frame where none is given: that of a screen, and of a CPU (GATHER_S in engine/thread.py). Half:
+# twice the chunks; twice: the gaps of a model that makes 50 tokens per second show.
 FRAME_S = 0.016
 # Steps in whose time what waits is told. 95th percentile of gaps by that without guesses, two replies of 400M
 # at once, BF16 and Q8_0 (benchmarks.inside): half, 1.66 and 1.88 instead of 1.54 and 1.72; twice, 1.44 and
@@ -26,9 +26,11 @@ HELD = 2.0
 class Pace:
     """Of one stream. Times in seconds: at by the engine's clock, now by the event loop's."""
 
-    __slots__ = ("_at", "_every_s", "_next_frame", "_step_s", "_told_at", "n_waiting")
+    __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_step_s", "_told_at", "n_waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, frame_s: float = FRAME_S) -> None:
+        """frame_s: between two portions at least; a step that takes no longer is told at once."""
+        self._frame_s = frame_s
         self.n_waiting = 0  # tokens that are not told yet
         self._at = 0.0  # of the latest step
         self._step_s = 0.0
@@ -40,7 +42,7 @@ class Pace:
         """Note that a step has ended, and return whether its tokens wait for their turn: step() is to follow
         then."""
         self._step_s, self._at = at - self._at if self._at else 0.0, at
-        return self._step_s > FRAME_S or self.n_waiting > 0
+        return self._step_s > self._frame_s or self.n_waiting > 0
 
     def step(self, n: int, plain_s: float, now: float) -> None:
         """The step brought n tokens. plain_s: what it would have taken without guesses; 0: it had none."""
@@ -62,7 +64,7 @@ class Pace:
             return 0
         self.n_waiting -= n
         self._told_at = self._told_at + n * every_s if every_s else now
-        self._next_frame = now + FRAME_S
+        self._next_frame = now + self._frame_s
         return n
 
     @property

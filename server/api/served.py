@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from server.api.history import History
+from server.api.pacing import FRAME_S
 from server.api.prompt_work import PromptWork
 from server.api.responses.store import ResponseStore
 from server.api.rpc.handles import Handles
@@ -151,8 +152,8 @@ class Served:
     None if slots are not saved. cached: counts of the tiers below the KV cache. embedding, reranking:
     None if nothing embeds or ranks. seed, max_tokens, reasoning_budget, reasoning_format, template_variables,
     context_shift, verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without
-    one. smooth: streams are told as Pace says. hidden: what is not served. places: the generator's, for
-    requests. adapters: files and scales of LoRA adapters."""
+    one. frame_s: of streams, as Pace takes it; 0: each step is told at once. hidden: what is not served.
+    places: the generator's, for requests. adapters: files and scales of LoRA adapters."""
 
     generator: Generator
     vocabulary: Vocabulary
@@ -175,7 +176,7 @@ class Served:
     template_variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_shift: bool = False
     verbose: bool = False
-    smooth: bool = True
+    frame_s: float = FRAME_S
     hidden: frozenset[Part] = frozenset()
     adapters: Sequence[tuple[str, float]] = ()
     responses: ResponseStore = field(default_factory=ResponseStore)

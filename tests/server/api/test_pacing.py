@@ -174,7 +174,7 @@ async def test_a_step_is_told_at_once_without_smooth_and_to_who_asks_for_figures
     clock: Clock, smooth: bool, fields: dict[str, Any]
 ):
     script = Script()
-    call = Call(replace(served(script), smooth=smooth), body={**STREAMED, **fields})
+    call = Call(replace(served(script), frame_s=FRAME_S if smooth else 0.0), body={**STREAMED, **fields})
     running = asyncio.ensure_future(call.run())
     for event in (Started(5, 0), step("H", 10.0), step("ello w", 10.5)):
         script.tell(event)
