@@ -131,6 +131,11 @@ class Engine:
         state.passed = state.passed and state.proposer.rests()
 
     @property
+    def overlaps(self) -> bool:
+        """Whether a GPU decodes, which leaves the thread free meanwhile."""
+        return self._state.backend.overlaps
+
+    @property
     def n_slots(self) -> int:
         return self._state.n_slots
 

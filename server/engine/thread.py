@@ -79,7 +79,8 @@ class EngineThread:
         submit() raises BusyError. profile: file for the thread's profile (pstats), written when it ends."""
         self.engine = make_engine(self._emit)  # for others only its counts, which any thread may read
         self.engine.before, self.engine.meanwhile = self._before, self._meanwhile
-        self._overlaps = False  # whether decodes leave this thread free
+        self._overlaps = self.engine.overlaps
+        self.gather_s = GATHER_S[self._overlaps]
         self._n_ctx = n_ctx
         self.places = Places(max_queued, at_once=self.engine.n_slots)
         self._bounds = bounds or Bounds()
@@ -282,15 +283,14 @@ class EngineThread:
             self.hand_over()
 
     def _meanwhile(self) -> None:
-        """Called while the model decodes elsewhere."""
-        self._overlaps = True
+        """Called while a GPU decodes."""
         self.hand_over()
 
     def hand_over(self, *, guessing: bool = False) -> None:
-        """Hand the outbox to the loop in one call, if it is urgent or GATHER_S have passed. guessing: a draft
+        """Hand the outbox to the loop in one call, if it is urgent or gather_s have passed. guessing: a draft
         model guesses next, which the loop would delay; only what is urgent goes, if a GPU decodes later."""
         now = time.monotonic()
-        waits = now - self._flushed_at < GATHER_S[self._overlaps] or (guessing and self._overlaps)
+        waits = now - self._flushed_at < self.gather_s or (guessing and self._overlaps)
         if not self._outbox or (waits and not self._urgent):
             return
         if self._loop is not None and not self._loop.is_closed():

@@ -23,7 +23,7 @@ from server.api.served import (
     Served,
 )
 from server.cache.named import NamedFiles
-from server.engine.thread import GATHER_S, EngineThread
+from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
 from server.lead.recollection import of_logits, recall
 from server.lead.tiers import MIB, fingerprint
@@ -70,7 +70,7 @@ def served_by(
         template_variables=_variables(settings),
         context_shift=settings.context_shift,
         verbose=settings.verbose,
-        frame_s=GATHER_S[backend.overlaps] if settings.smooth else 0.0,
+        frame_s=engine.gather_s if settings.smooth else 0.0,
         hidden=_hidden(settings),
         adapters=[(one.path.name, one.scale) for one in settings.weights.adapters],
     )
