@@ -18,7 +18,7 @@ class Stream:
     def step(self, at: float, n: int, plain_s: float) -> None:
         """A step brings n tokens, which are heard of at once."""
         self.pass_until(at)
-        if self.pace.spreads(at):
+        if self.pace.spreads(n, at):
             self.pace.step(n, plain_s, at)
             n = self.pace.due(at)
         self.times += [at] * n

@@ -162,7 +162,7 @@ class ReplyChoice:
 
     def _hear(self, step: Committed) -> None:
         """Read the step's tokens, which wait for their turn where that makes the stream flow."""
-        if self._untold.spreads(step.at):
+        if self._untold.spreads(len(step.tokens), step.at):
             n_settled = self._reader.n_settled
             read = [(self._read(text), self._reader.n_settled) for text in self._text.feed_each(step)]
             self._untold.spread(n_settled, read, step.plain_s, monotonic())

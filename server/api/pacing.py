@@ -38,11 +38,11 @@ class Pace:
         self._told_at = 0.0  # when the token told last was due
         self._next_frame = 0.0
 
-    def spreads(self, at: float) -> bool:
-        """Note that a step has ended, and return whether its tokens wait for their turn: step() is to follow
-        then."""
+    def spreads(self, n: int, at: float) -> bool:
+        """Note that a step of n tokens has ended, and return whether they wait for their turn: step() is to
+        follow then."""
         self._step_s, self._at = at - self._at if self._at else 0.0, at
-        return self._step_s > self._frame_s or self.n_waiting > 0
+        return self.n_waiting > 0 or (n > 1 and self._step_s > self._frame_s)
 
     def step(self, n: int, plain_s: float, now: float) -> None:
         """The step brought n tokens. plain_s: what it would have taken without guesses; 0: it had none."""
@@ -101,9 +101,9 @@ class Untold:
         """As Pace.next_at."""
         return self.pace.next_at if self.pace is not None else None
 
-    def spreads(self, at: float) -> bool:
+    def spreads(self, n: int, at: float) -> bool:
         """As Pace.spreads()."""
-        return self.pace is not None and self.pace.spreads(at)
+        return self.pace is not None and self.pace.spreads(n, at)
 
     def spread(self, n_settled: int, read: Sequence[_Held], plain_s: float, now: float) -> None:
         """The tokens of a step, after n_settled characters of the reply. plain_s, now: as Pace.step() takes

@@ -39,6 +39,13 @@ def test_tokens_of_short_steps_are_told_at_once():
     assert stream.gaps.count(0.0) == 15
 
 
+def test_shorter_steps_are_spread_where_a_server_gathers_tokens_for_less_time():
+    stream, step_s, plain_s = Stream(Pace(FRAME_S / 4)), FRAME_S / 2, FRAME_S / 3
+    for i in range(40):
+        stream.step(1.0 + i * step_s, TOLD[i % len(TOLD)], plain_s)
+    assert sorted(stream.gaps)[-len(stream.gaps) // 20] <= 1.01 * plain_s
+
+
 def test_tokens_of_a_long_step_are_told_one_by_one_as_plain_steps_would():
     stream = Stream()
     stream.step(1.0, 1, PLAIN_S)
@@ -89,7 +96,7 @@ def test_what_is_told_is_all_of_it_in_order(added: list[tuple[bool, int, float]]
     for alone, n, seconds in added:
         now += seconds
         texts = [str(len(said) + i) for i in range(n)]
-        if untold.spreads(now) and not alone:
+        if untold.spreads(n, now) and not alone:
             ends = [len(said) + sum(map(len, texts[: i + 1])) for i in range(n)]
             read = [(list[Piece]([Content(text)]), end) for text, end in zip(texts, ends, strict=True)]
             untold.spread(len(said), [*read, (list[Piece](), len(said))], 0.01, now)
