@@ -12,7 +12,7 @@ import orjson
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
     from server.api.answer import Answer
@@ -59,6 +59,10 @@ class _Stream(EventSourceResponse):
             shutdown_grace_period=DRAIN_S,
         )
         self._answer = answer
+
+    async def _send_with_timeout(self, send: Send, message: Message) -> None:
+        """There is no timeout. A scope for one is a ninth of what a token costs the loop (RESULTS T)."""
+        await send(message)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
