@@ -48,8 +48,9 @@ class Traffic(Tally):
                     self.n_prompt += started.n_prompt - started.n_cached
                     self.n_cached += started.n_cached
                 self.count(event)
-                self.n_drafting += event.n_drafted > 0
-                self.accepted_at.update(range(event.n_accepted))
+                if event.n_drafted:
+                    self.n_drafting += 1
+                    self.accepted_at.update(range(event.n_accepted))
             case Finished():
                 self._unprompted.pop(id, None)
                 self.endings[event.reason] += 1

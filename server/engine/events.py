@@ -69,8 +69,9 @@ class Tally:
     def count(self, step: Committed) -> None:
         self.n_predicted += len(step.tokens)
         self.n_steps += 1
-        self.n_drafted += step.n_drafted
-        self.n_accepted += step.n_accepted
+        if step.n_drafted:
+            self.n_drafted += step.n_drafted
+            self.n_accepted += step.n_accepted
 
 
 @dataclass(frozen=True, slots=True)

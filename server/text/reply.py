@@ -53,8 +53,8 @@ class ReplyText(Tally):
         if (n := len(texts)) < len(step.tokens):
             step = replace(step, tokens=step.tokens[:n], sources=step.sources[:n])
         self.count(step)
-        self._accepted.update(step.sources)
         if step.n_drafted:
+            self._accepted.update(step.sources)
             self._per_step[step.n_accepted] += 1
         return texts
 
