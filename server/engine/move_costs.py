@@ -53,6 +53,11 @@ class MoveCosts:
         return (found.length - n_resident) * self.token_s.value > found.n_bytes * self.byte_s.value
 
     @property
+    def copying_pays(self) -> bool:
+        """Whether a copy that was made in idle time beats evaluating the conversation, once it is wanted."""
+        return self.cell_bytes * self.byte_s.value < self.token_s.value
+
+    @property
     def saving_pays(self) -> bool:
         """Whether saving a conversation and loading it again beats evaluating it, as far as known. Not on a
         GPU with many streams: prompts are quick there, and scattered cells are copied one by one."""

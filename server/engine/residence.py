@@ -92,10 +92,11 @@ class Residence:
     def copy_ahead(self) -> bool:
         """While the engine is idle: write one idle conversation to disk; when all are there, copy the state
         of one, so that it can leave the KV cache at once; when all are copied, read one of the latest from
-        disk. Copies and what is read use free host memory only. Returns whether there was anything to do."""
+        disk. Copies and what is read use free host memory only, and are made only where loading them would
+        pay. Returns whether there was anything to do."""
         if self._write_ahead():
             return True
-        if not self.snapshots.memory_bytes:
+        if not self.snapshots.memory_bytes or not self.move_costs.copying_pays:
             return False
         self._fit_copies()
         room = self.snapshots.free_bytes - self.copies.n_bytes

@@ -55,6 +55,19 @@ def test_loading_pays_if_it_is_quicker_than_evaluating():
     assert not costs.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)
 
 
+def test_a_copy_made_in_idle_time_pays_if_loading_it_takes_less_than_evaluating():
+    costs = MoveCosts()
+    assert costs.copying_pays  # nothing is known
+    for _ in range(60):
+        costs.evaluated(100, 0.1, 0)  # 1 ms a token
+        costs.moved(9 * 10**7, 100, 0.09)  # 0.9 ms a token
+    assert costs.copying_pays
+    assert not costs.saving_pays
+    for _ in range(60):
+        costs.moved(9 * 10**7, 100, 0.11)
+    assert not costs.copying_pays
+
+
 def test_saving_pays_if_both_ways_take_less_than_evaluating():
     costs = MoveCosts()
     assert costs.saving_pays  # nothing is known
