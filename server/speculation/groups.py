@@ -56,6 +56,11 @@ class StepCharge(NamedTuple):
     most: float = 0.0
     token_s: float = 0.0
 
+    def times(self, n: int) -> StepCharge:
+        """That of n such steps. looked is not known for one."""
+        told, crowded, looked, saved, most, token_s = self
+        return StepCharge(n * told, n * crowded, looked, saved, n * most, token_s)
+
 
 _Counted: TypeAlias = tuple[str, int, int, float]
 """Of a source's guesses: how many were verified, and right; tokens that plain steps would make in the time of

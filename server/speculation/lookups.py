@@ -66,11 +66,11 @@ class Lookups:
         """The time since `began` was spent on lookups."""
         self._took_s += self._clock() - began
 
-    def taken_s(self, step: TimedStep, spent_s: float = 0.0, n_passed: int = 0) -> float:
+    def taken_s(self, step: TimedStep, spent_s: float = 0.0, n_passed: int = 0, n_asked: int = 1) -> float:
         """Seconds that lookups took since the last call. If only lookups guess, that is the time of the step
         outside its decode, less that of steps without guesses: asking, telling and verifying take the lead's
-        Python, too. n_passed: steps in a row in which nobody was asked. spent_s: seconds of the step that
-        went into drafting."""
+        Python, too. n_passed: steps in a row in which nobody was asked. n_asked: steps since the last call in
+        which somebody was. spent_s: seconds of the step that went into drafting."""
         took_s, self._took_s = self._took_s, 0.0
         if n_passed or self.alone:
             outside_s = step.step_s - step.decode_s - spent_s
@@ -78,7 +78,7 @@ class Lookups:
             if n_passed:
                 quiet.observe(outside_s / step.n_sessions)
             elif quiet.count >= KNOWN:
-                return max(took_s, outside_s - step.n_sessions * quiet.value)
+                return max(took_s, n_asked * (outside_s - step.n_sessions * quiet.value))
         return took_s
 
 

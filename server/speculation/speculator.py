@@ -69,8 +69,11 @@ class Speculator(Proposer):
         self._weighing = Weighing(self._sessions, self.pricing, remote, inline)
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
-        self._late: tuple[Planned, TimedStep, int] | None = None  # not learned from yet
+        self._late: tuple[Planned, TimedStep, int, int] | None = None  # not learned from yet
         self._n_passed = 0  # steps in a row in which nobody was asked
+        self._n_asked = (
+            0  # steps in which somebody was, since the latest that was timed: prompts are in others
+        )
 
     # -- Proposer ----------------------------------------
 
@@ -112,6 +115,7 @@ class Speculator(Proposer):
 
     def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
         lookups, self._n_passed = self._lookups, 0
+        self._n_asked += 1
         began = self._clock() if lookups.alone else 0.0
         planned = self._propose(asks, n_rows, n_cells)
         if lookups.alone:
@@ -234,6 +238,7 @@ class Speculator(Proposer):
     def stepped(self, planned: Planned, step: TimedStep) -> None:
         if self._late is not None:
             self._learn()
+        n_asked, self._n_asked = max(1, self._n_asked), 0
         if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
             return
         if self._inline and planned.spent_s:
@@ -241,7 +246,7 @@ class Speculator(Proposer):
             usual = step._replace(decode_s=self.pricing.usual_s(step))
             if self.groups:
                 self.groups.drafted(step.n_sessions, self._inline.stepped(usual, planned.spent_s, plain_s))
-        self._late = planned, step, self._n_passed
+        self._late = planned, step, self._n_passed, n_asked
         if not self._policy.overlaps:
             self._learn()
 
@@ -266,13 +271,14 @@ class Speculator(Proposer):
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""
         if self._late is None:
             return
-        (planned, step, n_passed), self._late = self._late, None
+        (planned, step, n_passed, n_asked), self._late = self._late, None
         calm = self.groups is None or self.groups.calm
         self.pricing.observe(planned, step, calm=calm)
-        looked_s = self._lookups.taken_s(step, planned.spent_s, n_passed) if self._policy.lookup else 0.0
+        lookups = self._lookups if self._policy.lookup else None
+        looked_s = lookups.taken_s(step, planned.spent_s, n_passed, n_asked) if lookups else 0.0
         charge = self._weighing.stepped(planned, step, looked_s, calm=calm)
         if self.groups:
-            self.groups.stepped(step, charge)
+            self.groups.stepped(step, charge.times(n_asked))
 
     def close(self, session: int, *, keep: bool) -> None:
         if (speculated := self._sessions.pop(session, None)) is None:

@@ -63,6 +63,8 @@ def test_where_nobody_else_guesses_what_steps_take_longer_with_them_is_charged()
         assert lookups.taken_s(quiet, n_passed=1) == 0.0
     assert taken_s() == 3.0
     assert taken_s(alone=False) == 1.0
+    lookups.alone = True
+    assert lookups.taken_s(asked, n_asked=3) == 9.0, "two steps more, which prompts were in"
     assert lookups.taken_s(asked, 4.0) == 0.0, "a draft model took the rest"
 
 

@@ -143,3 +143,24 @@ def test_what_a_drafter_costs_is_the_time_that_steps_and_guesses_take_longer_bes
     assert wide.crowded == pytest.approx(rate * (0.15 * 2.3 + 3 * 0.3), rel=0.1)
     assert wide.saved == pytest.approx(rate * 0.1)
     assert wide.most == pytest.approx(rate * 0.15, rel=0.2), "half of the steps had three guesses"
+
+
+def test_steps_with_prompts_which_are_not_timed_cost_as_much_as_the_next_one(monkeypatch: pytest.MonkeyPatch):
+    speculator = Speculator(Policy(lookup=False), costs=StepCosts(8, {1: 1.0}))
+    speculator.open(OpenedSession(1, list(PROMPT), request().sampling, Speculation()))
+    charges, charge = list[StepCharge](), StepCharge(told=0.5, crowded=0.25, most=1.0)
+
+    def cost(*_: object, **__: object) -> StepCharge:
+        return charge
+
+    def heard(_: TimedStep, charge: StepCharge) -> None:
+        charges.append(charge)
+
+    monkeypatch.setattr(Weighing, "stepped", cost)
+    monkeypatch.setattr(speculator.groups, "stepped", heard)
+    for n_rows in (20, 20, 1):
+        planned = speculator.propose([Ask(1, 4)], n_rows, 0)
+    for _ in range(2):
+        speculator.stepped(planned, TimedStep(1, 9, 1.0, 1.0, 1, 1))
+        planned = speculator.propose([Ask(1, 4)], 1, 0)
+    assert charges == [StepCharge(told=1.5, crowded=0.75, most=3.0), charge]
