@@ -204,6 +204,7 @@ async def _serve(n_streams: int, step_s: float, gpu: bool) -> None:
         grammars=Compiler(backend.vocab),
         traffic=traffic,
         ask=thread.ask,
+        frame_s=thread.gather_s,
     )
     listener = socket.create_server(("127.0.0.1", 0), backlog=4 * n_streams)
     door = Door(Edge(), None, grace_s=0)

@@ -57,7 +57,7 @@ class StepCharge(NamedTuple):
     token_s: float = 0.0
 
     def times(self, n: int) -> StepCharge:
-        """That of n such steps. looked is not known for one."""
+        """That of n such steps. looked is that of all of them already."""
         told, crowded, looked, saved, most, token_s = self
         return StepCharge(n * told, n * crowded, looked, saved, n * most, token_s)
 
