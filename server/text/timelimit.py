@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ from server.errors import TimeLimitError
 T = TypeVar("T")
 
 AGAIN_S = 0.1  # between two attempts to end a block: far longer than leaving it takes
+# Looks at a call within its time, which ends up to a tenth of that late. Half: up to a fifth; twice: while
+# templates are rendered a thread wakes twice a second, not once.
+LOOKS = 10
 
 
 class _Ended(BaseException):
@@ -33,14 +37,14 @@ def _tell_no_swallowed_end() -> None:
 
 
 class _Block:
-    """A call in one thread."""
+    """A call in one thread. due_at: when its time is over, by time.monotonic()."""
 
-    def __init__(self) -> None:
+    def __init__(self, due_at: float) -> None:
+        self.due_at = due_at
         self._thread = ctypes.c_ulong(threading.get_ident())
         self._lock = threading.Lock()
         self._left = False
         self._ended = False
-        self._timer: threading.Timer | None = None
 
     def end(self, *, again: bool = False) -> None:
         """Raise _Ended in the thread every AGAIN_S until the block has been left: a finalizer may swallow
@@ -50,12 +54,9 @@ class _Block:
                 self._ended = True
                 _tell_no_swallowed_end()
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(_Ended))
-                self.end_in(AGAIN_S, again=True)
-
-    def end_in(self, seconds: float, *, again: bool = False) -> None:
-        self._timer = threading.Timer(seconds, self.end, kwargs={"again": again})
-        self._timer.daemon = True
-        self._timer.start()
+                timer = threading.Timer(AGAIN_S, self.end, kwargs={"again": True})
+                timer.daemon = True
+                timer.start()
 
     def leave(self) -> None:
         """No _Ended is raised after this; one that is pending is raised here."""
@@ -64,8 +65,6 @@ class _Block:
         if self._ended:
             for _ in range(1000):  # the interpreter raises at a jump back
                 pass
-        elif self._timer is not None:
-            self._timer.cancel()
 
 
 class TimeLimit:
@@ -76,15 +75,18 @@ class TimeLimit:
         self._seconds = seconds
         self._blocks: set[_Block] = set()
         self._stopped = False
+        self._watched = False  # whether a thread looks after them
 
     def run(self, work: Callable[[], T]) -> T:
         """The result of work. Raises TimeLimitError if it takes too long or stop() is called."""
-        block = _Block()
+        block = _Block(time.monotonic() + self._seconds)
         try:
             self._blocks.add(block)
             if self._stopped:
                 raise _Ended
-            block.end_in(self._seconds)
+            if not self._watched:
+                self._watched = True
+                threading.Thread(target=self._watch, name="duo-limit", daemon=True).start()
             try:
                 return work()
             finally:
@@ -94,6 +96,18 @@ class TimeLimit:
             raise TimeLimitError(self._seconds) from None
         finally:
             self._blocks.discard(block)
+
+    def _watch(self) -> None:
+        """End calls whose time is over, until there are none. One thread for all of them: to start one takes
+        as long as many calls do, and waits for the interpreter."""
+        while self._watched or self._blocks:  # a call that has just begun may have seen that it was watched
+            self._watched = True
+            time.sleep(self._seconds / LOOKS)
+            now = time.monotonic()
+            for block in list(self._blocks):
+                if block.due_at <= now:
+                    block.end()
+            self._watched = bool(self._blocks)
 
     def stop(self) -> None:
         """End all calls, later ones too."""

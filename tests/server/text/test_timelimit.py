@@ -87,3 +87,18 @@ def test_of_many_calls_that_end_when_their_time_does_none_raises_later():
             TimeLimit(0.0005).run(partial(a_while, 10_000))
         a_while(2_000)
     a_while(1_000_000)
+
+
+def watchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "duo-limit"]
+
+
+def test_one_thread_looks_after_all_calls_and_none_when_there_is_no_call():
+    limit, n_before = TimeLimit(0.5), len(watchers())
+    for n in range(50):
+        assert limit.run(lambda n=n: n) == n
+        assert len(watchers()) - n_before <= 1
+    for thread in watchers()[n_before:]:
+        thread.join(30)
+    with pytest.raises(TimeLimitError):
+        limit.run(forever)
