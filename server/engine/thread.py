@@ -46,9 +46,10 @@ IDLE_S = 0.1  # between the steps of an idle engine, which take in who joined or
 PAUSE_S = 0.02
 MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause doubles with each of them
 # Seconds between hand-overs of tokens to the event loop, by whether a GPU decodes meanwhile. On a CPU the
-# loop takes a core from the decode. Bundled, two cores, by llama-server's rate: 0.93 with 5 ms, 0.97 with 8,
-# 0.99 with 16, which is a frame of a screen, 1.02 with 32 (section J of benchmarks/RESULTS.md). Beside a GPU
-# with 5 ms, steps of 4.7 ms are told two at a time, at gaps of 9.4 ms (section E).
+# loop takes a core from the decode. Bundled, two cores, by llama-server's rate: 0.93 with 5 ms, 0.97 with
+# 8, 0.99 with 16, which is a frame of a screen, 1.02 with 32 (section J of benchmarks/RESULTS.md). Beside a
+# GPU, twice: steps of 3.9 ms (8B in Q8_0) are told two at a time, as those of 4.7 ms were with 5 (section
+# E); half: a model that makes 700 tokens per second sends each by itself.
 GATHER_S = {False: 0.016, True: 0.002}
 SAVE_S = 10.0  # at most, until conversations are on disk when the server ends
 JOIN_S = 0.5  # at most, for a thread that is to end, before it is looked at again
