@@ -71,9 +71,7 @@ class Speculator(Proposer):
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._late: tuple[Planned, TimedStep, int, int] | None = None  # not learned from yet
         self._n_passed = 0  # steps in a row in which nobody was asked
-        self._n_asked = (
-            0  # steps in which somebody was, since the latest that was timed: prompts are in others
-        )
+        self._n_asked = 0  # those in which somebody was, since the latest timed one: prompts are not timed
 
     # -- Proposer ----------------------------------------
 

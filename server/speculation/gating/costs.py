@@ -102,8 +102,8 @@ class StepCosts:
         return curve or self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Rows that a step of n_rows rows is padded to, since a decode of so many takes less time; n_rows if
-        none does. Calibration says so. Once there was a wider step with as many cells in use, it takes two of
+        """Rows that a step of n_rows rows is padded to, since a wider decode takes less time; n_rows if none
+        does. Calibration says so. Once there was a wider step with as many cells in use, it takes two of
         n_rows rows to confirm it: a padded step does not show what it takes without. Steps alone pad nothing,
         since nothing would show that a busy moment, which made some slow, is over."""
         width = self._wider.get(n_rows, n_rows)

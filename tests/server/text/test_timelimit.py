@@ -89,16 +89,22 @@ def test_of_many_calls_that_end_when_their_time_does_none_raises_later():
     a_while(1_000_000)
 
 
-def watchers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "duo-limit"]
+def watchers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "duo-limit"}
 
 
-def test_one_thread_looks_after_all_calls_and_none_when_there_is_no_call():
-    limit, n_before = TimeLimit(0.5), len(watchers())
+def test_one_thread_looks_after_all_calls():
+    limit, before = TimeLimit(1000), watchers()
     for n in range(50):
         assert limit.run(lambda n=n: n) == n
-        assert len(watchers()) - n_before <= 1
-    for thread in watchers()[n_before:]:
+    assert len(watchers() - before) == 1
+
+
+def test_a_call_ends_after_its_time_when_no_thread_was_left_to_look_after_calls():
+    limit, before = TimeLimit(0.1), watchers()
+    limit.run(watchers)
+    for thread in watchers() - before:
         thread.join(30)
+        assert not thread.is_alive()
     with pytest.raises(TimeLimitError):
         limit.run(forever)
