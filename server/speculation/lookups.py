@@ -53,13 +53,13 @@ class Lookups:
         if speculated.n_indexed + n == len(speculated.session.tokens):
             speculated.index(n)
 
-    def index(self, step_s: float) -> None:
+    def index(self, rate: float) -> None:
         """Index some of what lookups that guess miss, then some of the texts that ended, also while lookups
-        rest: else they go on without these. step_s: of a step."""
+        rest: else they go on without these. rate: tokens per second of plain steps, 0 if it is not known."""
         sessions = [one for one in self._sessions.values() if one.is_behind] if self.guesses else []
         if behind := [*sessions, *self._pools.behind()]:
             began = self._clock()
-            index(behind, step_s)
+            index(behind, len(self._sessions) / rate if rate else 0.0)
             self._took_s += 0.0 if self._overlaps else self._clock() - began
 
     def took(self, began: float) -> None:

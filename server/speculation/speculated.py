@@ -62,6 +62,12 @@ class Speculated:
             tree.commit(tokens[tree.position :], self.acceptance)
         return tree
 
+    def is_quiet(self, looks: bool) -> bool:
+        """Whether nobody has a guess for it, grammars apart. looks: lookups may guess."""
+        if self.tree.n_below or self.prediction is not None:
+            return False
+        return not (looks and self.lookup is not None and self.lookup.follows)
+
     @property
     def reply(self) -> Sequence[int]:
         """The tokens committed since the session was opened."""

@@ -70,12 +70,21 @@ class Speculator(Proposer):
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._late: tuple[Planned, TimedStep, int, int] | None = None  # not learned from yet
+        self._n_active, self._ahead = 0, False  # of drain(), and whether the next one was done ahead
         self._n_passed = 0  # steps in a row in which nobody was asked
         self._n_asked = 0  # those in which somebody was, since the latest timed one: prompts are not timed
 
     # -- Proposer ----------------------------------------
 
     def drain(self, n_active: int) -> None:
+        ahead, self._ahead = self._ahead and n_active == self._n_active, False
+        self._n_active = n_active
+        if not ahead:
+            self._drain(n_active)
+        elif self._remote:
+            self._remote.take_in()
+
+    def _drain(self, n_active: int) -> None:
         if self._remote:
             self._remote.drain()
         if self.groups:
@@ -85,15 +94,14 @@ class Speculator(Proposer):
                 self._lookups.guesses = guesses = self.groups.lookup_guesses
                 self._lookups.alone = guesses and self.groups.models_rest
             if not self._policy.overlaps:
-                self._index()
+                self._lookups.index(self.pricing.plain_rate)
 
     def open(self, session: OpenedSession) -> None:
         lookup = self._lookups.open(session.bounds.salt) if self._policy.lookup else None
         speculated = Speculated(next(self._wire_ids), session, SessionAcceptance(self.acceptance), lookup)
         self._sessions[session.id] = speculated
         self._n_expected += speculated.prediction is not None
-        self._learn()
-        self.pricing.widths.interrupted()  # by its prompt
+        self._interrupt(len(session.tokens))
         if self._remote:
             self._remote.open(speculated)
 
@@ -115,17 +123,29 @@ class Speculator(Proposer):
         lookups, self._n_passed = self._lookups, 0
         self._n_asked += 1
         began = self._clock() if lookups.alone else 0.0
-        planned = self._propose(asks, n_rows, n_cells)
+        self._weighing.n_sessions = len(asks)
+        self._interrupt(n_rows - len(asks))
+        planned = Planned([NOTHING] * len(asks))
+        if not self._is_quiet(asks, n_rows, n_cells):
+            planned = self._propose(asks, n_rows, n_cells)
         if lookups.alone:
             lookups.took(began)  # nothing would be chosen without them
         rows = planned.width or n_rows + sum(map(len, planned.proposals))
         self.pricing.widths.planned(planned.width, rows if n_rows == len(asks) else 0)
         return planned
 
+    def _is_quiet(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> bool:
+        """Whether nobody has a guess, so that the step is plain whatever it costs."""
+        if self._policy.again or (self._inline and self._model_guesses):
+            return False
+        widths, looks = self.pricing.widths, self._lookups.guesses
+        for ask in asks:
+            if ask.forced or not self._sessions[ask.session].is_quiet(looks):
+                return False
+        return n_rows > len(asks) or not widths.pays or widths.stays_plain(n_rows, n_cells)
+
     def _propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        self._weighing.n_sessions = len(asks)
         stable = self._is_stable(asks[0])
-        self._interrupt(n_rows - len(asks))
         if self._policy.gate and not self.pricing.costs.knows(n_rows) and not stable:
             return Planned([NOTHING] * len(asks))  # what a plain step costs has to be known first
         may_pad = not stable and self._may_pad(asks, n_rows)
@@ -147,9 +167,9 @@ class Speculator(Proposer):
             chains = [inline.chain(ask.session) if inline else NOTHING for ask in asks]
             self._weighing.charge(asks, chains, price)
             return self._planned(chains, price, spent_s)
-        guessed = any(self._sessions[ask.session].tree.n_below for ask in wanting)
-        proposals = [self._offer(ask, least) for ask in asks] if guessed else [NOTHING] * len(asks)
+        proposals = [self._offer(ask, least) for ask in asks]
         offers = [proposal.probabilities for proposal in proposals]
+        guessed = any(offers)
         if may_pad:
             price = self.pricing.padded(price, sorted(itertools.chain(*offers), reverse=True))
         counts = [0] * len(asks)
@@ -166,7 +186,7 @@ class Speculator(Proposer):
         return self._planned(proposals, price, spent_s)
 
     def _interrupt(self, n_other: int) -> None:
-        """The step has this number of rows beside one for each session."""
+        """A step has this number of rows beside one for each session."""
         if n_other:
             self._learn()
             self.pricing.widths.interrupted()
@@ -196,11 +216,10 @@ class Speculator(Proposer):
 
     def _taken(self, asks: Sequence[Ask], offers: list[Proposal], counts: list[int]) -> list[Proposal]:
         """The guesses that are verified."""
-        proposals: list[Proposal] = []
-        for ask, offer, n in zip(asks, offers, counts, strict=True):
-            n_min = self._sessions[ask.session].session.bounds.n_min if n else 0
-            proposals.append(offer.take(n if n >= n_min else 0))
-        return proposals
+        least = [self._sessions[ask.session].session.bounds.n_min for ask in asks]
+        return [
+            offer.take(n if n >= n_min else 0) for offer, n, n_min in zip(offers, counts, least, strict=True)
+        ]
 
     def padded(self, n_rows: int, n_cells: int) -> int:
         return n_rows if self.pricing.widths.pays else self.pricing.costs.padded(n_rows, n_cells)
@@ -216,26 +235,13 @@ class Speculator(Proposer):
             self._remote.count(tally)
         if self.groups and tally:
             self.groups.count(tally, self._weighing.row_lost)
-        if speculated.n_lost and not tally:
-            self._missed(speculated)
+        if speculated.n_lost and not tally and self._inline:
+            self._inline.missed(speculated, self.pricing.widths)
         if self._policy.gate and (speculated.n_lost or speculated.heard or speculated.balance.resting):
             self._weighing.weigh(speculated, tally, inside=self._model_guesses)
 
-    def _missed(self, speculated: Speculated) -> None:
-        """A right guess of the draft model costs its session nothing if the step had no row for it. If it was
-        made to see whether it is right, the guesses of later steps may cost one token more."""
-        widths, model = self.pricing.widths, self._inline
-        if model is None or not model.was_right(speculated.session):
-            return
-        watched = model.watched(speculated.session)
-        if watched:
-            speculated.balance.allowance += 1.0
-        if watched or (widths.pays and widths.width == PLAIN):
-            speculated.n_lost = 0.0
-
     def stepped(self, planned: Planned, step: TimedStep) -> None:
-        if self._late is not None:
-            self._learn()
+        self._learn()
         n_asked, self._n_asked = max(1, self._n_asked), 0
         if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
             return
@@ -253,17 +259,13 @@ class Speculator(Proposer):
             self._remote.flush()
 
     def meanwhile(self) -> None:
-        if self._remote:
-            self._remote.flush()
-            self._remote.take_in()
-        self._index()
+        self.before()
+        self._lookups.index(self.pricing.plain_rate)
         self._learn()
+        self._drain(self._n_active)
+        self._ahead = True
         if self._inline:
             self._inline.watch(self._sessions)
-
-    def _index(self) -> None:
-        rate = self.pricing.plain_rate
-        self._lookups.index(len(self._sessions) / rate if rate else 0.0)
 
     def _learn(self) -> None:
         """From the latest step, if that has not been done: what steps cost, and which sources pay."""

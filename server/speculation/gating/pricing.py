@@ -187,6 +187,7 @@ class Pricing:
 
     def observe(self, planned: Planned, step: TimedStep, *, calm: bool | None = True) -> None:
         """A step without prompts. calm: no drafter worked on the lead's cores; None: one may have."""
+        self._n_cells = step.n_cells
         if calm is False and self.calm is self.costs:
             self.calm = deepcopy(self.costs)
         if not planned.width and (not self.widths.pays or self.widths.is_settled(step.n_rows)):

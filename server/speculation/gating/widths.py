@@ -122,6 +122,18 @@ class Widths:
         shares = self._shares_s(gains, n_rows)
         return max(gains, key=lambda width: gains[width] - rate * shares[width])
 
+    def stays_plain(self, n_rows: int, n_cells: int) -> bool:
+        """Whether the next step, for which there are no guesses, is plain since the one before was and no
+        wider one is quicker: nothing has to be chosen then."""
+        own_s = self.steady.get(n_rows)
+        if own_s is None or self.width != PLAIN or n_rows != self._n_rows:
+            return False
+        if any(s < own_s for width, s in self.steady.items() if width > n_rows):
+            return False
+        self.use(n_cells)
+        self._in_run(wider=False)
+        return True
+
     def _in_run(self, wider: bool) -> None:
         """wider: for the next step a wider width is best, whatever a change costs."""
         if wider != self._is_wider:

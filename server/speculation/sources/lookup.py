@@ -165,6 +165,11 @@ class Lookup:
     def n_tokens(self) -> int:
         return len(self._tokens)
 
+    @property
+    def follows(self) -> bool:
+        """Whether something matches, so that there may be a guess."""
+        return self._length > 0
+
     def begins(self, tokens: list[int]) -> bool:
         """Whether these tokens begin with all indexed ones."""
         return tokens[: len(self._tokens)] == self._tokens

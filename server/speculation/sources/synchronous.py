@@ -16,6 +16,7 @@ from server.sampling.draw import Distribution
 from server.speculation.gating.acceptance import Acceptance, Outlook
 from server.speculation.gating.gate import affordable, reachable, worth, worth_drafting
 from server.speculation.gating.pricing import StepPrice
+from server.speculation.gating.widths import PLAIN, Widths
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 
@@ -254,15 +255,16 @@ class Synchronous:
             tuple(path.tokens), tuple(range(-1, n - 1)), (self.inline.source,) * n, tuple(path.drafted)
         )
 
-    def was_right(self, session: OpenedSession) -> bool:
-        """Whether the first guess of this step was the token that the session has committed."""
-        path = self._paths.get(session.id)
-        return path is not None and path.tokens[:1] == list(session.tokens[-1:])
-
-    def watched(self, session: OpenedSession) -> bool:
-        """Whether this step's guess was made only to see whether it is right."""
-        path = self._paths.get(session.id)
-        return path is not None and path.watched
+    def missed(self, speculated: Speculated, widths: Widths) -> None:
+        """The step had no row for this session's guesses. A right one costs it nothing then; if it was made
+        to see whether it is right, the guesses of later steps may cost one token more."""
+        path, session = self._paths.get(speculated.session.id), speculated.session
+        if path is None or path.tokens[:1] != list(session.tokens[-1:]):
+            return
+        if path.watched:
+            speculated.balance.allowance += 1.0
+        if path.watched or (widths.pays and widths.width == PLAIN):
+            speculated.n_lost = 0.0
 
     def _mean(self, speculated: Speculated) -> float:
         source = self.inline.source

@@ -75,7 +75,7 @@ def test_choosing_is_charged_where_nobody_else_guesses_and_searching_where_someb
     """To search a text takes a second, and three seconds to choose among guesses."""
     clock = Clock()
     speculator = Speculator(Policy(gate=True), clock=clock, costs=StepCosts(64, {1: 1.0, 2: 1.1}))
-    speculator.open(OpenedSession(1, [1, 2, 3], SamplingParams(), Speculation()))
+    speculator.open(OpenedSession(1, [1, 2, 3, 1, 2], SamplingParams(), Speculation()))
     groups, took = speculator.groups, list[float]()
     assert groups is not None
     watched(groups)

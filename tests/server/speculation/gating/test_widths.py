@@ -25,7 +25,16 @@ class Scene:
         self._change_s = change_s
 
     def step(self, offer: Sequence[float], *, n_rows: int = 1, rate: float = RATE) -> int:
-        width = self.widths.choose(n_rows, self.widths.steady[1], offer, rate)
+        return self._take(self.widths.choose(n_rows, self.widths.steady[1], offer, rate), n_rows)
+
+    def stay(self) -> bool:
+        """Take a plain step if none has to be chosen. Returns whether that is so."""
+        stays = self.widths.stays_plain(1, 0)
+        if stays:
+            self._take(PLAIN, 1)
+        return stays
+
+    def _take(self, width: int, n_rows: int) -> int:
         self.widths.planned(width, width or n_rows)
         rows = width or n_rows
         decode_s = STEADY.get(rows, 0.005) + self._change_s * (self._rows != [rows, rows])
@@ -279,3 +288,35 @@ def test_more_sessions_than_the_widest_step_has_rows_are_not_padded():
     scene = Scene()
     assert scene.widths.choose(40, 0.02, SURE, RATE) == PLAIN
     assert len(scene.widths.seconds(40, 0.02)) == 41
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_step_without_guesses_that_stays_plain_is_one_that_would_be_chosen(seed: int):
+    """Two machines have the same texts; one chooses each step, the other only where it has to."""
+    draw = random.Random(seed)
+    choosing, staying, n_stayed = Scene(), Scene(), 0
+    for _ in range(300):
+        offer = SURE[: draw.choice((0, 0, 0, 0, 3, 16))]
+        width = choosing.step(offer)
+        if not offer and staying.stay():
+            n_stayed += 1
+            assert width == PLAIN
+        else:
+            assert staying.step(offer) == width
+    assert n_stayed > 30
+
+
+def test_a_step_does_not_stay_plain_where_a_wider_one_is_quicker_or_has_to_be_left():
+    widths = Widths({1: 1.0, 7: 2.0, 8: 1.5})
+    assert not widths.stays_plain(1, 0), "there was no step"
+    widths.planned(PLAIN, 1)
+    assert widths.stays_plain(1, 0)
+    assert not widths.stays_plain(2, 0), "a session more"
+    widths.planned(8, 8)
+    assert not widths.stays_plain(1, 0), "the change back is weighed"
+    widths.planned(PLAIN, 7)
+    assert not widths.stays_plain(7, 0), "eight rows are quicker"
+    widths.planned(PLAIN, 8)
+    assert widths.stays_plain(8, 0)
+    widths.planned(PLAIN, 3)
+    assert not widths.stays_plain(3, 0), "it is not known"
