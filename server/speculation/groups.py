@@ -42,12 +42,12 @@ STAKED = 25.0
 
 
 class StepCharge(NamedTuple):
-    """What groups cost a step apart from rows, in tokens that plain steps would make in that time. told:
-    messages, and choosing among guesses. crowded: how much longer its decode, and guesses of a draft model in
-    the lead, took because drafters worked on the lead's cores. looked: searching texts. saved: what each
-    verified guess of a drafter saved a draft model in the lead, None if there is no such model; most: what
-    all of them saved at most, since that model would not have made more guesses. token_s: seconds in which
-    plain steps make a token."""
+    """What groups cost a timed step, and those before it that were not timed, apart from rows, in tokens that
+    plain steps would make in that time. told: messages, and choosing among guesses. crowded: how much longer
+    its decode, and guesses of a draft model in the lead, took because drafters worked on the lead's cores.
+    looked: searching texts. saved: what each verified guess of a drafter saved a draft model in the lead,
+    None if there is no such model; most: what all of them saved at most, since that model would not have made
+    more guesses. token_s: seconds in which plain steps make a token."""
 
     told: float = 0.0
     crowded: float = 0.0
@@ -55,11 +55,6 @@ class StepCharge(NamedTuple):
     saved: float | None = None
     most: float = 0.0
     token_s: float = 0.0
-
-    def times(self, n: int) -> StepCharge:
-        """That of n such steps. looked is that of all of them already."""
-        told, crowded, looked, saved, most, token_s = self
-        return StepCharge(n * told, n * crowded, looked, saved, n * most, token_s)
 
 
 _Counted: TypeAlias = tuple[str, int, int, float]

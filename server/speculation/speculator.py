@@ -276,9 +276,9 @@ class Speculator(Proposer):
         self.pricing.observe(planned, step, calm=calm)
         lookups = self._lookups if self._policy.lookup else None
         looked_s = lookups.taken_s(step, planned.spent_s, n_passed, n_asked) if lookups else 0.0
-        charge = self._weighing.stepped(planned, step, looked_s, calm=calm)
+        charge = self._weighing.stepped(planned, step, looked_s, calm=calm, n_asked=n_asked)
         if self.groups:
-            self.groups.stepped(step, charge.times(n_asked))
+            self.groups.stepped(step, charge)
 
     def close(self, session: int, *, keep: bool) -> None:
         if (speculated := self._sessions.pop(session, None)) is None:

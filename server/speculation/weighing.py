@@ -97,10 +97,16 @@ class Weighing:
             self._remote.resume(speculated)
 
     def stepped(
-        self, planned: Planned, step: TimedStep, looked_s: float = 0.0, *, calm: bool | None = True
+        self,
+        planned: Planned,
+        step: TimedStep,
+        looked_s: float = 0.0,
+        *,
+        calm: bool | None = True,
+        n_asked: int = 1,
     ) -> StepCharge:
-        """What a step without prompts cost. looked_s: seconds that lookups took; calm: as
-        Pricing.observe takes it."""
+        """What n_asked steps cost: this one, without prompts, and those before it, which are not timed and
+        cost as much. looked_s: seconds that lookups took in all; calm: as Pricing.observe takes it."""
         rate = self._pricing.plain_rate
         told, saved, most = self._told(planned, step, rate), None, 0.0
         crowded_s = 0.0 if calm else (self._pricing.crowding - 1.0) * step.decode_s
@@ -113,8 +119,9 @@ class Weighing:
             n_inside = sum(proposal.sources.count(source) for proposal in planned.proposals)
             each = 1.0 / step.n_sessions  # of the time of a round of guesses, one for each session
             crowded_s += each * n_inside * max(0.0, td_s - self._calm_td_s)
-            saved, most = rate * each * self._calm_td_s, rate * self._calm_spent_s.value
-        return StepCharge(told, rate * crowded_s, rate * looked_s, saved, most, 1.0 / rate if rate else 0.0)
+            saved, most = rate * each * self._calm_td_s, rate * n_asked * self._calm_spent_s.value
+        token_s = 1.0 / rate if rate else 0.0
+        return StepCharge(n_asked * told, rate * n_asked * crowded_s, rate * looked_s, saved, most, token_s)
 
     def _told(self, planned: Planned, step: TimedStep, rate: float) -> float:
         """Tokens for drafters' messages, and for choosing among their guesses, in this step."""

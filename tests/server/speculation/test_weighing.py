@@ -11,13 +11,14 @@ from server.engine.proposer import NOTHING, ROOT, Ask, OpenedSession, Planned, P
 from server.engine.request import Speculation
 from server.estimators import Median
 from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
-from server.speculation.gating.balance import HEARD, STAKE, TRIED
+from server.speculation.gating.balance import ASSUMED, HEARD, STAKE, TRIED
 from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import LOSS
 from server.speculation.gating.pricing import Pricing, StepPrice
 from server.speculation.gating.widths import Widths
 from server.speculation.groups import FIRST, StepCharge
 from server.speculation.policy import Policy
+from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
@@ -145,13 +146,29 @@ def test_what_a_drafter_costs_is_the_time_that_steps_and_guesses_take_longer_bes
     assert wide.most == pytest.approx(rate * 0.15, rel=0.2), "half of the steps had three guesses"
 
 
+def test_what_is_charged_for_steps_that_were_not_timed_but_searching_which_was(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(Pricing, "crowding", property(lambda _: 1.2))
+    pricing, step = Pricing(StepCosts(8, {1: 1.0}), Widths({}), again=False), TimedStep(1, 9, 1.0, 1.0, 1, 1)
+    inline = cast(InlineModel, SimpleNamespace(td=Median(1), source="draft"))
+    inline.td.observe(0.1)
+    weighing = Weighing({}, pricing, cast(RemoteDrafters, SimpleNamespace(n_told=1)), inline)
+    planned = Planned([NOTHING], spent_s=0.3)
+    pricing.observe(planned, step)
+    weighing.stepped(planned, step)
+    one, three = (weighing.stepped(planned, step, 0.25, calm=False, n_asked=n) for n in (1, 3))
+    assert tuple(one) == pytest.approx((ASSUMED, 0.2, 0.25, 0.1, 0.3, 1.0))
+    assert tuple(three) == pytest.approx((3 * ASSUMED, 0.6, 0.25, 0.1, 0.9, 1.0))
+
+
 def test_steps_with_prompts_which_are_not_timed_cost_as_much_as_the_next_one(monkeypatch: pytest.MonkeyPatch):
     speculator = Speculator(Policy(lookup=False), costs=StepCosts(8, {1: 1.0}))
     speculator.open(OpenedSession(1, list(PROMPT), request().sampling, Speculation()))
-    charges, charge = list[StepCharge](), StepCharge(told=0.5, crowded=0.25, most=1.0)
+    charges = list[StepCharge]()
 
-    def cost(*_: object, **__: object) -> StepCharge:
-        return charge
+    def cost(*_: object, n_asked: int, **__: object) -> StepCharge:
+        return StepCharge(told=n_asked)
 
     def heard(_: TimedStep, charge: StepCharge) -> None:
         charges.append(charge)
@@ -163,4 +180,4 @@ def test_steps_with_prompts_which_are_not_timed_cost_as_much_as_the_next_one(mon
     for _ in range(2):
         speculator.stepped(planned, TimedStep(1, 9, 1.0, 1.0, 1, 1))
         planned = speculator.propose([Ask(1, 4)], 1, 0)
-    assert charges == [StepCharge(told=1.5, crowded=0.75, most=3.0), charge]
+    assert charges == [StepCharge(told=3), StepCharge(told=1)]
