@@ -70,7 +70,7 @@ class Speculator(Proposer):
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
         self._late: tuple[Planned, TimedStep, int, int] | None = None  # not learned from yet
-        self._n_active, self._ahead = 0, False  # of drain(), and whether the next one was done ahead
+        self._n_active, self._ahead = 0, False  # of the latest drain(); the next one is done already
         self._n_passed = 0  # steps in a row in which nobody was asked
         self._n_asked = 0  # those in which somebody was, since the latest timed one: prompts are not timed
 
@@ -135,7 +135,7 @@ class Speculator(Proposer):
         return planned
 
     def _is_quiet(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> bool:
-        """Whether nobody has a guess, so that the step is plain whatever it costs."""
+        """Whether the step is plain whatever it costs: nobody has a guess, and no width has to be chosen."""
         if self._policy.again or (self._inline and self._model_guesses):
             return False
         widths, looks = self.pricing.widths, self._lookups.guesses

@@ -124,7 +124,7 @@ class Widths:
 
     def stays_plain(self, n_rows: int, n_cells: int) -> bool:
         """Whether the next step, for which there are no guesses, is plain since the one before was and no
-        wider one is quicker: nothing has to be chosen then."""
+        wider one is quicker. If so it counts as chosen."""
         own_s = self.steady.get(n_rows)
         if own_s is None or self.width != PLAIN or n_rows != self._n_rows:
             return False
