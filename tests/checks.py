@@ -45,10 +45,11 @@ def is_idle(proposer: Proposer) -> bool:
 
 def check_prefixes(cache: PrefixCache) -> None:
     """The indexes hold what the sequences do."""
-    for index in (cache._idle, cache._marks, cache._prompts):
+    for index in (cache._idle, cache._marks, cache._held):
         check_radix(index)
     for seq, resident in enumerate(cache._residents):
-        assert (seq in cache._prompts) == resident.busy, "a prompt that nobody evaluates"
+        held = resident.busy or bool(resident.tokens)
+        assert (seq in cache._held) == held, "a sequence that shares what it does not hold"
         assert seq not in cache._marks or seq in cache._idle, "a mark in a sequence that is not idle"
         assert (seq in cache._idle) == bool(resident.tokens), "a conversation that cannot be found"
         assert not (resident.busy and resident.tokens), "a busy sequence to reuse"

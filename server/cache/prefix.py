@@ -74,7 +74,8 @@ class PrefixCache:
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
         self._marks: RadixIndex[int] = RadixIndex()  # what idle sequences held at their marks
-        self._prompts: RadixIndex[int] = RadixIndex()  # of busy sequences, which have them or soon will
+        # idle sequences, and the prompts of busy ones, which have them or soon will
+        self._held: RadixIndex[int] = RadixIndex()
         self._n_cells = 0
         self._uses = 0
         self._last: int | None = None  # the sequence with the conversation used last
@@ -107,7 +108,7 @@ class PrefixCache:
         self._forget(reuse.seq)
         last_used = self._residents[reuse.seq].last_used
         self._put(reuse.seq, _Resident([], salt, True, len(tokens), last_used))
-        self._prompts.insert(reuse.seq, tokens, salt)
+        self._held.insert(reuse.seq, tokens, salt)
         return reuse
 
     def longest(self, tokens: list[int], busy: Mapping[int, BusyTokens], salt: str) -> tuple[int | None, int]:
@@ -122,10 +123,12 @@ class PrefixCache:
             n_whole, whole = self._idle.match_whole(tokens[:length], salt)
             if n_whole == length:  # it has no more than that: to continue it costs nothing
                 source = whole
+        longer = tokens[: length + 1]
         for seq, (held, n_usable) in busy.items():
-            if self._residents[seq].salt == salt and held[: length + 1] == tokens[: length + 1]:
+            if held[: len(longer)] == longer and self._residents[seq].salt == salt:
                 n = min(n_usable, common_prefix(held, tokens))
-                source, length = (seq, n) if n > length else (source, length)
+                if n > length:
+                    source, length, longer = seq, n, tokens[: n + 1]
         return source, length
 
     def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
@@ -141,15 +144,16 @@ class PrefixCache:
         self._put(seq, _Resident(list(tokens), salt, False, n_prompt, self._uses))
         if tokens:
             self._idle.insert(seq, tokens, salt)
+            self._held.insert(seq, tokens, salt)
         if mark:
             self._marks.insert(seq, tokens[:mark], salt)
 
     def evict(self) -> Evicted | None:
         """Forget the idle conversation that is worth least, None if there is none."""
-        held = self._held()
-        if not held:
+        resting = self._resting()
+        if not resting:
             return None
-        seq = min(held, key=self._loss)
+        seq = min(resting, key=self._loss)
         evicted = self._evicted(seq)
         self.erase(seq)
         return evicted
@@ -163,7 +167,7 @@ class PrefixCache:
 
     def idle(self) -> list[Evicted]:
         """All idle conversations, the worthiest first."""
-        return [self._evicted(seq) for seq in sorted(self._held(), key=self._loss, reverse=True)]
+        return [self._evicted(seq) for seq in sorted(self._resting(), key=self._loss, reverse=True)]
 
     def resting(self) -> dict[int, Evicted]:
         """What every sequence that is not busy holds: no tokens if it is free."""
@@ -212,16 +216,11 @@ class PrefixCache:
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used
-        n_shared = self._shared(seq, resident) if self._partial else 0
+        n_shared = self._held.shared(seq) if self._partial else 0
         n_own = len(resident.tokens) - max(n_kept, n_shared)
         return True, worth_keeping(n_own, self._uses - resident.last_used), n_own, resident.last_used
 
-    def _shared(self, seq: int, resident: _Resident) -> int:
-        """Tokens of an idle conversation that other sequences hold too."""
-        n_busy, _ = self._prompts.match(resident.tokens, resident.salt)
-        return max(self._idle.shared(seq), n_busy)
-
-    def _held(self) -> list[int]:
+    def _resting(self) -> list[int]:
         return [seq for seq, resident in enumerate(self._residents) if resident.tokens]
 
     def _evicted(self, seq: int) -> Evicted:
@@ -229,7 +228,7 @@ class PrefixCache:
         return Evicted(seq, resident.tokens, resident.salt)
 
     def _forget(self, seq: int) -> None:
-        for index in (self._idle, self._marks, self._prompts):
+        for index in (self._idle, self._marks, self._held):
             if seq in index:
                 index.remove(seq)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from server.cache.prefix import Reuse, common_prefix
+from server.cache.prefix import Reuse
 from server.engine import endings
 from server.engine.building import n_pad
 from server.engine.events import Started
@@ -51,6 +51,8 @@ def _admit_next(state: EngineState) -> bool:
 
 def _in_turn(state: EngineState) -> list[Session]:
     """The waiting sessions: first those of the tenant with the fewest slots, each tenant's by arrival."""
+    if len({session.request.tenant for session in state.waiting}) == 1:
+        return list(state.waiting)
     held = Counter[str]()
     for session in state.active:
         held[session.request.tenant] += state.searches.n_conversations(session.request)
@@ -118,10 +120,12 @@ def _may_share_soon(state: EngineState, session: Session) -> bool:
     cheaper than to evaluate them twice (the choices of one request, say)."""
     if not state.backend.can_trim or not session.request.reuse or state.limits.is_stable(session):
         return False
+    tokens = session.tokens
     for other in state.active:
-        if other.request.salt == session.request.salt and other.n_pending > 1 and other.n_intact is None:
-            shared = min(common_prefix(other.tokens, session.tokens), len(session.tokens) - 1)
-            if shared > other.n_kv + WORTH_SHARING:
+        if (n_pending := other.n_pending) > 1 and other.n_intact is None:
+            n = len(other.tokens) - n_pending + WORTH_SHARING + 1
+            alike = n < len(tokens) and other.tokens[:n] == tokens[:n]
+            if alike and other.request.salt == session.request.salt:
                 return True
     return False
 
