@@ -320,3 +320,16 @@ def test_a_step_does_not_stay_plain_where_a_wider_one_is_quicker_or_has_to_be_le
     assert widths.stays_plain(8, 0)
     widths.planned(PLAIN, 3)
     assert not widths.stays_plain(3, 0), "it is not known"
+
+
+def test_plain_steps_that_were_disturbed_are_plain_again_soon():
+    """They look slower than steps of two rows, which nobody would leave as long as those are not measured."""
+    steady = {1: 0.0038, 2: 0.0042, 8: 0.0070}
+    widths = Widths(steady, CHANGE_S)
+    chosen = list[int]()
+    for i in range(120):
+        chosen.append(width := widths.choose(1, widths.steady[1], [], RATE))
+        widths.planned(width, width or 1)
+        widths.stepped(width or 1, steady[width or 1] * (2.0 if 20 <= i < 26 else 1.0))
+    assert set(chosen[20:26]) != {PLAIN}, "a wider step was never quicker"
+    assert set(chosen[36:]) == {PLAIN}
