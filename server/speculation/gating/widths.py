@@ -193,13 +193,14 @@ class Widths:
 
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
         """A step among equal ones. What made it longer than at first, a longer context above all, does so at
-        other widths, too; the others also recover towards what they were at first. Fewer rows are slowed by
-        no more than these: while plain steps are disturbed, a wider one would look quicker for long."""
+        other widths, too; what made it shorter, a start in a busy moment, in proportion. The others also
+        recover towards what they were at first. Fewer rows are slowed by no more than these: while plain
+        steps are disturbed, a wider one would look quicker for long."""
         now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
-        longer = now - self._at_first[n_rows]
+        own_first = self._at_first[n_rows]
         for other, first in self._at_first.items():
             if other != n_rows:
-                expected = first + longer
+                expected = first + now - own_first if now > own_first else first * now / own_first
                 self.steady[other] += RECOVERY * (expected - self.steady[other])
                 if other < n_rows:
-                    self.steady[other] = min(self.steady[other], expected)
+                    self.steady[other] = min(self.steady[other], max(first, expected))

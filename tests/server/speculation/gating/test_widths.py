@@ -333,3 +333,13 @@ def test_plain_steps_that_were_disturbed_are_plain_again_soon():
         widths.stepped(width or 1, steady[width or 1] * (2.0 if 20 <= i < 26 else 1.0))
     assert set(chosen[20:26]) != {PLAIN}, "a wider step was never quicker"
     assert set(chosen[36:]) == {PLAIN}
+
+
+def test_a_width_that_was_disturbed_at_the_start_says_little_of_others():
+    widths = Widths({1: 0.005, 17: 0.013}, CHANGE_S)
+    for _ in range(10):
+        widths.stepped(17, 0.0065)
+    assert widths.steady[1] == pytest.approx(0.005, rel=0.05)
+    for _ in range(2000):
+        widths.stepped(17, 0.0065)
+    assert widths.steady[1] == pytest.approx(0.0025, rel=0.05), "it was taken to be off in proportion"
