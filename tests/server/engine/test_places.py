@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from server.engine.admission import WORTH_SHARING
 from server.engine.events import Committed, Progress
 from server.errors import FieldError
 from server.llama.backend import Batch
@@ -44,6 +45,24 @@ def test_where_copies_share_no_cells_few_tokens_are_not_copied(n_common: int, n_
     [_], [found] = apart.run(asks[0]), apart.run(asks[1])
     assert found.started.n_cached == n_cached
     assert found.tokens == Harness().run(asks[1])[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "salts", "waits"),
+    [
+        pytest.param(WORTH_SHARING + 1, ("", ""), False, id="too little to share"),
+        pytest.param(WORTH_SHARING + 2, ("", ""), True, id="enough"),
+        pytest.param(WORTH_SHARING + 2, ("one", "other"), False, id="of another salt"),
+    ],
+)
+def test_a_prompt_waits_for_an_equal_one_that_saves_its_evaluation(
+    n_tokens: int, salts: tuple[str, str], waits: bool
+):
+    prompt = (PROMPT * 5)[:n_tokens]
+    one, two = Harness(n_slots=2).run(*(replace(request(prompt), salt=salt) for salt in salts))
+    began = next(event.at for event in one.events if isinstance(event, Committed))
+    assert (two.started.at > began) == waits
+    assert two.started.n_cached == (n_tokens - 1 if waits else 0)
 
 
 def test_there_is_no_such_slot():
