@@ -225,14 +225,26 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
     ) -> str:
-        known = {"documents": None, **_defaults(tools), **variables, "messages": messages, "tools": tools}
-        known["add_generation_prompt"] = add_generation_prompt
+        known = {"documents": None, **self._defaults(tools), **variables, "messages": messages}
+        known |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
         text, n = list[str](), 0
         for part in self._sandboxed.generate(known):
             n += len(part)
             room.check_bytes(n)
             text.append(part)
         return "".join(text)
+
+    def _defaults(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
+        """Variables that a client may give. As in llama-server, thinking is on where a template leaves it
+        open, templates without a clock are told the date, and firefunction gets the tools as a text: to write
+        it takes longer than to render 30 tools."""
+        now = datetime.now().astimezone()
+        dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
+        known = {"enable_thinking": True, **dates}
+        if "functions" in self.source:
+            shown = [tool["function"] for tool in tools or ()]
+            known["functions"] = json.dumps(shown, indent=4, ensure_ascii=False)
+        return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
         """These turns behind a question, as they are. Raises ValueError if it refuses them."""
@@ -278,12 +290,3 @@ def continued(
         return messages, reply
     whole = {**messages[-1], **reply, begun.field: begun.text + (reply.get(begun.field) or "")}
     return messages[:-1], whole
-
-
-def _defaults(tools: Sequence[Tool] | None) -> dict[str, Any]:
-    """Variables that a client may give. As in llama-server, thinking is on where a template leaves it open,
-    and templates without a clock are told the date; firefunction takes the tools as a text."""
-    now = datetime.now().astimezone()
-    dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
-    functions = json.dumps([tool["function"] for tool in tools or ()], indent=4, ensure_ascii=False)
-    return {"enable_thinking": True, **dates, "functions": functions}

@@ -155,6 +155,16 @@ def test_thinking_is_on_and_the_date_is_known_unless_the_client_says_otherwise()
     assert ChatTemplate(source).render(said, setting) == "qFalse today"
 
 
+def test_a_template_may_have_the_functions_as_a_text_unless_the_client_says_otherwise():
+    """As firefunction's does."""
+    source = LOOP + "{{ m.content }}" + END + "{{ functions }}"
+    said: list[Message] = [{"role": "user", "content": "q"}]
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert ChatTemplate(source).render(said) == "q[]"
+    assert ChatTemplate(source).render(said, Setting([tool])) == 'q[\n    {\n        "name": "f"\n    }\n]'
+    assert ChatTemplate(source).render(said, Setting([tool], {"functions": "none"})) == "qnone"
+
+
 def test_the_template_for_tools_is_that_of_conversations_with_tools():
     plain, other = LOOP + "{{ m.content }}" + END, LOOP + "{{ m.role }} {{ m.content }}" + END
     template = ChatTemplate(plain, with_tools=other + "<tool_call>{{ tools }}")
