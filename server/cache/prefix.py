@@ -74,7 +74,7 @@ class PrefixCache:
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
         self._marks: RadixIndex[int] = RadixIndex()  # what idle sequences held at their marks
-        # idle sequences, and the prompts of busy ones, which have them or soon will
+        # what idle sequences hold, and the prompts of busy ones, which have them or soon will
         self._held: RadixIndex[int] = RadixIndex()
         self._n_cells = 0
         self._uses = 0

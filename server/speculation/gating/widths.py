@@ -194,8 +194,8 @@ class Widths:
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
         """A step among equal ones. What made it longer than at first, a longer context above all, does so at
         other widths, too; what made it shorter, a start in a busy moment, in proportion. The others also
-        recover towards what they were at first. Fewer rows are slowed by no more than these: while plain
-        steps are disturbed, a wider one would look quicker for long."""
+        recover towards what they were at first. Fewer rows are taken to be slowed by no more: else plain
+        steps that were disturbed would look slower than wider ones for long."""
         now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
         own_first = self._at_first[n_rows]
         for other, first in self._at_first.items():
