@@ -71,6 +71,17 @@ def ask(page: Page, text: str) -> None:
     page.get_by_label("Message", exact=True).press("Enter")
 
 
+def asked_and_kept(page: Page, text: str) -> None:
+    """Ask, and wait until the browser has the whole reply, which the page tells other tabs then."""
+    page.evaluate("""() => {
+      window.kept = new Promise((done) => {
+        new BroadcastChannel("duo").onmessage = ({ data }) => data.running || done(true);
+      });
+    }""")
+    asked(page, text)
+    page.evaluate("window.kept")
+
+
 def asked(page: Page, text: str) -> Locator:
     """Ask, and wait for the reply's end."""
     n = page.locator(".turn").count()

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.http_lead import Lead
 from tests.web.conftest import watch
-from tests.web.scripted import Reply, Script, ask, asked
+from tests.web.scripted import Reply, Script, ask, asked, asked_and_kept
 
 pytestmark = pytest.mark.browser
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.browser
 def test_conversations_survive_a_reload_with_what_is_half_typed(page: Page, lead: Lead):
     Script(page, Reply((("**A**", "d"), (" b", None))))
     page.goto(lead.url)
-    asked(page, "first question")
+    asked_and_kept(page, "first question")
     page.get_by_label("Message", exact=True).fill("half a thou")
     page.reload()
     expect(page.locator(".turn.user .text")).to_have_text("first question")
