@@ -237,7 +237,7 @@ class ChatTemplate:
     def _defaults(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
         """Variables that a client may give. As in llama-server, thinking is on where a template leaves it
         open, templates without a clock are told the date, and firefunction gets the tools as a text. Only
-        templates that name it do: with 30 tools to write it takes twice as long as the rest."""
+        templates that name it do, since to write 30 tools takes as long as the rest of a rendering."""
         now = datetime.now().astimezone()
         dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
         known = {"enable_thinking": True, **dates}

@@ -72,7 +72,7 @@ def ask(page: Page, text: str) -> None:
 
 
 def asked_and_kept(page: Page, text: str) -> None:
-    """Ask, and wait until the browser has the whole reply, which the page tells other tabs then."""
+    """Ask, and wait until the browser has stored the whole reply: the page tells other tabs then."""
     page.evaluate("""() => {
       window.kept = new Promise((done) => {
         new BroadcastChannel("duo").onmessage = ({ data }) => data.running || done(true);

@@ -323,7 +323,7 @@ def test_a_step_does_not_stay_plain_where_a_wider_one_is_quicker_or_has_to_be_le
 
 
 def test_plain_steps_that_were_disturbed_are_plain_again_soon():
-    """They look slower than steps of two rows, which nobody would leave as long as those are not measured."""
+    """They look slower than steps of two rows, and are measured again only if one is chosen."""
     steady = {1: 0.0038, 2: 0.0042, 8: 0.0070}
     widths = Widths(steady, CHANGE_S)
     chosen = list[int]()
