@@ -20,6 +20,7 @@ const text = $("text");
 let conversation = created();
 let turns = new Map(); // by message, those on the screen
 const running = new Map(); // by message, { controller, conversation }
+const unkept = new Map(); // replies whose end the browser has not stored yet, with their conversation
 const elsewhere = new Set(); // conversations of which another tab streams a reply
 let leaving = false; // the page is being closed or loaded again
 let typing = null; // the AbortController of what is evaluated beforehand
@@ -184,6 +185,7 @@ function stop() {
 async function stream(message) {
   const [own, controller] = [conversation, new AbortController()];
   running.set(message, { controller, conversation: own });
+  unkept.set(message, own);
   busy();
   const some = message.text || message.thoughts;
   const asked = some ? message.asked ?? {} : { ...api.fields(own.settings), seed: seed(own.settings) };
@@ -230,6 +232,7 @@ async function stream(message) {
   shown();
   own.changed = message.at = Date.now();
   await side.put(own);
+  unkept.delete(message);
   side.show();
   if (own === conversation && document.activeElement === document.body) text.focus();
 }
@@ -338,9 +341,9 @@ $("stop").addEventListener("click", stop);
 addEventListener("popstate", () => open(location.hash.slice(1) || null));
 addEventListener("pagehide", () => {
   leaving = true;
-  for (const [{ id, text: came, thoughts, runs, counts }, one] of running) {
-    local.set(`came-${one.conversation.id}`, JSON.stringify({ id, text: came, thoughts, runs, counts }));
-    store.tell(one.conversation.id);
+  for (const [{ id, text: came, thoughts, runs, counts, names, ended: how, error, timings }, own] of unkept) {
+    local.set(`came-${own.id}`, JSON.stringify({ id, text: came, thoughts, runs, counts, names, ended: how, error, timings }));
+    store.tell(own.id);
   }
 });
 

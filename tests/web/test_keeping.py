@@ -66,6 +66,24 @@ def test_one_need_not_wait_until_a_reply_is_saved(page: Page, lead: Lead):
     asked(page, "two")
 
 
+def test_a_reply_is_whole_if_the_page_is_closed_before_the_browser_stored_its_end(page: Page, lead: Lead):
+    Script(page, Reply((("A", "d"), (" b", None))))
+    page.goto(lead.url)
+    page.evaluate("""() => {
+      const begin = IDBDatabase.prototype.transaction;
+      const never = { objectStore: () => ({ get: () => ({}) }) };
+      let n = 0;  // the question is stored, its reply never
+      IDBDatabase.prototype.transaction = function (name, mode) {
+        return mode === "readwrite" && n++ ? never : begin.call(this, name, mode);
+      };
+    }""")
+    asked(page, "question")
+    page.reload()
+    expect(page.locator(".turn.assistant .text")).to_have_text("A b")
+    expect(page.locator(".turn.assistant .text .guess")).to_have_text("A")
+    expect(page.locator(".turn.assistant")).not_to_contain_text("The page was closed")
+
+
 def test_a_reply_that_a_reload_interrupts_is_kept_and_says_so(slow_lead: Lead, page: Page):
     page.goto(slow_lead.url)
     ask(page, "go on forever")
