@@ -12,10 +12,10 @@ from server.speculation.gating.balance import KNOWN, LATEST
 from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.speculated import Speculated
 
-# Share of a step in which lookups index tokens that they miss, and seconds for one token. Half: lookups of a
-# long prompt begin after twice as many steps; twice: gaps grow by a tenth.
-INDEX_SHARE, TOKEN_S = 0.05, 2e-6
-INDEXED = 64  # tokens of a step at least, an eighth of a millisecond
+# Share of a plain step's time in which lookups index tokens that they miss. Half: lookups of a long prompt
+# begin after twice as many steps; twice: gaps grow by a tenth.
+INDEX_SHARE = 0.05
+INDEXED = 64  # tokens of a step at least, and between two looks at the clock; about 0.2 ms
 
 
 class Lookups:
@@ -53,13 +53,13 @@ class Lookups:
         if speculated.n_indexed + n == len(speculated.session.tokens):
             speculated.index(n)
 
-    def index(self, rate: float) -> None:
+    def index(self, plain_s: float) -> None:
         """Index some of what lookups that guess miss, then some of the texts that ended, also while lookups
-        rest: else they go on without these. rate: tokens per second of plain steps, 0 if it is not known."""
+        rest: else they go on without these. plain_s: seconds of a plain step, 0 if that is not known."""
         sessions = [one for one in self._sessions.values() if one.is_behind] if self.guesses else []
         if behind := [*sessions, *self._pools.behind()]:
             began = self._clock()
-            index(behind, len(self._sessions) / rate if rate else 0.0)
+            index(behind, began + INDEX_SHARE * plain_s, self._clock)
             self._took_s += 0.0 if self._overlaps else self._clock() - began
 
     def took(self, began: float) -> None:
@@ -88,11 +88,13 @@ class Indexing(Protocol):
     def index(self, most: int) -> int: ...
 
 
-def index(behind: Iterable[Indexing], step_s: float) -> None:
-    """Have these index, in order, what they miss: as many tokens as INDEX_SHARE of a step has time for.
-    step_s: seconds of such a step. With 64 tokens each, 64 sessions took half a step of 16 ms."""
-    left = max(INDEXED, int(INDEX_SHARE * step_s / TOKEN_S))
+def index(behind: Iterable[Indexing], end: float, clock: Callable[[], float]) -> None:
+    """Have these index, in order, what they miss, until `end` on this clock: INDEXED tokens at least."""
+    n_done = 0
     for one in behind:
-        left -= one.index(left)
-        if not left:
-            return
+        n = INDEXED
+        while n == INDEXED:
+            n = one.index(INDEXED)
+            n_done += n
+            if n_done >= INDEXED and clock() >= end:
+                return

@@ -94,7 +94,7 @@ class Speculator(Proposer):
                 self._lookups.guesses = guesses = self.groups.lookup_guesses
                 self._lookups.alone = guesses and self.groups.models_rest
             if not self._policy.overlaps:
-                self._lookups.index(self.pricing.plain_rate)
+                self._lookups.index(self.pricing.plain_s)
 
     def open(self, session: OpenedSession) -> None:
         lookup = self._lookups.open(session.bounds.salt) if self._policy.lookup else None
@@ -260,7 +260,7 @@ class Speculator(Proposer):
 
     def meanwhile(self) -> None:
         self.before()
-        self._lookups.index(self.pricing.plain_rate)
+        self._lookups.index(self.pricing.plain_s)
         self._learn()
         self._drain(self._n_active)
         self._ahead = True

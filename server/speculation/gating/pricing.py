@@ -60,7 +60,8 @@ class Pricing:
         self.costs = self.calm = costs  # one until a drafter works there
         self.widths = widths
         self.throughput = Ratio(KEEP)  # tokens per second
-        self.plain_rate = 0.0  # tokens per second of steps without guesses, of as many sessions as the latest
+        # seconds of a step without guesses, of as many sessions as the latest, and its tokens per second
+        self.plain_s = self.plain_rate = 0.0
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by guesses, both of a session
         self._usual_outside = Median(LATEST)
         self._crowding = Median(
@@ -200,7 +201,7 @@ class Pricing:
             self.widths.stepped(step.n_rows, step.decode_s)
         curve = self.costs.last_curve(step.n_cells)
         plain_s = self.widths.steady.get(step.n_sessions, curve[min(step.n_sessions, len(curve) - 1)])
-        self.plain_rate = step.n_sessions / plain_s if plain_s else 0.0
+        self.plain_s, self.plain_rate = plain_s, step.n_sessions / plain_s if plain_s else 0.0
         self.throughput.observe(step.n_tokens, step.step_s)
         n_guesses, outside_s = sum(map(len, planned.proposals)), step.step_s - step.decode_s - planned.spent_s
         each_s = max(0.0, outside_s) / step.n_sessions

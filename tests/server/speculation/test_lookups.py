@@ -13,7 +13,7 @@ from server.speculation.gating.costs import StepCosts
 from server.speculation.gating.credit import CREDIT
 from server.speculation.gating.pricing import StepPrice
 from server.speculation.groups import LOOKUP, Groups, StepCharge
-from server.speculation.lookups import INDEX_SHARE, INDEXED, TOKEN_S, Lookups, index
+from server.speculation.lookups import INDEX_SHARE, INDEXED, Lookups, index
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
@@ -22,14 +22,59 @@ from tests.server.speculation.test_speculated import conversation
 from tests.server.speculation.test_speculator import Clock
 
 
-def test_lookups_of_many_sessions_share_what_a_step_has_time_for():
-    sessions = [conversation(100) for _ in range(4)]
-    index(sessions, step_s=0.0)
-    assert [one.n_indexed for one in sessions] == [INDEXED, 0, 0, 0]
-    index(sessions, step_s=150 * TOKEN_S / INDEX_SHARE)
-    assert [one.n_indexed for one in sessions] == [100, 100, 150 - 136, 0]
-    index(sessions, step_s=1.0)
-    assert not any(one.is_behind for one in sessions)
+class Text:
+    """Misses n tokens, each of which takes a second."""
+
+    def __init__(self, n: int, clock: Clock) -> None:
+        self.n_left, self.clock = n, clock
+
+    def index(self, most: int) -> int:
+        n = min(most, self.n_left)
+        self.n_left -= n
+        self.clock.now += n
+        return n
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left"),
+    [
+        (0.0, [100 - INDEXED, 100, 10, 10]),
+        (INDEXED + 1.0, [0, 100, 10, 10]),
+        (101.0, [0, 100 - INDEXED, 10, 10]),
+        (205.0, [0, 0, 0, 10]),
+        (300.0, [0, 0, 0, 0]),
+    ],
+)
+def test_lookups_of_many_sessions_share_what_a_step_has_time_for(seconds: float, left: list[int]):
+    clock = Clock()
+    texts = [Text(n, clock) for n in (100, 100, 10, 10)]
+    index(texts, clock() + seconds, clock)
+    assert [one.n_left for one in texts] == left
+
+
+def test_small_texts_are_indexed_together_although_there_is_no_time():
+    clock = Clock()
+    texts = [Text(1, clock) for _ in range(2 * INDEXED)]
+    index(texts, clock(), clock)
+    assert sum(one.n_left for one in texts) == INDEXED
+
+
+@pytest.mark.parametrize("n_waiting", [0, 63])
+def test_a_step_has_time_for_a_twentieth_of_itself_however_many_sessions_wait(
+    n_waiting: int, monkeypatch: pytest.MonkeyPatch
+):
+    clock = Clock()
+    sessions = {i: conversation(10_000) for i in range(1 + n_waiting)}
+    lookups = Lookups(sessions, clock, guesses=True, overlaps=True)
+
+    def timed(_: Speculated, most: int) -> int:
+        clock.now += 1e-5 * most
+        return most
+
+    monkeypatch.setattr(Speculated, "index", timed)
+    began = clock()
+    lookups.index(1.0)
+    assert clock() - began == pytest.approx(INDEX_SHARE, abs=1e-5 * INDEXED)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
