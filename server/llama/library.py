@@ -278,7 +278,8 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
 def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
     """Token ids. begin: add what the model wants before and after a text. special: parse control tokens."""
     data = text.encode()
-    room = len(data) + 8  # tokens, more than there are but for odd vocabularies
+    # tokens, more than there are but for odd vocabularies; few sizes, since each is a type that stays
+    room = 1 << (len(data) + 8).bit_length()
     buffer = (ctypes.c_int32 * room)()
     n = C.llama_tokenize(vocab, data, len(data), buffer, room, begin, special)
     if n < 0:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar, cast
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import TemplateRuntimeError, TemplateSyntaxError
 from jinja2.ext import Extension
@@ -159,12 +159,17 @@ class Sandboxed:
         self._changes_lists = any(f".{method}(" in source for method in _GROWING)
         try:
             self._template: Template = environment.from_string(source)
+            self._wanted = meta.find_undeclared_variables(environment.parse(source))
         except _UNREADABLE as error:
             where = f" (line {error.lineno})" if isinstance(error, TemplateSyntaxError) else ""
             raise StartupError(
                 f"the model's chat template cannot be read: {error}{where}; "
                 "another one can be given with --chat-template-file"
             ) from error
+
+    def wants(self, variable: str) -> bool:
+        """Whether the template reads this variable, apart from its own."""
+        return variable in self._wanted
 
     def generate(self, variables: Mapping[str, Any]) -> Iterator[str]:
         """The text in pieces. Raises whatever the template raises."""

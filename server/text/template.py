@@ -237,11 +237,11 @@ class ChatTemplate:
     def _defaults(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
         """Variables that a client may give. As in llama-server, thinking is on where a template leaves it
         open, templates without a clock are told the date, and firefunction gets the tools as a text. Only
-        templates that name it do, since to write 30 tools takes as long as the rest of a rendering."""
+        templates that read it do, since to write 30 tools takes as long as the rest of a rendering."""
         now = datetime.now().astimezone()
         dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
         known = {"enable_thinking": True, **dates}
-        if "functions" in self.source:
+        if self._sandboxed.wants("functions"):
             shown = [tool["function"] for tool in tools or ()]
             known["functions"] = json.dumps(shown, indent=4, ensure_ascii=False)
         return known

@@ -165,6 +165,13 @@ def test_a_template_may_have_the_functions_as_a_text_unless_the_client_says_othe
     assert ChatTemplate(source).render(said, Setting([tool], {"functions": "none"})) == "qnone"
 
 
+def test_tools_are_no_text_where_the_template_only_speaks_of_functions(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("server.text.template.json", None)
+    said: list[Message] = [{"role": "user", "content": "q"}]
+    template = ChatTemplate("Call functions. " + LOOP + "{{ m.content }}" + END)
+    assert template.render(said) == "Call functions. q"
+
+
 def test_the_template_for_tools_is_that_of_conversations_with_tools():
     plain, other = LOOP + "{{ m.content }}" + END, LOOP + "{{ m.role }} {{ m.content }}" + END
     template = ChatTemplate(plain, with_tools=other + "<tool_call>{{ tools }}")
