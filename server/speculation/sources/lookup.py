@@ -60,9 +60,11 @@ class LookupPool:
         self.ngram = ngram
         self.rates = HitRates()  # shared by all who follow these texts
         self._max_tokens = max_tokens
-        self._texts: deque[list[int]] = deque()
+        self._texts: list[list[int]] = []  # the oldest first,
+        self._begins: list[int] = []  # and how many tokens came before each
         self.n_tokens = 0
-        self._ends: dict[tuple[int, ...], tuple[list[int], int]] = {}  # n-gram: a text, its end there
+        # n-gram to where it ends, by these counts: numbers, which garbage collections need not look at
+        self._ends: dict[tuple[int, ...], int] = {}
         self._waiting: deque[list[int]] = deque()  # texts to index; of the first one, n-grams up to _end are
         self._end = ngram
         self._n_waiting = 0  # their tokens
@@ -90,9 +92,9 @@ class LookupPool:
             text, begin = self._waiting[0], self._end
             if begin == self.ngram:
                 self._keep(text)
-            self._end = min(len(text), begin + left)
+            self._end, before = min(len(text), begin + left), self._begins[-1]
             for end in range(begin, self._end):
-                self._ends[tuple(text[end - self.ngram : end])] = (text, end)
+                self._ends[tuple(text[end - self.ngram : end])] = before + end
             left -= self._end - begin
             if self._end == len(text):
                 self._next()
@@ -104,21 +106,27 @@ class LookupPool:
         self._end = self.ngram
 
     def _keep(self, text: list[int]) -> None:
+        before = self._begins[-1] + len(self._texts[-1]) if self._texts else 0
         while self._texts and self.n_tokens + len(text) > self._max_tokens:
-            self._forget(self._texts.popleft())
+            self._forget(self._texts.pop(0), self._begins.pop(0))
         self._texts.append(text)
+        self._begins.append(before)
         self.n_tokens += len(text)
 
     def find(self, tokens: list[int]) -> tuple[list[int], int] | None:
         """The latest text that has the last n-gram of these tokens with something after it, and the position
         after it. The text is the pool's own: read only."""
-        return self._ends.get(tuple(tokens[-self.ngram :]))
+        at = self._ends.get(tuple(tokens[-self.ngram :]))
+        if at is None:
+            return None
+        i = bisect_right(self._begins, at) - 1
+        return self._texts[i], at - self._begins[i]
 
-    def _forget(self, text: list[int]) -> None:
+    def _forget(self, text: list[int], before: int) -> None:
         self.n_tokens -= len(text)
         for end in range(self.ngram, len(text)):
             gram = tuple(text[end - self.ngram : end])
-            if self._ends.get(gram, (None,))[0] is text:
+            if self._ends.get(gram) == before + end:
                 del self._ends[gram]
 
 

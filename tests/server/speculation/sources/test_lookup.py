@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -154,6 +156,34 @@ def test_a_text_is_indexed_in_parts_and_known_as_far_as_it_is():
     assert looked_up([3, 4, 5], pool=pool) == [6]
     assert looked_up([7, 8, 9], pool=pool) == [1]
     assert pool.index(100) == 0
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 15)), max_size=40))
+def test_a_full_pool_finds_what_follows_the_latest_end_that_it_has_indexed(
+    steps: list[tuple[list[int], int]],
+):
+    """Each step adds a text and indexes some tokens, so that some are dropped before they are known."""
+    pool = LookupPool(max_tokens=20)
+    for text, n in steps:
+        pool.add(text)
+        pool.index(n)
+    assert pool.n_tokens <= 20
+    for gram in itertools.product(range(4), repeat=pool.ngram):
+        found = pool.find([*gram])
+        if found is not None:
+            text, end = found
+            assert (*text[end - pool.ngram : end],) == gram
+            assert end < len(text)
+    pool.add([1, 2, 3, 0, 1, 2])
+    pool.index(100)
+    assert pool.find([2, 3, 0]) == ([1, 2, 3, 0, 1, 2], 4)
+
+
+def test_a_full_pool_costs_garbage_collections_little():
+    pool = pool_of(*([i, i + 1, *range(i, i + 100)] for i in range(100)))
+    gc.collect()
+    assert not any(map(gc.is_tracked, pool._ends))  # pyright: ignore[reportPrivateUsage]
+    assert not any(map(gc.is_tracked, pool._ends.values()))  # pyright: ignore[reportPrivateUsage]
 
 
 def test_of_texts_that_wait_the_latest_are_kept():
