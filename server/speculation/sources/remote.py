@@ -157,11 +157,11 @@ class RemoteDrafters:
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session, and give their places to others, first to those that have
-        fewer."""
+        """Have its drafters close the session. Others get the places of full ones, those with fewer first."""
+        waited_for = any(self._drafters[drafter].is_full for drafter in speculated.drafters)
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
-        if any(record.is_free for record in self._drafters.values()):
+        if waited_for:
             for other in sorted(self._sessions.values(), key=lambda one: len(one.drafters)):
                 self._assign(other)
 
