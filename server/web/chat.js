@@ -65,7 +65,6 @@ const watch = new Watch({ news: (line) => { say(line); for (const id of running.
 async function open(id) {
   quiet();
   const found = id ? await store.load(id) : null;
-  if (found) resume(found);
   conversation = found ?? created(JSON.parse(local.get("settings") || "{}"));
   const other = [...running.values()].find((one) => one.conversation.id === id);
   if (other) conversation = other.conversation;
@@ -79,11 +78,9 @@ async function open(id) {
   text.focus();
 }
 
-// What of a reply had come when the page was closed in the middle of it.
-function resume(found) {
-  const came = JSON.parse(local.get(`came-${found.id}`) || "null");
-  local.set(`came-${found.id}`, "");
-  if (came && found.messages[came.id]) Object.assign(found.messages[came.id], came);
+// Store what pages that were closed could not.
+async function recover() {
+  for (const name of local.names("came-")) if (await side.put(JSON.parse(local.get(name)))) local.set(name, "");
 }
 
 function interrupted() {
@@ -341,16 +338,18 @@ $("stop").addEventListener("click", stop);
 addEventListener("popstate", () => open(location.hash.slice(1) || null));
 addEventListener("pagehide", () => {
   leaving = true;
-  for (const [{ id, text: came, thoughts, runs, counts, names, ended: how, error, timings }, own] of unkept) {
-    local.set(`came-${own.id}`, JSON.stringify({ id, text: came, thoughts, runs, counts, names, ended: how, error, timings }));
+  for (const [reply, own] of unkept) {
+    const messages = { [reply.parent]: own.messages[reply.parent], [reply.id]: { ...reply, at: Date.now() } };
+    local.set(`came-${own.id}`, JSON.stringify({ ...own, messages })); // at once, as IndexedDB cannot
     store.tell(own.id);
   }
 });
 
 async function start() {
-  const kept = await store.open(({ id, removed, running: goesOn }) => {
+  const kept = await store.open(async ({ id, removed, running: goesOn }) => {
     if (goesOn) elsewhere.add(id);
     else elsewhere.delete(id);
+    await recover();
     side.show();
     const mine = [...running.values()].some((one) => one.conversation.id === id);
     if (id === conversation.id && !mine) removed ? open(null) : refresh();
@@ -358,6 +357,7 @@ async function start() {
   if (!kept) say("This browser keeps nothing: conversations last as long as this page.");
   if (!local.get("settings")) local.set("settings", JSON.stringify(DEFAULTS));
   watch.start();
+  await recover();
   await open(location.hash.slice(1) || null);
 }
 

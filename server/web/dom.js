@@ -58,6 +58,10 @@ export const local = {
   get(name) {
     try { return localStorage.getItem(`duo-${name}`) ?? kept.get(name) ?? ""; } catch { return kept.get(name) ?? ""; }
   },
+  names(prefix) {
+    const start = `duo-${prefix}`;
+    try { return Object.keys(localStorage).filter((key) => key.startsWith(start)).map((key) => key.slice(4)); } catch { return []; }
+  },
   set(name, value) {
     kept.set(name, value);
     try {

@@ -66,22 +66,33 @@ def test_one_need_not_wait_until_a_reply_is_saved(page: Page, lead: Lead):
     asked(page, "two")
 
 
-def test_a_reply_is_whole_if_the_page_is_closed_before_the_browser_stored_its_end(page: Page, lead: Lead):
+@pytest.mark.parametrize("n_stored", [0, 1])
+def test_a_reply_is_whole_if_the_page_is_closed_before_the_browser_stored_it(
+    page: Page, lead: Lead, n_stored: int
+):
+    """Of the question, and of the question with its reply, the browser stores n_stored."""
     Script(page, Reply((("A", "d"), (" b", None))))
     page.goto(lead.url)
-    page.evaluate("""() => {
+    page.evaluate(
+        """(nStored) => {
       const begin = IDBDatabase.prototype.transaction;
       const never = { objectStore: () => ({ get: () => ({}) }) };
-      let n = 0;  // the question is stored, its reply never
+      let n = 0;
       IDBDatabase.prototype.transaction = function (name, mode) {
-        return mode === "readwrite" && n++ ? never : begin.call(this, name, mode);
+        return mode === "readwrite" && n++ >= nStored ? never : begin.call(this, name, mode);
       };
-    }""")
+    }""",
+        n_stored,
+    )
     asked(page, "question")
-    page.reload()
+    page.goto(lead.url)  # another page: the conversation is in the list
+    page.locator("#list .open").click()
+    expect(page.locator(".turn.user .text")).to_have_text("question")
     expect(page.locator(".turn.assistant .text")).to_have_text("A b")
     expect(page.locator(".turn.assistant .text .guess")).to_have_text("A")
     expect(page.locator(".turn.assistant")).not_to_contain_text("The page was closed")
+    page.reload()
+    expect(page.locator(".turn.assistant .text")).to_have_text("A b")
 
 
 def test_a_reply_that_a_reload_interrupts_is_kept_and_says_so(slow_lead: Lead, page: Page):
