@@ -80,7 +80,7 @@ async function open(id) {
 
 // Store what pages that were closed could not.
 async function recover() {
-  for (const name of local.names("came-")) if (await side.put(JSON.parse(local.get(name)))) local.set(name, "");
+  for (const name of local.names("unstored-")) if (await side.put(JSON.parse(local.get(name)))) local.set(name, "");
 }
 
 function interrupted() {
@@ -340,7 +340,7 @@ addEventListener("pagehide", () => {
   leaving = true;
   for (const [reply, own] of unkept) {
     const messages = { [reply.parent]: own.messages[reply.parent], [reply.id]: { ...reply, at: Date.now() } };
-    local.set(`came-${own.id}`, JSON.stringify({ ...own, messages })); // at once, as IndexedDB cannot
+    local.set(`unstored-${own.id}`, JSON.stringify({ ...own, messages })); // at once, as IndexedDB cannot
     store.tell(own.id);
   }
 });
