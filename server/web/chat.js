@@ -78,7 +78,7 @@ async function open(id) {
   text.focus();
 }
 
-// Store what pages that were closed could not.
+// Store the questions and replies that pages were closed too soon to store.
 async function recover() {
   for (const name of local.names("unstored-")) if (await side.put(JSON.parse(local.get(name)))) local.set(name, "");
 }
