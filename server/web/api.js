@@ -14,7 +14,7 @@ export const key = {
   set: (value) => local.set("api-key", value.trim()),
 };
 
-function headers() {
+export function headers() {
   return key.get() ? { Authorization: `Bearer ${key.get()}` } : {};
 }
 

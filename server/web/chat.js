@@ -66,8 +66,7 @@ async function open(id) {
   quiet();
   const found = id ? await store.load(id) : null;
   conversation = found ?? created(JSON.parse(local.get("settings") || "{}"));
-  const other = [...running.values()].find((one) => one.conversation.id === id);
-  if (other) conversation = other.conversation;
+  conversation = streamed(id)?.conversation ?? conversation;
   interrupted();
   const hash = found ? `#${conversation.id}` : location.pathname;
   if (location.hash.slice(1) !== (found ? conversation.id : "")) history.pushState(null, "", hash);
@@ -97,6 +96,11 @@ async function refresh() {
   conversation = found;
   interrupted();
   follow(show);
+}
+
+// What runs of this conversation in this tab.
+function streamed(id) {
+  return [...running.values()].find((one) => one.conversation.id === id);
 }
 
 function edited() {
@@ -141,7 +145,7 @@ function follow(change) {
 }
 
 function busy() {
-  const here = [...running.values()].some((one) => one.conversation === conversation);
+  const here = Boolean(streamed(conversation.id));
   $("send").hidden = here || elsewhere.has(conversation.id);
   $("stop").hidden = !here;
   log.setAttribute("aria-busy", here); // a screen reader hears the reply when it is complete
@@ -175,7 +179,7 @@ async function ask(question) {
 }
 
 function stop() {
-  for (const [, one] of running) if (one.conversation === conversation) one.controller.abort();
+  for (const one of running.values()) if (one.conversation === conversation) one.controller.abort();
 }
 
 // The reply to the message before it, or the rest of a reply that has begun.
@@ -351,8 +355,7 @@ async function start() {
     else elsewhere.delete(id);
     await recover();
     side.show();
-    const mine = [...running.values()].some((one) => one.conversation.id === id);
-    if (id === conversation.id && !mine) removed ? open(null) : refresh();
+    if (id === conversation.id && !streamed(id)) removed ? open(null) : refresh();
   });
   if (!kept) say("This browser keeps nothing: conversations last as long as this page.");
   if (!local.get("settings")) local.set("settings", JSON.stringify(DEFAULTS));

@@ -23,7 +23,7 @@ export function render(target, text, runs = []) {
   const blocks = read(state, text);
   const context = new Context(text, runs, blocks, state.id);
   const keys = [];
-  blocks.filter((block) => block.type !== "definition" && block.type !== "footnoteDefinition").forEach((block, i) => {
+  blocks.filter(visible).forEach((block, i) => {
     const [start, end] = span(block);
     const key = `${block.type}:${text.slice(start, end)}:${context.within(start, end)}:${context.defined}`;
     keys.push(key);
@@ -37,6 +37,10 @@ export function render(target, text, runs = []) {
   }
   while (target.childNodes.length > keys.length) target.lastChild.remove();
   state.keys = keys;
+}
+
+function visible({ type }) {
+  return type !== "definition" && type !== "footnoteDefinition";
 }
 
 function put(target, i, node) {
@@ -191,18 +195,18 @@ class Context {
     this.defined = [...[...this.definitions].map(([name, node]) => `${name} ${node.url}`), ...this.notes.keys()].join();
   }
 
+  guessed(start, end) {
+    return this.runs.filter((run) => run.start < end && run.end > start);
+  }
+
   // What was guessed between these offsets, as a key.
   within(start, end) {
-    const marks = [];
-    for (const run of this.runs) {
-      if (run.start < end && run.end > start) marks.push(run.start - start, run.end - start, run.colour);
-    }
-    return marks.join();
+    return this.guessed(start, end).flatMap((run) => [run.start - start, run.end - start, run.colour]).join();
   }
 
   // Text nodes of a value that was read from source[start, end), with guessed parts marked.
   text(value, [start, end]) {
-    if (!this.runs.some((run) => run.start < end && run.end > start)) return [value];
+    if (!this.guessed(start, end).length) return [value];
     return this.marked([[value, ""]], offsets(this.source, value, start, end));
   }
 
@@ -247,8 +251,7 @@ class Context {
   }
 
   blocks(node, tight = false) {
-    const shownHere = node.children.filter(({ type }) => type !== "definition" && type !== "footnoteDefinition");
-    return shownHere.map((child) => this.block(child, tight));
+    return node.children.filter(visible).map((child) => this.block(child, tight));
   }
 
   fragment(node) {
@@ -298,8 +301,7 @@ class Context {
     const language = (node.lang ?? "").toLowerCase();
     const pieces = coloured(node.value, language);
     const [start, end] = this.inside(node);
-    const guessed = this.runs.some((run) => run.start < end && run.end > start);
-    const nodes = this.marked(pieces, guessed ? offsets(this.source, node.value, start, end) : []);
+    const nodes = this.marked(pieces, this.guessed(start, end).length ? offsets(this.source, node.value, start, end) : []);
     const code = element("code", language ? { class: `language-${language.replace(/[^\w+#-]/g, "")}` } : {}, ...nodes);
     const copy = element("button", { type: "button", class: "copy", "aria-label": "Copy this code" }, "Copy");
     const bar = element("div", { class: "bar" }, element("span", {}, node.lang ?? ""), copy);

@@ -1,6 +1,6 @@
 // What the server does, once a second, from /health, /metrics and /v1/models.
 
-import { health, key, model } from "/web/api.js";
+import { headers, health, model } from "/web/api.js";
 import { $, element, local } from "/web/dom.js";
 import { nameOf } from "/web/names.js";
 
@@ -20,7 +20,7 @@ export function samples(text) {
 }
 
 async function metrics() {
-  const response = await fetch("/metrics", { headers: key.get() ? { Authorization: `Bearer ${key.get()}` } : {} });
+  const response = await fetch("/metrics", { headers: headers() });
   return response.ok ? samples(await response.text()) : null;
 }
 
@@ -39,8 +39,9 @@ function percent(part, whole) {
 }
 
 function size(bytes) {
-  const unit = ["bytes", "KB", "MB", "GB"].findLast((_, i) => bytes >= 1024 ** i || i === 0);
-  return `${(bytes / 1024 ** ["bytes", "KB", "MB", "GB"].indexOf(unit)).toFixed(unit === "bytes" ? 0 : 1)} ${unit}`;
+  const units = ["bytes", "KB", "MB", "GB"];
+  const k = units.findLastIndex((_, i) => bytes >= 1024 ** i || i === 0);
+  return `${(bytes / 1024 ** k).toFixed(k ? 1 : 0)} ${units[k]}`;
 }
 
 function conversations(n) {
@@ -61,7 +62,7 @@ function told(counts) {
 function plot(title, values, unit) {
   const most = Math.max(...values, 1e-9); // null counts as 0
   const at = (i) => 100 - (values.length - 1 - i) * (100 / (N_LOOKS - 1));
-  const line = values.map((value, i) => (value === null ? "" : `${(values[i - 1] ?? null) === null ? "M" : "L"}${at(i).toFixed(2)} ${(38 - (36 * value) / most).toFixed(2)}`)).join("");
+  const line = values.map((value, i) => (value === null ? "" : `${values[i - 1] == null ? "M" : "L"}${at(i).toFixed(2)} ${(38 - (36 * value) / most).toFixed(2)}`)).join("");
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
   const said = (value) => (value === null ? "–" : `${value.toFixed(value < 10 ? 1 : 0)}${unit}`);
