@@ -19,6 +19,7 @@ from server.speculation.sources.lookup import (
     Lookup,
     LookupPool,
     PredictedReply,
+    grams,
 )
 
 few = st.lists(st.integers(0, 3), max_size=60)
@@ -105,6 +106,11 @@ def pool_of(*texts: Sequence[int], max_tokens: int = POOL_TOKENS) -> LookupPool:
     return pool
 
 
+def found(pool: LookupPool, ngram: Sequence[int]) -> tuple[list[int], int] | None:
+    (gram,) = grams(ngram, len(ngram))
+    return pool.find(gram)
+
+
 def test_other_texts_are_used_where_the_own_says_nothing():
     pool = pool_of([1, 2, 3, 4, 5, 6])
     assert looked_up([9, 2, 3, 4], pool=pool) == [5, 6]
@@ -134,12 +140,12 @@ def test_the_oldest_texts_are_forgotten():
 
 def test_a_text_longer_than_the_pool_leaves_its_end():
     pool = pool_of(range(100), max_tokens=10)
-    assert (pool.n_tokens, pool.find([91, 92, 93])) == (10, ([*range(90, 100)], 4))
+    assert (pool.n_tokens, found(pool, [91, 92, 93])) == (10, ([*range(90, 100)], 4))
 
 
 def test_texts_too_short_to_follow_are_not_kept():
     pool = pool_of([1, 2, 3])
-    assert (pool.n_tokens, pool.find([1, 2, 3])) == (0, None)
+    assert (pool.n_tokens, found(pool, [1, 2, 3])) == (0, None)
 
 
 def test_a_text_is_indexed_in_parts_and_known_as_far_as_it_is():
@@ -147,10 +153,10 @@ def test_a_text_is_indexed_in_parts_and_known_as_far_as_it_is():
     pool.add([1, 2, 3, 4, 5, 6])
     pool.add([7, 8, 9, 1])
     assert pool.is_behind
-    assert (pool.n_tokens, pool.find([1, 2, 3])) == (0, None)
+    assert (pool.n_tokens, found(pool, [1, 2, 3])) == (0, None)
     assert pool.index(2) == 2
-    assert pool.find([2, 3, 4]) is not None
-    assert pool.find([3, 4, 5]) is None
+    assert found(pool, [2, 3, 4]) is not None
+    assert found(pool, [3, 4, 5]) is None
     assert pool.index(100) == 2
     assert not pool.is_behind
     assert looked_up([3, 4, 5], pool=pool) == [6]
@@ -169,14 +175,13 @@ def test_a_full_pool_finds_what_follows_the_latest_end_that_it_has_indexed(
         pool.index(n)
     assert pool.n_tokens <= 20
     for gram in itertools.product(range(4), repeat=pool.ngram):
-        found = pool.find([*gram])
-        if found is not None:
-            text, end = found
+        if there := found(pool, gram):
+            text, end = there
             assert (*text[end - pool.ngram : end],) == gram
             assert end < len(text)
     pool.add([1, 2, 3, 0, 1, 2])
     pool.index(100)
-    assert pool.find([2, 3, 0]) == ([1, 2, 3, 0, 1, 2], 4)
+    assert found(pool, [2, 3, 0]) == ([1, 2, 3, 0, 1, 2], 4)
 
 
 def test_a_full_pool_costs_garbage_collections_little():
