@@ -64,7 +64,7 @@ class Speculated:
 
     def is_quiet(self, looks: bool) -> bool:
         """Whether nobody has a guess for it, grammars apart. looks: lookups may guess."""
-        if self.tree.n_below or self.prediction is not None:
+        if self.prediction is not None or (self._tree.n_below and self.tree.n_below):
             return False
         return not (looks and self.lookup is not None and self.lookup.follows)
 

@@ -170,18 +170,17 @@ class ScoredTree:
 
     def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> None:
         """Move the root along these tokens, learn from the guesses beside them, and forget those."""
-        root, committed, chains = self._root, self._committed, self._chains
+        root, position, chain, chains = self._root, self.position + len(tokens), self.chain, self._chains
+        node: _GuessNode | None = root
         for token in tokens:
-            if root.children:
-                _learn(acceptance, root.children.values(), token)
-            child = root.children.get(token)
-            if child is None:
-                child = _GuessNode(token, root.position + 1, chain_next(root.chain, token), "", "", 255)
-            root = child
-            committed.append(token)
-            chains.append(root.chain)
-        if root is not self._root:
-            self._root = root
+            if node is not None and node.children:
+                _learn(acceptance, node.children.values(), token)
+            node = node.children.get(token) if node is not None else None
+            chain = chain_next(chain, token) if node is None else node.chain
+            chains.append(chain)
+        if tokens:
+            self._committed += tokens
+            self._root = root = node or _GuessNode(tokens[-1], position, chain, "", "", 255)
             self._before.append(self._places)
             self._places = places = {root.chain: root}
             self._held = None
