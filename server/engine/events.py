@@ -34,9 +34,9 @@ class Progress:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen it takes 1 us to make instead of 0.2, for each session of a step
 class Committed:
-    """One step's tokens for this session, at least one.
+    """One step's tokens for this session, at least one. Not to be changed.
 
     sources[i]: the drafter that guessed tokens[i], None if nobody did. n_drafted: tokens verified in this
     step; rejected: those that did not match, in order. logprobs: one per token if the request asks for them.

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from server.engine.proposer import ROOT, Proposal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # as Committed
 class Verdict:
-    """tokens: what to commit, at least one. nodes: the proposal's nodes that tokens[:len(nodes)] confirm."""
+    """tokens: what to commit, at least one. nodes: the proposal's nodes that tokens[:len(nodes)] confirm. Not
+    to be changed."""
 
     tokens: tuple[int, ...]
     nodes: tuple[int, ...]
