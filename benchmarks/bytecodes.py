@@ -25,6 +25,11 @@ class BytecodeWatch(Watch):
     def __call__(self) -> float:
         return self._model_s
 
+    def hidden(self, work: Callable[[], object]) -> None:
+        n_before = self._n
+        work()
+        self._n = n_before
+
     def decoded(self, spent_s: float, model_s: float) -> None:
         self._model_s += model_s
 

@@ -74,6 +74,13 @@ class Watch:
         work()
         return time.perf_counter() - began - (self.decoded_s - decoded_s)
 
+    def hidden(self, work: Callable[[], object]) -> None:
+        """Do what a GPU's decode hides."""
+        began = time.perf_counter()
+        work()
+        spent_s = time.perf_counter() - began
+        self.decoded(spent_s, spent_s)
+
     def decoded(self, spent_s: float, model_s: float) -> None:
         self.decoded_s += spent_s
         self._ahead_s += model_s - spent_s
@@ -124,9 +131,13 @@ class PreparedBackend:
                 self._lengths[one] = position + 1
         out = self._out[: len(positions)]
         for i, position in enumerate(positions):
-            out[i] = self._rows[row_after(position + (self._errs and not _right(position + 1)))]
+            out[i] = self._rows[self._row(position)]
         self._watch.decoded(time.perf_counter() - began, self._decode_s(len(batch)))
         return out
+
+    def _row(self, position: int) -> int:
+        """Which row follows the token there."""
+        return row_after(position + (self._errs and not _right(position + 1)))
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
         return functools.partial(self.decode, batch)

@@ -1,0 +1,61 @@
+"""Quiet steps: nobody guesses in them, what a GPU hides does not count, and the program's table."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import quiet
+from benchmarks.bytecodes import BytecodeWatch
+from benchmarks.prepared import Watch
+from benchmarks.quiet import ASKED, AWAKE, DRAFTERS, LOOKUPS, NOBODY, QuietLead, measure
+
+
+@pytest.mark.parametrize("awake", AWAKE)
+@pytest.mark.parametrize("prompts", [False, True])
+def test_hardly_a_step_has_more_rows_than_sessions_and_prompts(awake: str, *, prompts: bool):
+    lead = QuietLead(awake, 8, Watch(), prompts=prompts)
+    rows = [(lead.step(), lead.n_rows)[1] for _ in range(50)]
+    plain = 7 + quiet.N_PROMPT if prompts else 8
+    assert sum(n == plain for n in rows) >= 45
+
+
+def test_what_a_decode_hides_does_not_count():
+    def work() -> None:
+        for i in range(1000):
+            done.append(i)
+
+    watch, done = BytecodeWatch(), list[int]()
+    hidden = watch.outside(lambda: watch.hidden(work))
+    assert hidden < 20 < 1000 < watch.outside(work)
+    assert len(done) == 2000
+
+
+def test_each_who_is_awake_takes_more_and_no_machine_changes_how_much():
+    first, second = (measure(8, 5, BytecodeWatch) for _ in range(2))
+    assert first == second
+    for column in range(2):
+        spent = [first[awake][column] for awake in (NOBODY, ASKED, LOOKUPS, DRAFTERS)]
+        assert spent == sorted(spent)
+        assert spent[0] > 0
+
+
+# With Python 3.11, for each session, and up to a fifth more: a feature that costs more has to say so.
+BUDGETS = {NOBODY: 1_100, ASKED: 1_350, LOOKUPS: 1_600}
+
+
+def test_sessions_keep_to_their_budgets_of_bytecodes():
+    spent = measure(16, 5, BytecodeWatch)
+    for awake, most in BUDGETS.items():
+        assert 0.6 * most < spent[awake][0] / 16 <= most
+
+
+def test_the_program_prints_a_table(capsys: pytest.CaptureFixture[str]):
+    assert quiet.main(["--sessions", "4", "--n", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "3 steps of 4 sessions" in printed
+    assert all(f"| {awake} |" in printed for awake in AWAKE)
+
+
+def test_more_sessions_than_a_step_has_rows_for_are_refused(capsys: pytest.CaptureFixture[str]):
+    assert quiet.main(["--sessions", "57"]) == 1
+    assert "--sessions" in capsys.readouterr().err
