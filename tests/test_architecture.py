@@ -228,6 +228,11 @@ def test_most_functions_are_a_few_lines():
     assert median(lengths) <= MEDIAN_LINES
 
 
+def test_the_page_is_small():
+    files = [path for path in (ROOT / "server" / "web").rglob("*") if path.suffix in (".html", ".js", ".css")]
+    assert 0 < sum(path.stat().st_size for path in files) <= 250_000
+
+
 def test_names_of_modules_and_classes_are_unique():
     modules = Counter(path.stem for path in MODULES if not path.stem.startswith("__"))
     classes = Counter(
