@@ -37,8 +37,6 @@ class Credit:
     """Of one group with about the same number of sessions. left: it guesses in the left-th step from now; 0:
     it does already. looks: it rests to see what steps take without it."""
 
-    __slots__ = ("_lost", "_most", "_n_rests", "_n_steps", "_wait", "left", "looks", "tokens")
-
     def __init__(self, wait: int) -> None:
         """wait: steps until it guesses, at first and once more in each wait / LOOK."""
         self._wait = self.left = wait
