@@ -15,7 +15,7 @@ from server.speculation.speculated import Speculated
 # Share of a plain step's time in which lookups index tokens that they miss. Half: lookups of a long prompt
 # begin after twice as many steps; twice: gaps grow by a tenth.
 INDEX_SHARE = 0.05
-INDEXED = 64  # tokens of a step at least, and between two looks at the clock; about 0.2 ms
+INDEXED = 64  # tokens of a step at least, and between two looks at the clock; about 0.1 ms
 
 
 class Lookups:

@@ -64,7 +64,9 @@ class Speculated:
 
     def is_quiet(self, looks: bool) -> bool:
         """Whether nobody has a guess for it, grammars apart. looks: lookups may guess."""
-        if self.prediction is not None or (self._tree.n_below and self.tree.n_below):
+        if self._tree.n_below and self.tree.n_below:  # one without guesses need not take in what is new
+            return False
+        if self.prediction is not None:
             return False
         return not (looks and self.lookup is not None and self.lookup.follows)
 
