@@ -12,7 +12,7 @@ export function nameOf(source, drafters = []) {
   return WORDS[source] ?? drafters.find(({ id }) => id === source)?.name ?? plain(source);
 }
 
-// Of a drafter that has left: its host, without the process's number.
+// Of a drafter that has left: its host, without what unique_id() of presence.py adds.
 function plain(id) {
-  return id.replace(/-\d+-[0-9a-f]{4}$/, "");
+  return id.replace(/-\d+-[0-9a-f]{8}$/, "");
 }

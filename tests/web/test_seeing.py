@@ -19,10 +19,11 @@ pytestmark = pytest.mark.browser
 
 # -- what duo is for
 
+LAPTOP = "laptop-1-00aa11bb"
 TOKENS = [
-    ("Call", None), (" `pri", "laptop-1-00aa"), ("nt`", "laptop-1-00aa"), (":\n\n", None), ("```", "lookup"),
-    ("py\n", "lookup"), ("print", "lookup"), ("(1)", None), ("\n```\n", "laptop-1-00aa"), ("**Do", "draft"),
-    ("ne**", None), (".", "laptop-1-00aa"),
+    ("Call", None), (" `pri", LAPTOP), ("nt`", LAPTOP), (":\n\n", None), ("```", "lookup"),
+    ("py\n", "lookup"), ("print", "lookup"), ("(1)", None), ("\n```\n", LAPTOP), ("**Do", "draft"),
+    ("ne**", None), (".", LAPTOP),
 ]  # fmt: skip
 FAST = {**TIMINGS, "undrafted_per_second": 40.0, "draft_n": 9, "draft_n_accepted": 8}
 
@@ -60,7 +61,7 @@ def test_one_sees_what_was_guessed_and_by_whom(page: Page, lead: Lead):
 
 def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
     drafter: dict[str, Any] = {
-        "id": "vm-7-00ff",
+        "id": "vm-7-00ff11ee",
         "name": "this machine",
         "model": "small",
         "state": "accepted",
@@ -68,14 +69,14 @@ def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
     }
     health: dict[str, Any] = {**httpx.get(f"{lead.url}/health").json(), "drafters": [drafter]}
     page.route("**/health", lambda route: route.fulfill(json=health))
-    Script(page, Reply((("a", "vm-7-00ff"), ("b", None)), timings=FAST))
+    Script(page, Reply((("a", "vm-7-00ff11ee"), ("b", None)), timings=FAST))
     page.goto(lead.url)
     expect(page.locator("#status")).to_have_text("drafting: this machine")
     reply = asked(page, "hello")
     expect(reply.locator(".legend")).to_have_text("Guessed by this machine: 1 token")
     health["drafters"] = [{**drafter, "rests": "the lead is faster without it now"}]
     expect(page.locator("#status")).to_have_text("resting: this machine")
-    health["drafters"] += [{**drafter, "id": "laptop-1-00aa", "name": "laptop"}]
+    health["drafters"] += [{**drafter, "id": LAPTOP, "name": "laptop"}]
     expect(page.locator("#status")).to_have_text("drafting: laptop · resting: this machine")
     health["drafters"] = []
     page.reload()
@@ -112,7 +113,7 @@ def test_a_reply_is_replayed_without_drafts_beside_itself(page: Page, lead: Lead
 def test_a_drafter_that_comes_or_goes_while_a_reply_streams_is_told(page: Page, slow_lead: Lead):
     health = json.loads(page.request.get(f"{slow_lead.url}/health").text())
     laptop: dict[str, Any] = {
-        "id": "laptop-1-00aa",
+        "id": LAPTOP,
         "name": "laptop",
         "model": "small",
         "state": "accepted",

@@ -22,7 +22,7 @@ from tests.web.scripted import SCREENS
 pytestmark = pytest.mark.browser
 COUNTS = {"drafted": 10, "accepted": 8, "fresh": 3, "stale": 1}
 LAPTOP = {
-    "id": "laptop-1-00aa",
+    "id": "laptop-1-00aa11bb",
     "name": "laptop",
     "model": "small",
     "state": "accepted",
@@ -106,8 +106,8 @@ def test_a_plot_has_no_value_where_nothing_was_checked(page: Page, lead: Lead):
 def test_guesses_are_told_by_source_and_steps_by_width(page: Page, lead: Lead):
     told(page, lead, drafters=[LAPTOP], gate=GATE)
     lines = [
-        'duo:drafter_tokens_total{drafter="laptop-1-00aa",outcome="accepted"} 30.0',
-        'duo:drafter_tokens_total{drafter="laptop-1-00aa",outcome="wasted"} 10.0',
+        'duo:drafter_tokens_total{drafter="laptop-1-00aa11bb",outcome="accepted"} 30.0',
+        'duo:drafter_tokens_total{drafter="laptop-1-00aa11bb",outcome="wasted"} 10.0',
         'duo:drafter_tokens_total{drafter="lookup",outcome="accepted"} 1.0',
         "duo:draft_tokens_total 41.0",
         "duo:draft_tokens_accepted_total 31.0",
