@@ -1,8 +1,8 @@
 """Python of a step of many sessions for which nobody has a guess: `python -m benchmarks.quiet --sessions 56`.
 
-As benchmarks.overhead, with text that never repeats. Either all sources rest, or they are awake: somebody is
-asked, lookups search, a drafter has sessions. Whatever a GPU's decode hides does not count. Without the gate,
-which would let them rest.
+As benchmarks.overhead, with text that hardly ever repeats. Either all sources rest, or they are awake:
+somebody is asked, lookups search, a drafter has sessions. The gate is off then, since it would have them
+rest. What a GPU's decode hides does not count.
 """
 
 from __future__ import annotations
