@@ -34,7 +34,7 @@ from server.speculation.wire.presence import Presence, vocabulary_card
 
 N_PROMPT = 8  # tokens of a prompt: a step reads them beside up to 56 sessions
 WARM_UP_STEPS = 40
-N_TOKENS = 2_000  # of the vocabulary: no two of them are often said in a row again
+N_TOKENS = 2_000  # of the vocabulary: so many that a session rarely says two of them in a row again
 GREEDY = SamplingParams(temperature=0.0)
 # who is awake
 NOBODY, ASKED, LOOKUPS, DRAFTERS = "nobody", "somebody", "lookups", "lookups and a drafter"

@@ -65,8 +65,7 @@ const watch = new Watch({ news: (line) => { say(line); for (const id of running.
 async function open(id) {
   quiet();
   const found = id ? await store.load(id) : null;
-  conversation = found ?? created(JSON.parse(local.get("settings") || "{}"));
-  conversation = streamed(id)?.conversation ?? conversation;
+  conversation = streamed(id)?.conversation ?? found ?? created(JSON.parse(local.get("settings") || "{}"));
   interrupted();
   const hash = found ? `#${conversation.id}` : location.pathname;
   if (location.hash.slice(1) !== (found ? conversation.id : "")) history.pushState(null, "", hash);

@@ -195,6 +195,7 @@ class Context {
     this.defined = [...[...this.definitions].map(([name, node]) => `${name} ${node.url}`), ...this.notes.keys()].join();
   }
 
+  // The runs that have some of what is between these offsets.
   guessed(start, end) {
     return this.runs.filter((run) => run.start < end && run.end > start);
   }
