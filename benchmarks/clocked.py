@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import program, report, texts
 from benchmarks.machines import MACHINES, Machine
 from benchmarks.prepared import DirectBus, PreparedBackend, Watch
-from benchmarks.prompts import load
+from benchmarks.prompts import PYTHON, load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
 from drafters.model import ModelDrafter
 from server.engine.engine import Engine
@@ -261,7 +261,7 @@ def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
 
 def recite(target: Backend, way: str, n_prompts: int | None, max_tokens: int) -> list[Text]:
     """The target's replies of max_tokens tokens, drawn in this way. Raises DuoError."""
-    written = write(target, texts.prompt_ids(target, load(n_prompts)), WAYS[way], max_tokens)
+    written = write(target, texts.prompt_ids(target, load(n_prompts, PYTHON)), WAYS[way], max_tokens)
     return [text for text in written if len(text.tokens) - text.n_prompt == max_tokens]
 
 

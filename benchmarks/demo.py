@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import inflate, program, report
 from benchmarks.contest import Heat, Standing, run, standings, warm_up
 from benchmarks.processes import Command, Options, Process, duo
-from benchmarks.prompts import load
+from benchmarks.prompts import PYTHON, load
 from server.flags import n_cores
 
 WIDTH = 100  # columns of a sentence at most
@@ -48,7 +48,7 @@ def demonstrate(args: argparse.Namespace) -> None:
         first.wait_ready()
         second.wait_ready()
         warm_up([first, second])
-        prompts = load(args.prompts)
+        prompts = load(args.prompts, PYTHON)
         print(f"2. Both answer {len(prompts)} prompts in turn.\n")
         print(f"{'':{ASKED_WIDTH}}          tokens per second")
         print(f"{'':{ASKED_WIDTH}} tokens  unaided  guessed  faster", flush=True)

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import program, report, texts
 from benchmarks.client import call
 from benchmarks.processes import Command, flags, llama_server, options_of, start
-from benchmarks.prompts import load
+from benchmarks.prompts import PYTHON, load
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event
 from server.engine.request import GenerationRequest
@@ -60,7 +60,7 @@ def by_duo(args: argparse.Namespace, n: int) -> list[Said]:
             )
         with closing(LlamaBlock(target)) as block:
             model = WithBlock(target, block)
-            prompts = texts.prompt_ids(target, load(args.prompts))
+            prompts = texts.prompt_ids(target, load(args.prompts, PYTHON))
             return [reply(model, prompt, n, args.max_tokens) for prompt in prompts]
 
 
@@ -133,7 +133,7 @@ def measure(args: argparse.Namespace) -> program.Result:
     args.llama_server = program.binary(args.llama_server)
     program.check_files(args.model)
     with closing(LlamaBackend(LlamaOptions(args.model, CTX_SIZE, 1))) as target:
-        prompts = texts.prompt_ids(target, load(args.prompts))
+        prompts = texts.prompt_ids(target, load(args.prompts, PYTHON))
     rows: list[list[str]] = []
     n_equal = 0
     for n in args.sweep:

@@ -24,7 +24,7 @@ from benchmarks import program, report, texts
 from benchmarks.clocked import DRAFT_MAX, LEAVES, N_BATCH
 from benchmarks.inside import HARD, SHORTEST, SLOW
 from benchmarks.machines import Machine
-from benchmarks.prompts import hard, load
+from benchmarks.prompts import PYTHON, hard, load
 from benchmarks.temperature import N_CELLS, WAYS
 from benchmarks.with_block import BLOCK, join
 from server.engine.engine import Engine
@@ -253,7 +253,7 @@ def measure(args: argparse.Namespace) -> program.Result:
 def _rows(
     target: LlamaBackend, block: LlamaBlock, name: str, order: int, args: argparse.Namespace
 ) -> list[list[str]]:
-    prompts = [*texts.prompt_ids(target, load(args.prompts)), *texts.prompt_ids(target, hard())]
+    prompts = [*texts.prompt_ids(target, load(args.prompts, PYTHON)), *texts.prompt_ids(target, hard())]
     ways = [WAYS[way] for way in WAYS_ASKED]
     asked = [Asked(prompt, way.reseeded(i)) for way in ways for i, prompt in enumerate(prompts, 1)]
     random.Random(order).shuffle(asked)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from benchmarks import program, report
 from benchmarks.client import ask
 from benchmarks.processes import Command, Process, duo, options_of
-from benchmarks.prompts import load
+from benchmarks.prompts import PYTHON, load
 
 STEP = ("building.py", "build")  # called once in every step that decodes
 WAITING = ("get", "get_nowait", "wait", "acquire")  # for requests, not part of a step
@@ -54,7 +54,7 @@ def measure(args: argparse.Namespace) -> program.Result:
         command = duo("up", *args.duo_flags, profile=path, **options)
         with Process(Command("duo", command, drafts=True)) as server:
             server.wait_ready()
-            replies = [ask(server.port, prompt, args.max_tokens) for prompt in load(args.prompts)]
+            replies = [ask(server.port, prompt, args.max_tokens) for prompt in load(args.prompts, PYTHON)]
         n_steps, table = hottest(marshal.loads(path.read_bytes()), args.top)
     accepted = report.accepted(sum(r.n_accepted for r in replies), sum(r.n_drafted for r in replies))
     what = f"{sum(r.n_tokens for r in replies)} tokens, {accepted} drafts accepted; {n_steps} steps."

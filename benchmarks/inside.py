@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks import program, report, texts
 from benchmarks.clocked import DRAFT_MAX, LEAVES, MOST_AT_ONCE, MOST_ROWS, N_BATCH, Reciter, told
 from benchmarks.machines import MACHINES, Machine
-from benchmarks.prompts import hard, load
+from benchmarks.prompts import PYTHON, hard, load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished, Stats
@@ -217,7 +217,7 @@ def measure(args: argparse.Namespace) -> program.Result:
 def _known(target: LlamaBackend, args: argparse.Namespace) -> list[Text]:
     """The texts that are said: of --prompts at temperature 0, or, mixed, of these and of prompts that are
     hard to guess in every way of sampling."""
-    asked = load(args.prompts)
+    asked = load(args.prompts, PYTHON)
     if args.every_way:
         easy, poor = texts.prompt_ids(target, asked), texts.prompt_ids(target, hard())
         written = [text for way in WAYS.values() for text in write(target, easy + poor, way, args.max_tokens)]

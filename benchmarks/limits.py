@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks import program, report, texts
 from benchmarks.formulas import limit, staircase
-from benchmarks.prompts import load
+from benchmarks.prompts import PYTHON, load
 from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, rows_of, write
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
@@ -44,7 +44,7 @@ def judged(args: argparse.Namespace) -> list[list[Guess]]:
     paths = (args.model, args.draft_model)
     options = [LlamaOptions(path, N_CELLS, N_SEQS, n_threads=args.threads) for path in paths]
     with closing(LlamaBackend(options[0])) as target, closing(LlamaBackend(options[1])) as draft:
-        prompts = texts.prompt_ids(target, load(args.prompts))
+        prompts = texts.prompt_ids(target, load(args.prompts, PYTHON))
         written = write(target, prompts, WAYS["temperature 0"], args.max_tokens)
         return [
             [

@@ -23,7 +23,7 @@ from statistics import linear_regression, median, quantiles
 from tempfile import TemporaryDirectory
 
 from benchmarks import client, program, report
-from benchmarks.prompts import Prompt, endless
+from benchmarks.prompts import PYTHON, Prompt, endless
 from server.text.transcript import MOST_CONVERSATIONS
 from tests.chaos.faults import Fault, Heal
 from tests.chaos.schedule import LAST_S, Chaos, Turn, schedule
@@ -58,7 +58,7 @@ def talking(system: System, chance: Random) -> Heal:
 
     def talk() -> None:
         try:
-            for prompt in islice(endless(), salt % 1000, None):
+            for prompt in islice(endless(PYTHON), salt % 1000, None):
                 if stopped.is_set():
                     return
                 client.ask(system.port, prompt, N_TOKENS, more={"cache_salt": f"{salt}"})
@@ -87,7 +87,7 @@ def fill(port: int) -> None:
         client.ask(port, prompt, N_TOKENS, more={"speculative": False})
 
     with ThreadPoolExecutor(N_FILLING) as pool:
-        for _ in pool.map(hold, islice(endless(), MOST_CONVERSATIONS)):
+        for _ in pool.map(hold, islice(endless(PYTHON), MOST_CONVERSATIONS)):
             pass
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from benchmarks import program, report, texts
 from benchmarks.client import Reply, ask
 from benchmarks.processes import Command, Options, Process, drafter, duo, options_of
-from benchmarks.prompts import Prompt, load
+from benchmarks.prompts import PYTHON, Prompt, load
 from server.local.embedded import EmbeddedServer
 from server.settings import BUNDLED_MODEL
 
@@ -69,7 +69,7 @@ def drafters(args: argparse.Namespace, redis_url: str, known: Path) -> list[Comm
 
 def compare(args: argparse.Namespace) -> str:
     """Run all; returns a table. Raises DuoError."""
-    prompts = load(args.prompts)
+    prompts = load(args.prompts, PYTHON)
     with ExitStack() as stack:
         known = stack.enter_context(texts.directory())
         texts.save(texts.record_by(args.model, args.threads, prompts, args.max_tokens), known)

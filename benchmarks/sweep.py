@@ -23,7 +23,7 @@ from benchmarks.faults import Crew, parse_schedule
 from benchmarks.formulas import Curve, Scheme, limit, speedup, staircase, with_outages
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Options, drafter, duo, options_of, start
-from benchmarks.prompts import Prompt, load
+from benchmarks.prompts import PYTHON, Prompt, load
 from server.errors import StartupError
 from server.flags import n_cores
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -101,7 +101,7 @@ def study(args: argparse.Namespace) -> Target:
     options = LlamaOptions(args.model, texts.CTX_SIZE, 1, n_threads=args.threads)
     with closing(LlamaBackend(options)) as backend:
         costs = steps.measure(backend, range(1, args.draft_max + 2), COST_CONTEXT, COST_ROUNDS)
-        for prompt in load():
+        for prompt in load(subject=PYTHON):
             ids = texts.prompt_ids(backend, [prompt])[0]
             text = texts.record(backend, [prompt], args.max_tokens)[0]
             if len(text) - len(ids) >= args.max_tokens / 2:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks import program, report, texts
-from benchmarks.prompts import load
+from benchmarks.prompts import PYTHON, load
 from drafters.guessing import NextToken, Rule
 from server.llama.backend import Backend, Batch
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -152,7 +152,7 @@ def measure(args: argparse.Namespace) -> program.Result:
         LlamaOptions(path, N_CELLS, N_SEQS, n_threads=args.threads) for path in (args.model, args.draft_model)
     ]
     with closing(LlamaBackend(options[0])) as target, closing(LlamaBackend(options[1])) as draft:
-        prompts = texts.prompt_ids(target, load(args.prompts))
+        prompts = texts.prompt_ids(target, load(args.prompts, PYTHON))
         scores: dict[str, Score] = {}
         for name, sampling in WAYS.items():
             scores[name] = score(target, draft, write(target, prompts, sampling, args.max_tokens))

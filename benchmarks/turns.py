@@ -26,7 +26,7 @@ from benchmarks import program, report
 from benchmarks.client import Reply, ask, call, call_json
 from benchmarks.inflate import bundled_400m
 from benchmarks.processes import Command, Options, Process, duo, idle_cpu, llama_server, options_of, start
-from benchmarks.prompts import Prompt, load
+from benchmarks.prompts import PYTHON, Prompt, load
 from server.errors import StartupError
 
 COLD = "cold"
@@ -93,7 +93,7 @@ class Author:
     def _pieces(self, n_tokens: int) -> list[str]:
         """Raises ReplyError."""
         self._n_written += 1
-        said = [message["content"] for prompt in load() for message in prompt.messages]
+        said = [message["content"] for prompt in load(subject=PYTHON) for message in prompt.messages]
         draw = random.Random(self._n_written)
         parts = [str(self._n_written)]
         while True:

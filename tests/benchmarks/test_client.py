@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from benchmarks.client import ReplyError, ask, parse
 from benchmarks.processes import free_port
-from benchmarks.prompts import Prompt, load
+from benchmarks.prompts import PYTHON, Prompt, load
 
 
 def stream(*chunks: dict[str, Any], done: bool = True) -> list[tuple[float, bytes]]:
@@ -99,10 +101,31 @@ def test_a_server_that_is_not_there_is_an_error():
         ask(free_port(), Prompt("p", []), 1)
 
 
-def test_prompts_are_spread_over_the_categories_and_offer_no_tools():
+def kinds(prompts: Sequence[Prompt]) -> Counter[str]:
+    return Counter(prompt.kind for prompt in prompts)
+
+
+def test_sixty_general_prompts_of_eight_kinds():
     everything = load()
+    assert len({prompt.id for prompt in everything}) == 60
+    assert kinds(everything) == {
+        "fact": 8, "code": 8, "writing": 8, "maths": 8, "chat": 8, "extract": 8, "document": 4, "turns": 8
+    }  # fmt: skip
+    assert all(len(prompt.messages) >= 3 for prompt in everything if prompt.kind == "turns")
+
+
+def test_document_prompts_hold_the_text():
+    for prompt in (prompt for prompt in load() if prompt.kind == "document"):
+        content = prompt.messages[0]["content"]
+        assert "{document}" not in content
+        assert 2000 < len(content.split()) < 2500
+
+
+def test_prompts_spread_over_kinds():
+    everything = load(subject=PYTHON)
     assert len(everything) == 52
-    assert len({prompt.id.rpartition("-")[0] for prompt in load(14)}) == 7
+    assert len(kinds(load(14, PYTHON))) == 7
+    assert len(kinds(load(15))) == 8
     assert load(5) == load(5)
-    assert len({prompt.id for prompt in load(51)}) == 51
-    assert load(1000) == everything
+    assert len({prompt.id for prompt in load(51, PYTHON)}) == 51
+    assert load(1000, PYTHON) == everything

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks.prompts import load
+from benchmarks.prompts import PYTHON, load
 from server.engine.events import Committed
 from server.engine.request import GenerationRequest
 from server.llama.backend import Vocabulary
@@ -18,7 +18,7 @@ def asks(vocabulary: Vocabulary, n: int, temperature: float, max_tokens: int) ->
     """Requests for the first n evaluation prompts at this temperature, with logprobs."""
     texts = [
         "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in prompt.messages)
-        for prompt in load(n)
+        for prompt in load(n, PYTHON)
     ]
     return [
         GenerationRequest(
