@@ -1,31 +1,26 @@
-"""duo beside llama-server: `python -m benchmarks.compare --llama-server PATH [--sweep 3,7 --p-min 0,0.75]`.
+"""duo beside llama-server: `python -m benchmarks.compare --llama-server PATH --model M --sweep 2,4`.
 
-Same GGUF files, threads and prompts, request by request in turn, in one run. All servers run from beginning
-to end; a column shows that idle ones take no CPU. With --sweep both also draft: llama-server with each
---spec-type, once for each number of drafted tokens and each --p-min; duo once, in the mode and the widths
-that it chooses. If the model has a prediction block, both draft with it unless told otherwise. Drafts are
-accepted of all drafted tokens, those behind a wrong one too: benchmarks/depths.py tells by depth.
+All servers run from beginning to end and answer the same prompts, request by request in turn, with the same
+files, threads and context. llama-server takes part without drafts and, with --sweep, with each --spec-type,
+once for each number of drafted tokens and each --p-min; duo without drafts and as `duo up` starts it. PATH is
+the binary, or a Python interpreter that has the package xllamacpp: then xllamacpp_server.py runs the newest
+llama.cpp. If the model has a prediction block, both draft with it unless told otherwise.
 
-With --clients, several clients ask at once (benchmarks/contest.py), with or without llama-server; duo then
-drafts in any case, with each of --duo-flags.
-
-Without --llama-server --sweep compares duo with itself without drafts, whatever its numbers are.
-
-With --faults, leads with bad drafters join in (benchmarks/faults.py). Without --llama-server all are compared
-with duo without drafts: what remains of its speed when drafters are dead, lying, lagging or flapping.
+With --clients several clients ask at once (contest.py), with or without llama-server; duo then drafts in any
+case. Without --llama-server --sweep compares duo with itself without drafts. With --faults leads with bad
+drafters join in (faults.py). With --busy other programs take the cores meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import contest, faults, program, report
-from benchmarks.contest import Heat, Standing
 from benchmarks.processes import (
     Command,
     Options,
@@ -37,25 +32,35 @@ from benchmarks.processes import (
     options_of,
     start,
 )
-from benchmarks.prompts import hard, load
+from benchmarks.prompts import GENERAL, PYTHON, Prompt, load
 from benchmarks.report import model_line
+from benchmarks.verdicts import kinds_table, verdicts_table
 from drafters.drafter_settings import BUNDLED_MODEL as BUNDLED_DRAFT
 from server.errors import StartupError
+from server.flags import n_cores
 from server.llama.tensors import tensors
 
 IDLE_S = 3.0
+BUSY = Command("busy", (sys.executable, "-c", "while True: pass"))  # takes one core
 DRAFTING = "duo, drafts"
 ALONE = "--drafters=0"  # in --duo-flags: guesses by what is in the lead, its model's prediction block say
 
 
 def commands(args: argparse.Namespace) -> list[Command]:
     """All others are compared with the first: llama-server without drafts, if it takes part."""
-    size = options_of(args, "device", "model", "ctx_size", "threads", parallel=max(args.clients, default=1))
-    plain = size | ({} if args.plain_device is None else {"device": args.plain_device})
-    found = [Command("duo", duo("serve", draft_max=0, **plain))]
+    n_slots = max(args.clients, default=1)
+    size = options_of(args, "device", "model", parallel=n_slots, ctx_size=n_slots * args.ctx_size)
+    size |= {
+        "threads": args.threads or None,
+        "cache_type_k": args.cache_type,
+        "cache_type_v": args.cache_type,
+    }
+    elsewhere: Options = {} if args.plain_device is None else {"device": args.plain_device}
+    found = [Command("duo", duo("serve", draft_max=0, **size | elsewhere))]
     if args.llama_server:
-        found.insert(0, Command("llama-server", llama_server(args.llama_server, **plain)))
-        found += _rivals(args, size)
+        theirs = size | {"model": args.rival_model or args.model, "threads": args.threads or n_cores()}
+        found.insert(0, Command("llama-server", llama_server(args.llama_server, **theirs | elsewhere)))
+        found += _rivals(args, theirs)
     other = args.draft_device if args.draft_device != args.device else None
     by_block = args.draft_model == BUNDLED_DRAFT and _has_block(args.model)
     draft = None if by_block else args.draft_model  # which would take the block's place
@@ -100,7 +105,7 @@ def _drafting(args: argparse.Namespace, size: Options, kind: str, n: int, p_min:
         model_draft=None if inside else other,
         spec_type=kind,
         spec_draft_n_max=n,
-        spec_draft_threads=args.draft_threads or (args.threads if inside else 1),
+        spec_draft_threads=args.draft_threads or args.threads or n_cores(),
         spec_draft_p_min=f"{p_min:g}",
     )
     if args.draft_device is not None and not inside:
@@ -112,7 +117,7 @@ def compare(args: argparse.Namespace) -> list[str]:
     """Run all; returns markdown parts. Raises DuoError."""
     with ExitStack() as stack:
         servers = start(stack, commands(args))
-        bad, join = faults.enter(stack, args, load(args.prompts))
+        bad, join = faults.enter(stack, args, load(args.prompts, args.subject))
         servers += bad
         contest.warm_up(servers)
         join()
@@ -123,63 +128,29 @@ def compare(args: argparse.Namespace) -> list[str]:
             return [what, contest.bouts_table([server.name for server in servers], bouts)]
         idle = idle_cpu(servers, IDLE_S)
         failed: list[str] = []
-        prompts = [*load(args.prompts), *(hard() if args.hard else ())] * args.rounds
-        heats = contest.run(servers, prompts, args.max_tokens, contest.print_heat, failed)
-        table = contest.standings([server.name for server in servers], heats)
-        parts = [contest.standings_table(table, idle)]
+        for _ in range(args.busy):
+            stack.enter_context(Process(BUSY))
+        heats = contest.run(servers, _asked(args), args.max_tokens, contest.print_heat, failed)
         names = [server.name for server in servers]
-        parts += [accepted_apart(names, heats)] if args.hard else []
-        for drafting in (name for name in names if name.startswith(DRAFTING)):
-            parts += [against_best(drafting, table, heats)] if args.llama_server else []
-            parts += [against_none(drafting, names, heats)] if args.hard else []
+        parts = [contest.standings_table(contest.standings(names, heats), idle)] if heats else []
+        memory = {server.name: server.memory_bytes() for server in servers}
+        parts += [verdicts_table(names, heats, list(memory.values())), kinds_table(names, heats)]
+        parts += [_memory_line(memory)]
         parts += [f"Prompt left out: {failure}." for failure in failed]
-        return [*parts, *_python_shares(servers), *_paces(servers)]
+        return [*parts, *_python_shares(servers)]
 
 
-def against_best(drafting: str, table: Sequence[Standing], heats: Sequence[Heat]) -> str:
-    """This duo with drafts beside llama-server's setting with the highest total rate."""
-    best = max((s for s in table if s.name.startswith("llama")), key=lambda s: s.total_rate or 0.0)
-    names = [standing.name for standing in table]
-    pairs = [Heat(h.prompt, [h.replies[names.index(n)] for n in (best.name, drafting)]) for h in heats]
-    ours = contest.standings([best.name, drafting], pairs)[1]
-    total = (ours.total_rate or 0.0) / (best.total_rate or 1.0)
-    return (
-        f"{drafting}, against {best.name}, the best of llama-server: {total:.2f} times its tokens in all per "
-        f"second in all; {ours.client_ratio or 0:.2f} times in the median of prompts."
-    )
+def _memory_line(memory: Mapping[str, int | None]) -> str:
+    told = (f"{name} {n_bytes / 2**20:.0f}" for name, n_bytes in memory.items() if n_bytes)
+    return f"Resident memory of each main process, MiB: {', '.join(told)}."
 
 
-def accepted_apart(names: Sequence[str], heats: Sequence[Heat]) -> str:
-    """Drafts accepted of the prompts that the models were trained for, and of the hard ones."""
-    told: list[str] = []
-    for i, name in enumerate(names):
-        shares: list[str] = []
-        for is_hard in (False, True):
-            replies = [heat.replies[i] for heat in heats if bool(heat.prompt.more) is is_hard]
-            n_drafted = sum(reply.n_drafted for reply in replies)
-            shares.append(report.accepted(sum(reply.n_accepted for reply in replies), n_drafted))
-        told += [f"{name}: {' and '.join(shares)}"] if shares != ["-", "-"] else []
-    return f"Drafts accepted without the hard prompts, and of those. {'; '.join(told)}."
-
-
-def against_none(drafting: str, names: Sequence[str], heats: Sequence[Heat]) -> str:
-    """This duo beside duo without drafts: the slowest reply by medians over rounds, and the hard ones."""
-    pair = plain, drafted = names.index("duo"), names.index(drafting)
-    ratios: dict[str, list[float]] = {}
-    seconds = dict.fromkeys(pair, 0.0)
-    for heat in heats:
-        rates = {i: heat.replies[i].server_rate for i in pair}
-        if min(reply.n_tokens for reply in heat.replies) >= contest.SHORTEST and all(rates.values()):
-            ratios.setdefault(heat.prompt.id, []).append((rates[drafted] or 0.0) / (rates[plain] or 1.0))
-            if heat.prompt.more:
-                for i, rate in rates.items():
-                    seconds[i] += 1.0 / (rate or 1.0)  # a token of each reply
-    slowest = sorted((statistics.median(known), name) for name, known in ratios.items())[:5]
-    together = seconds[plain] / (seconds[drafted] or 1.0)
-    return (
-        f"{drafting}, against duo without: hard replies together {together:.2f}; the slowest"
-        f", medians of rounds: {', '.join(f'{name} {ratio:.2f}' for ratio, name in slowest)}."
-    )
+def _asked(args: argparse.Namespace) -> list[Prompt]:
+    """Return the prompts of all rounds; those of later rounds find no cache, in any server."""
+    prompts = load(args.prompts, args.subject)
+    again = {"cache_prompt": False}
+    later = [replace(p, salt=f"round {i}", more=again) for i in range(1, args.rounds) for p in prompts]
+    return prompts + later
 
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:
@@ -187,20 +158,6 @@ def _python_shares(servers: Sequence[Process]) -> list[str]:
     shares = {server.name: server.health().get("engine", {}).get("step_python_us") for server in servers}
     what = "µs of Python in a one-session step (median)."
     return [f"{name}: {share:.0f} {what}" for name, share in shares.items() if share is not None]
-
-
-def _paces(servers: Sequence[Process]) -> list[str]:
-    """What benchmarks.limits takes, of servers that report it."""
-    told: list[str] = []
-    for server in servers:
-        health = server.health()
-        gate, drafters = health.get("gate", {}), health.get("drafters", [])
-        step_ms = gate.get("steady_ms") or gate.get("step_ms")
-        if step_ms and drafters:
-            steps = ",".join(f"{rows}:{ms:.2f}" for rows, ms in step_ms.items())
-            guesses = ", ".join(f"{drafter['guess_ms']:.2f}" for drafter in drafters)
-            told.append(f"{server.name}: --steps {steps} (ms by rows) --guess-ms {guesses}.")
-    return told
 
 
 def measure(args: argparse.Namespace) -> program.Result:
@@ -213,8 +170,11 @@ def measure(args: argparse.Namespace) -> program.Result:
     program.check_files(args.model, args.draft_model, *filter(None, [args.eagle3]))
     if args.llama_server:
         args.llama_server = program.binary(args.llama_server)
-    what = f"{model_line(args.model)}; {args.threads} threads; temperature 0, at most {args.max_tokens} "
-    what += f"tokens, {args.prompts} prompts x {args.rounds}. Ratios are medians, to the first row."
+    what = f"{model_line(args.model)}; {args.threads or n_cores()} threads; temperature 0, at most "
+    what += f"{args.max_tokens} tokens, {args.prompts} {args.subject} prompts x {args.rounds}. "
+    what += "Ratios of the first table are medians, to the first row."
+    if args.busy:
+        what += f" Beside {args.busy} busy processes."
     if args.sweep or args.clients:
         what += f" Draft: {model_line(args.draft_model)}."
     beside = "beside llama-server" if args.llama_server else "bad drafters" if args.faults else "drafts"
@@ -224,6 +184,7 @@ def measure(args: argparse.Namespace) -> program.Result:
 def _parser() -> argparse.ArgumentParser:
     shared = ("llama-server", "model", "draft-model", "device", "draft-device", "threads", "prompts")
     parser = program.make_parser("compare", "duo beside llama-server.", *shared, "rounds", "max-tokens")
+    parser.set_defaults(threads=0, prompts=60)
     add = parser.add_argument
     several = "more flags of a duo with drafts; one for each time that this is given"
     add("--duo-flags", type=str.split, action="append", help=several)
@@ -240,7 +201,10 @@ def _parser() -> argparse.ArgumentParser:
     kinds = "of drafts in llama-server, several joined by commas; once for each (default: by the files)"
     add("--spec-type", action="append", help=kinds)
     add("--eagle3", type=Path, help="GGUF file of an EAGLE-3 head, for llama-server")
-    add("--hard", action="store_true", help="also ten prompts whose drafts are poor")
+    add("--rival-model", type=Path, help="llama-server's file where duo converts its own (default: --model)")
+    add("--cache-type", help="type of the KV cache in all servers, such as f32")
+    add("--busy", type=int, default=0, help="processes that take a core each while prompts are asked")
+    add("--subject", choices=(GENERAL, PYTHON), default=GENERAL, help="of the prompts")
     add(
         "--faults",
         type=lambda text: text.split(","),

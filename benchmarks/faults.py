@@ -17,6 +17,7 @@ from benchmarks.link import Link
 from benchmarks.processes import POLL_S, Command, Options, Process, drafter, duo, options_of, start
 from benchmarks.prompts import Prompt
 from server.errors import StartupError
+from server.flags import n_cores
 from server.local.embedded import EmbeddedServer
 
 PRESENT_S = 30.0  # to be seen by the lead
@@ -143,7 +144,7 @@ def enter(
         return [], lambda: None
     known = stack.enter_context(texts.directory())
     if {"lying", "far"} & set(args.faults):
-        texts.save(texts.record_by(args.model, args.threads, prompts, args.max_tokens), known)
+        texts.save(texts.record_by(args.model, args.threads or n_cores(), prompts, args.max_tokens), known)
     redis = stack.enter_context(EmbeddedServer(listen="127.0.0.1"))
     leads = start(stack, [_lead(args, fault, redis.url) for fault in args.faults])
     url = {"far": _far_url(stack, redis)} if "far" in args.faults else {}

@@ -24,6 +24,7 @@ START_S = 120.0
 STOP_S = 15.0
 HEALTH_S = 5.0
 POLL_S = 0.05
+PACKAGED = Path(__file__).with_name("xllamacpp_server.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,15 @@ class Process:
             return _tree_cpu_seconds(self._process.pid)
         except OSError:
             return None
+
+    def memory_bytes(self) -> int | None:
+        """Return the resident memory of the main process; None where /proc does not tell."""
+        try:
+            status = Path(f"/proc/{self._process.pid}/status").read_text()
+        except OSError:
+            return None
+        lines = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return next((1024 * int(line.split()[1]) for line in lines), None)
 
     @property
     def pid(self) -> int:
@@ -211,10 +221,18 @@ def duo(command: str, *more: str, device: int | None = None, **options: object) 
 
 
 def llama_server(binary: Path, *more: str, device: int | None = None, **options: object) -> tuple[str, ...]:
-    """A command line of llama-server with its model on a CUDA device."""
+    """Return a command line of llama-server with its model on a CUDA device.
+
+    Args:
+        binary: The program, or a Python interpreter that has the package xllamacpp.
+        more: Further flags.
+        device: The CUDA device; None: the processor, or what the program chooses.
+        options: Flags by their names.
+    """
     if device is not None:
         more = ("-dev", f"CUDA{device}", "-ngl", "99", *more)
-    return (str(binary), *flags(**options), "--offline", "--host", "127.0.0.1", "--port", "{port}", *more)
+    program = (str(binary), str(PACKAGED)) if binary.name.startswith("python") else (str(binary),)
+    return (*program, *flags(**options), "--offline", "--host", "127.0.0.1", "--port", "{port}", *more)
 
 
 def drafter(name: str, *, device: int | None = None, **options: object) -> Command:

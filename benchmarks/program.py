@@ -20,7 +20,7 @@ Result: TypeAlias = tuple[str, Sequence[str]]
 """The title of a section, and its parts in markdown."""
 
 _SHARED: dict[str, dict[str, Any]] = {
-    "llama-server": {"type": Path, "help": "the llama-server binary"},
+    "llama-server": {"type": Path, "help": "its binary, or a Python with xllamacpp"},
     "model": {"type": Path, "default": BUNDLED_MODEL, "help": "GGUF file (default: bundled)"},
     "inflated": {"type": Path, "help": "GGUF file (default: bundled, inflated to 400M)"},
     "draft-model": {"type": Path, "default": BUNDLED_DRAFT, "help": "GGUF file of the draft model"},
@@ -109,4 +109,4 @@ def binary(path: Path) -> Path:
     check_files(path)
     if not os.access(path, os.X_OK):
         raise StartupError(f"{path} cannot be executed: --llama-server takes the binary")
-    return path.resolve()
+    return path.absolute()  # a Python in a virtual environment is a link

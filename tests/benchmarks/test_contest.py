@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client import Reply, ask
-from benchmarks.compare import accepted_apart, against_none
 from benchmarks.contest import SHORTEST, Heat, heat_line, run, standings, standings_table
 from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
@@ -76,6 +75,15 @@ def test_cpu_time_counts_children():
         until(lambda: (parent.cpu_seconds() or 0) >= 0.5, "its child's time was not counted")
         child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
         os.kill(child, signal.SIGKILL)
+
+
+def test_memory_of_main_process(stubs: list[Process]):
+    if sys.platform != "linux":
+        pytest.skip("memory is read from /proc")
+    hungry = Command("hungry", (sys.executable, "-c", "x = b'1' * (300 << 20)\nwhile True: pass"))
+    assert 5 << 20 < (stubs[0].memory_bytes() or 0) < 150 << 20
+    with Process(hungry) as process:
+        until(lambda: (process.memory_bytes() or 0) > 300 << 20, "its memory was not counted")
 
 
 def test_a_stopped_server_is_gone():
@@ -151,26 +159,3 @@ def test_the_printed_command_has_no_paths_of_this_machine():
 def test_the_machine_in_a_line():
     assert "cores" in machine()
     assert "\n" not in machine()
-
-
-def test_hard_replies_and_the_slowest_ones_are_told_beside_no_drafts():
-    def heat(id: str, plain: float, drafting: float, *, is_hard: bool = False) -> Heat:
-        more = {"temperature": 1} if is_hard else {}
-        rates = (plain, drafting)
-        replies = [Reply("text", 100, 1.0, server_rate=rate, client_rate=rate) for rate in rates]
-        return Heat(Prompt(id, [], more=more), replies)
-
-    heats = [heat("a", 100, 300), heat("b", 100, 90, is_hard=True), heat("b", 100, 110, is_hard=True)]
-    told = against_none("duo, drafts", ["duo", "duo, drafts"], heats)
-    assert "hard replies together 0.99" in told
-    assert told.endswith("b 1.00, a 3.00.")
-
-
-def test_accepted_drafts_of_hard_prompts_are_told_apart():
-    def heat(n_accepted: int, *, is_hard: bool = False) -> Heat:
-        drafted = Reply("text", 100, 1.0, n_drafted=40, n_accepted=n_accepted)
-        more = {"temperature": 1} if is_hard else {}
-        return Heat(Prompt("a", [], more=more), [Reply("text", 100, 1.0), drafted])
-
-    told = accepted_apart(["duo", "duo, drafts"], [heat(30), heat(2, is_hard=True), heat(4, is_hard=True)])
-    assert told.endswith("and of those. duo, drafts: 30 of 40 (75 %) and 6 of 80 (8 %).")

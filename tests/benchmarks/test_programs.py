@@ -19,6 +19,13 @@ from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from tests.benchmarks.conftest import STUB
 
 
+def standings(text: str) -> dict[str, list[str]]:
+    """Return the cells of the first table by the server's name."""
+    table = text[text.index("| server | t/s") :].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return {row[0]: row for row in rows}
+
+
 @pytest.mark.usefixtures("reciting_duo")
 def test_compare_prints_and_appends_its_table(
     llama_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -33,7 +40,9 @@ def test_compare_prints_and_appends_its_table(
     rivals = ("llama-server, draft 4, p_min 0", "llama-server, ngram-mod")
     for server in ("llama-server", "duo", *rivals, "duo, drafts"):
         assert f"| {server} | 100.0 | 1.00 |" in text
-    assert text.count("2 of 2") == 5
+    assert [row[-2] for row in standings(text).values()] == ["2 of 2"] * 5
+    assert "| duo, drafts : duo |" in text
+    assert "| tokens per second | code | extract |" in text
     assert "duo: 42 µs of Python in a one-session step" in text
     assert str(tmp_path) not in text
 
@@ -45,10 +54,10 @@ def test_compare_runs_the_real_duo(llama_server: Path, capsys: pytest.CaptureFix
     flags += ["--duo-flags=--no-gate"]  # drafts do not pay with so small a model
     assert compare.main([*flags, "--threads", "1"]) == 0
     out = capsys.readouterr().out
-    rows = {line.split(" | ")[0]: line.split(" | ") for line in out.splitlines() if line.startswith("| ")}
-    assert float(rows["| duo"][1]) > 0
-    assert rows["| duo"][7] == "-"
-    assert " of " in rows["| duo, drafts"][7]
+    rows = standings(out)
+    assert float(rows["duo"][1]) > 0
+    assert rows["duo"][7] == "-"
+    assert " of " in rows["duo, drafts"][7]
     assert "µs of Python" in out
 
 
@@ -121,8 +130,7 @@ def test_compare_measures_bad_drafters_without_llama_server(
     assert compare.main(flags) == 0
     out = capsys.readouterr().out
     assert "joined" in out
-    rows = [line.split(" | ")[0] for line in out.splitlines() if line.startswith("| duo")]
-    assert rows == ["| duo", "| duo, dead drafter", "| duo, lying drafter"]
+    assert list(standings(out)) == ["duo", "duo, dead drafter", "duo, lying drafter"]
 
 
 def test_compare_says_that_it_has_nothing_to_compare(capsys: pytest.CaptureFixture[str]):
@@ -184,5 +192,4 @@ def test_demo_tells_in_one_line_that_there_is_no_room(
 @pytest.mark.usefixtures("reciting_duo")
 def test_compare_measures_duo_alone_with_a_sweep(capsys: pytest.CaptureFixture[str]):
     assert compare.main(["--sweep", "1", "--prompts", "2", "--max-tokens", "20"]) == 0
-    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("| duo")]
-    assert rows == ["| duo", "| duo, drafts"]
+    assert list(standings(capsys.readouterr().out)) == ["duo", "duo, drafts"]
