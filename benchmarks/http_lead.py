@@ -38,6 +38,7 @@ from server.lead.listening import Door, DrainingServer, configured
 from server.lead.startup import GIL_SWITCH_S
 from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams
+from server.text.guard import controls_of
 from server.text.template import ChatTemplate
 from tests.fake_backend import FakeBackend, FakeModel
 
@@ -196,7 +197,7 @@ async def _serve(n_streams: int, step_s: float, gpu: bool) -> None:
     served = Served(
         thread,
         backend.vocab,
-        ChatTemplate(None),
+        ChatTemplate(None, controls=controls_of(backend.vocab)),
         ModelCard("toy", 1, N_CTX, 1000, "a toy"),
         SamplingParams(0.0),
         lambda: Health("ok", n_streams, thread.engine.n_active, 0, 0.0),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ class FakeVocabulary:
     eog = frozenset({IM_END, END_OF_TEXT})
     add_bos = False
     fim: FillInMiddle | None = None
+    added: Mapping[str, int] = MappingProxyType({piece.decode(): token for piece, token in _IDS.items()})
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         tokens: list[int] = []

@@ -21,6 +21,7 @@ from server.engine.thread import Bounds, EngineThread
 from server.grammar.compiler import Compiler
 from server.lead.listening import Door, DrainingServer, configured
 from server.sampling.params import SamplingParams
+from server.text.guard import controls_of
 from server.text.template import ChatTemplate
 from tests.checks import check_engine
 from tests.contract.witness import witnessed
@@ -88,7 +89,7 @@ def serving(
         served = Served(
             thread,
             backend.vocab,
-            ChatTemplate(template),
+            ChatTemplate(template, controls=controls_of(backend.vocab)),
             ModelCard("toy", 1, backend.n_ctx, 1000, "a toy"),
             SamplingParams(0.0),
             partial(_health, thread, n_slots),

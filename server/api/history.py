@@ -20,6 +20,7 @@ from server.engine.request import GenerationRequest
 from server.errors import DuoError
 from server.formats.extent import extent
 from server.llama.backend import Vocabulary
+from server.text.guard import begun, encoded, printable, unguarded
 from server.text.message import Message
 from server.text.rewritten import Rewritten
 from server.text.template import continued
@@ -51,7 +52,7 @@ class History:
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self._transcript = Transcript(served.vocabulary)
+        self._transcript = Transcript(served.vocabulary, own=served.template.own_marks)
         self._rewritten = Rewritten()
         self._tasks = set[asyncio.Task[Any]]()
         self._remembering = set[asyncio.Task[Any]]()
@@ -60,12 +61,15 @@ class History:
     def rendered(self, text: str, salt: str) -> list[int]:
         """The tokens of a prompt that the template has written, with earlier replies as they were generated.
         Raises as tokens_of does."""
-        return self.tokens_of(self._rewritten.as_generated(text, salt), salt, "messages")
+        return self._tokens_of(self._rewritten.as_generated(text, salt), salt, "messages")
 
     def tokens_of(self, text: str, salt: str, param: str) -> list[int]:
-        """The tokens of a text, with those of earlier replies as they were generated. Raises
-        ContextOverflowError about this param, if possible before tokenising."""
-        self._served.room.check_bytes(len(text.encode()), param)
+        """The tokens of a text, in which control tokens may be written out, with those of earlier replies as
+        they were generated. Raises ContextOverflowError about this param, if possible before tokenising."""
+        return self._tokens_of(printable(text), salt, param)
+
+    def _tokens_of(self, text: str, salt: str, param: str) -> list[int]:
+        self._served.room.check_bytes(len(encoded(text)), param)
         tokens = after_bos(self._served.vocabulary, self._transcript.tokens_for(text, salt))
         self._served.room.check_tokens(len(tokens), param)
         return tokens
@@ -159,12 +163,12 @@ class History:
         generated = self._transcript.spelled(tokens)
         if not settled.startswith(asked.text):
             return False
-        n_written = extent(settled[len(asked.text) :], asked.form, message)
-        n_generated = extent(generated, asked.form, message)
+        shown = settled[len(asked.text) :]
+        n_written, n_generated = (extent(unguarded(one), asked.form, message) for one in (shown, generated))
         if n_written is None or n_generated is None:
             return False
-        written = settled[: len(asked.text) + n_written]
-        self._rewritten.learn(written, prompt + generated[:n_generated], salt)
+        written = asked.text + begun(shown, n_written)
+        self._rewritten.learn(written, prompt + begun(generated, n_generated), salt)
         return True
 
 

@@ -19,6 +19,7 @@ from server.api.served import Served
 from server.errors import FieldError
 from server.llama.backend import Vocabulary
 from server.text.detokenize import spelled
+from server.text.guard import unguarded
 
 
 class TokenizeRequest(Body):
@@ -48,7 +49,7 @@ async def detokenize(request: Request, served: Served) -> Response:
 async def apply_template(request: Request, served: Served) -> Response:
     """The prompt of a chat completion with this body."""
     _, _, text = await aside(request, rendered, served, await parse(request, served))
-    return Json({"prompt": text})
+    return Json({"prompt": unguarded(text)})
 
 
 def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:

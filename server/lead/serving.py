@@ -35,6 +35,7 @@ from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import names
 from server.text.detokenize import spelled
+from server.text.guard import controls_of
 from server.text.room import Room
 from server.text.template import CHATML, ChatTemplate
 
@@ -95,6 +96,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
         room=Room(backend.n_ctx, vocabulary.longest),
         bos=spelled(vocabulary, [vocabulary.bos]),
         eos=spelled(vocabulary, [vocabulary.eos]),
+        controls=controls_of(vocabulary),
     )
     template.check()
     return template

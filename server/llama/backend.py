@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -88,6 +88,12 @@ class Vocabulary(Protocol):
 
     eog: frozenset[int]
     add_bos: bool
+
+    @property
+    def added(self) -> Mapping[str, int]:
+        """Ids by text of the tokens that tokenize() finds before it splits the rest of a text: control
+        tokens, which have no piece unless it is special, and words that were added to the vocabulary."""
+        ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         """Ids of text, without BOS. `special`: parse control tokens written out in the text."""

@@ -34,6 +34,9 @@ from server.llama.parts import model_name
 from server.llama.tails import with_tail
 from server.llama.tensors import ASSISTANTS, EAGLE3
 
+_ADDED = C.LLAMA_TOKEN_ATTR_USER_DEFINED
+_CONTROL = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+
 ChooseAttention = Callable[[LoadedModel, LlamaOptions], Literal["on", "off"]]
 
 
@@ -56,7 +59,13 @@ class LlamaVocabulary:
         self.piece = functools.cache(self._piece)
         texts = [C.llama_vocab_get_text(self._vocab, token) for token in range(self.size)]
         self.longest = self._longest(texts)
-        self._cuts = {special: self._cuts_at(texts, special) for special in (False, True)}
+        attributes = [C.llama_vocab_get_attr(self._vocab, token) for token in range(self.size)]
+        self.added = {
+            texts[token].decode(errors="replace"): token
+            for token, attribute in enumerate(attributes)
+            if attribute & (_ADDED | _CONTROL)
+        }
+        self._cuts = {special: self._cuts_at(attributes, special) for special in (False, True)}
 
     def _longest(self, texts: list[bytes]) -> int:
         """texts: of all tokens, as the model file has them: none is shorter than the token's piece."""
@@ -67,19 +76,12 @@ class LlamaVocabulary:
             longest = max(longest, len(self.piece(token, special=True)))
         return longest
 
-    def _cuts_at(self, texts: list[bytes], special: bool) -> Cuts:
+    def _cuts_at(self, attributes: list[int], special: bool) -> Cuts:
         """special: control tokens count."""
-        found = C.LLAMA_TOKEN_ATTR_USER_DEFINED
-        if special:
-            found |= C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
-        attributes = [C.llama_vocab_get_attr(self._vocab, token) for token in range(self.size)]
-        marks = [
-            (texts[token].decode(errors="replace"), attribute)
-            for token, attribute in enumerate(attributes)
-            if attribute & found
-        ]
-        safe = [text for text, attribute in marks if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP]
-        return Cuts([text for text, _ in marks], safe)
+        found = _ADDED | (_CONTROL if special else 0)
+        marks = {text: attributes[token] for text, token in self.added.items() if attributes[token] & found}
+        keeps_space = (text for text, attribute in marks.items() if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP)
+        return Cuts(list(marks), list(keeps_space))
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         tokens: list[int] = []

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 from server.formats.description import Calls
 from server.formats.families import JSON_IN_TAGS
 from server.formats.spelling import written
+from server.text.guard import NO_CONTROLS, ClientTexts
 from server.text.manners import THOUGHT_FIELDS, Manners, Message, Tool
 
 Tell: TypeAlias = Callable[[str], None]
@@ -43,10 +44,22 @@ _EXAMPLE = {"function": {"name": "<function-name>", "arguments": '{"<argument>":
 
 
 def adapted(
-    messages: Sequence[Message], tools: Sequence[Tool], manners: Manners, tell: Tell = lambda _: None
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    manners: Manners,
+    tell: Tell = lambda _: None,
+    texts: ClientTexts = NO_CONTROLS,
 ) -> list[Message]:
-    """tell hears of every adaptation that the template makes necessary."""
-    told = [_formed(message, manners, tell) for message in messages]
+    """Return the messages in the form that the template takes, their texts guarded.
+
+    Args:
+        messages: As the client has sent them.
+        tools: Guarded already.
+        manners: What the template takes.
+        tell: Hears of every adaptation that the template makes necessary.
+        texts: Guards what the client has written.
+    """
+    told = [_formed(message, manners, tell, texts) for message in messages]
     if manners.calls and (manners.bare or manners.null):
         told = list(_apart(told, manners, tell))
     if not manners.calls or not manners.results:
@@ -69,20 +82,23 @@ def text_of(content: Any) -> str:
     return str(content or "")
 
 
-def _formed(message: Message, manners: Manners, tell: Tell) -> Message:
+def _formed(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) -> Message:
     """One message by itself."""
-    new = {**message, "content": message.get("content") or ""}
-    if message["role"] == "developer" and not manners.developer:
+    role = message["role"]
+    guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
+    new = {**message, **texts.of(guarded, role)}
+    new["content"] = new.get("content") or ""
+    if role == "developer" and not manners.developer:
         new["role"] = "system"
-    if isinstance(message.get("content"), list) and new["role"] not in manners.parts:
+    if isinstance(new["content"], list) and new["role"] not in manners.parts:
         tell("no lists as content: their parts are joined by line breaks")
-        new["content"] = text_of(message["content"])
+        new["content"] = text_of(new["content"])
     if message.get("reasoning_content"):
         new = _thoughtful(new, manners)
     if message.get("tool_calls"):
-        new["tool_calls"] = [_call(call, manners) for call in message["tool_calls"]]
-    if manners.short_ids and message.get("tool_call_id"):
-        new["tool_call_id"] = _short(message["tool_call_id"])
+        new["tool_calls"] = [_call(call, manners, texts) for call in message["tool_calls"]]
+    if manners.short_ids and new.get("tool_call_id"):
+        new["tool_call_id"] = _short(new["tool_call_id"])
     return new
 
 
@@ -103,19 +119,21 @@ def _parts(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if content else []
 
 
-def _call(call: Mapping[str, Any], manners: Manners) -> dict[str, Any]:
-    function = dict(call["function"])
-    function["arguments"] = _arguments(function["arguments"], manners)
-    new = {**call, "function": function}
-    if manners.short_ids and call.get("id"):
-        new["id"] = _short(call["id"])
+def _call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -> dict[str, Any]:
+    """A call with its arguments as the template takes them."""
+    given = call["function"]["arguments"]
+    guarded: dict[str, Any] = texts.of({**call, "function": {**call["function"], "arguments": ""}})
+    function = {**guarded["function"], "arguments": _arguments(given, manners, texts)}
+    new: dict[str, Any] = {**guarded, "function": function}
+    if manners.short_ids and new.get("id"):
+        new["id"] = _short(new["id"])
     return new
 
 
-def _arguments(given: str, manners: Manners) -> Any:
+def _arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
     """As the template takes them. An empty text and null are no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
-    return _object(text) if manners.objects else text
+    return texts.of(_object(text) if manners.objects else text)
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import accumulate, compress, pairwise
 
@@ -38,6 +38,16 @@ class OffsetMapper:
     def controls(self, tokens: Sequence[int]) -> array[int]:
         """Indices of control tokens."""
         return array("q", compress(range(len(tokens)), map(self._is_control, tokens)))
+
+    def runs(self, tokens: Sequence[int]) -> Iterator[bytes]:
+        """The pieces of ordinary tokens joined, then those of control tokens, and so on in turns."""
+        kind, run = False, list[int]()
+        for token in tokens:
+            if self._is_control(token) != kind:
+                yield self.spelled(run)
+                kind, run = not kind, []
+            run.append(token)
+        yield self.spelled(run)
 
     def n_added(self, before: Sequence[int], tokens: Sequence[int]) -> int:
         """Bytes in front of these tokens' pieces that the tokenizer adds to a text after those before."""

@@ -1,4 +1,4 @@
-"""Bounds of a prompt, checked before the work that they bound."""
+"""Bounds of a prompt and of the work on it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from dataclasses import dataclass
 
 from server.errors import ContextOverflowError
 
+RENDER_S = 10.0
+"""Seconds of one rendering, a hundred times what 1000 messages take on a busy machine: a template that takes
+longer most likely never ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A prompt has fewer than n_ctx tokens; no token has more than `longest` bytes. param: the field that the
-    error names. Checks raise ContextOverflowError."""
+    """What a prompt may take.
 
-    n_ctx: int
-    longest: int
+    The methods check that before the work is done, and raise ContextOverflowError that names a field.
+    """
+
+    n_ctx: int  # a prompt has fewer tokens
+    longest: int  # bytes of the longest token
+    render_s: float = RENDER_S  # seconds of a rendering
 
     def check_tokens(self, n_tokens: int, param: str = "messages", *, estimated: bool = False) -> None:
         """estimated: n_tokens is a lower bound."""

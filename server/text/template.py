@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -15,6 +15,7 @@ from server.formats.families import JSON_IN_TAGS, UNKNOWN
 from server.formats.learning import PROBE_TOOLS, learned
 from server.text.adapting import adapted, text_of
 from server.text.form import Style, style_of
+from server.text.guard import ClientTexts, unguarded
 from server.text.manners import Manners, Message, Tool, described, manners_of
 from server.text.room import ANY, Room
 from server.text.sandbox import Sandboxed
@@ -30,10 +31,6 @@ CHATML = (
 _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
 
 _FOLLOWING = "\ue002"  # the content of a message that follows, or what is still added to one
-
-RENDER_S = 10.0
-"""Seconds of one rendering, a hundred times what 1000 messages take on a busy machine: a template that takes
-longer most likely never ends."""
 
 _LONGEST = 1 << 26
 """Characters of the longest text that a template may make where the context has room for more: no model reads
@@ -83,20 +80,31 @@ class ChatTemplate:
         bos: str = "",
         eos: str = "",
         room: Room = ANY,
-        seconds: float = RENDER_S,
+        controls: Iterable[str] = (),
     ) -> None:
-        """source: None falls back to ChatML. with_tools: the template of conversations with tools, where the
-        model has one of its own for them. seconds: that a rendering may take. Raises StartupError when a
-        source is not Jinja."""
+        """Compile a template.
+
+        Args:
+            source: None falls back to ChatML.
+            with_tools: The template of conversations with tools, where the model has one of its own for them.
+            bos: Text of the token that begins a prompt.
+            eos: Text of the token that ends a turn.
+            room: How long a prompt may be, and how long a rendering may take.
+            controls: Texts of control tokens, which are guarded in what clients write.
+
+        Raises:
+            StartupError: A source is not Jinja.
+        """
         self._room = room
-        self._limit = TimeLimit(seconds)
+        self._controls = frozenset(controls)
+        self._limit = TimeLimit(room.render_s)
         self.source = source = source or with_tools or CHATML
         self._of_calls = with_tools or source
         most = min(room.n_ctx * room.longest, _LONGEST)
         self._sandboxed = Sandboxed(source, bos=bos, eos=eos, most=most)
         self._told = set[str]()
         self._with_tools = (
-            ChatTemplate(with_tools, bos=bos, eos=eos, room=room, seconds=seconds)
+            ChatTemplate(with_tools, bos=bos, eos=eos, room=room, controls=self._controls)
             if with_tools and with_tools != source
             else None
         )
@@ -122,6 +130,22 @@ class ChatTemplate:
         told = Manners(short_ids=self.style.short_ids, syntax=syntax)
         return self._limit.run(lambda: manners_of(self._tried, self.source, told))
 
+    @property
+    def own_marks(self) -> frozenset[str]:
+        """Control tokens that a reply's own text may have when a client sends it back: the marks of thoughts,
+        unless they are those of whole messages, too. Raises TimeLimitError."""
+        family = self.style.family
+        if family.thoughts is None or family.channels:
+            return frozenset()
+        marks = {family.thoughts.open.strip(), family.thoughts.close.strip()}
+        return self._controls & {
+            mark for mark in marks if self.source.count(mark) and mark not in family.drops
+        }
+
+    @cached_property
+    def _texts(self) -> ClientTexts:
+        return ClientTexts(self._controls, self.own_marks)
+
     def check(self) -> None:
         """Raises StartupError for a template that does not end, or that never stops growing."""
         try:
@@ -139,9 +163,14 @@ class ChatTemplate:
             self._with_tools.stop()
 
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """The prompt for the next reply. If the last message is the assistant's and calls no tools, the reply
-        continues it, or its thoughts if it has no content yet. Raises InvalidRequestError when the template
-        refuses the messages."""
+        """Return the prompt for the next reply, guarded.
+
+        If the last message is the assistant's and calls no tools, the reply continues it, or its thoughts if
+        it has no content yet.
+
+        Raises:
+            InvalidRequestError: The template refuses the messages.
+        """
         begun = begun_by(messages, setting)
         if begun is None:
             return self._render(messages, setting, add_generation_prompt=setting.opens)
@@ -154,7 +183,7 @@ class ChatTemplate:
         prompt, thoughts = self._render(before, setting), self.style.family.thoughts
         if begun.thought and thoughts and not prompt.rstrip().endswith(thoughts.open):
             prompt += thoughts.open
-        return prompt + begun.text
+        return prompt + self._texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """What the prompt begins with, whatever is still added to the last message. Raises
@@ -196,18 +225,21 @@ class ChatTemplate:
             return self._with_tools._render(messages, setting, add_generation_prompt=add_generation_prompt)
         manners = self.manners
         try:
-            told = adapted(messages, setting.tools, manners, self._tell)
-            tools = described(setting.tools) if manners.described else list(setting.tools)
+            given = self._texts.of(list(setting.tools))
+            told = adapted(messages, given, manners, self._tell, self._texts)
+            tools = described(given) if manners.described else given
+            variables = self._texts.of(setting.variables)
             text = self._limit.run(
                 lambda: self._raw(
                     told,
                     tools or manners.no_tools,
-                    setting.variables,
+                    variables,
                     self._room,
                     add_generation_prompt=add_generation_prompt,
                 )
             )
-            self._room.check_bytes(len(text.encode()))  # raises for a text that cannot be tokenised, too
+            text = self._texts.written(text)
+            self._room.check_bytes(len(unguarded(text).encode()))  # raises for a text that is none
             return text
         except DuoError:
             raise

@@ -9,6 +9,9 @@ comes after a control token independently of what came before, so the fresh toke
 the last common control token on. If kept tokens after that one are a model's, as where texts part in the
 middle of a reply, they are taken up to the last boundary that the fresh tokens have too: nothing is merged
 over it. If they are the tokenizer's, the fresh ones replace them, since it may have looked ahead.
+
+All texts are guarded (`guard.py`), so that what a client's text or a reply spells like a control token is not
+taken for one.
 """
 
 from __future__ import annotations
@@ -16,13 +19,21 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from threading import Lock
 
 from server.cache.radix import common_prefix
 from server.llama.backend import Vocabulary
+from server.text.guard import GUARD_BYTES, Spellings, controls_of, encoded
+from server.text.guarded_tokens import (
+    GuardedTokenizer,
+    behind_guards,
+    guards_in,
+    spelled_alike,
+    with_guards,
+)
 from server.text.offsets import OffsetMapper
 
 MOST_TOKENS = 1_000_000
@@ -54,8 +65,12 @@ class Transcript:
         *,
         most_tokens: int = MOST_TOKENS,
         most_conversations: int = MOST_CONVERSATIONS,
+        own: Iterable[str] = (),
     ) -> None:
+        """own: texts of control tokens that are not guarded in replies."""
         self._vocabulary = vocabulary
+        self._tokenizer = GuardedTokenizer(vocabulary)
+        self._in_replies = Spellings(controls_of(vocabulary).keys() - {*own})
         self._offsets = OffsetMapper(vocabulary)
         self._most_tokens = most_tokens
         self._most_conversations = most_conversations
@@ -70,7 +85,7 @@ class Transcript:
     def tokens_for(self, text: str, salt: str) -> list[int]:
         """The prompt's tokens, without a BOS that is not written out. They stand for exactly this text. As
         far as it agrees with a conversation kept, they are that one's, else the tokenizer's."""
-        data = text.encode()
+        data = encoded(text)
         found = self._nearest(data, salt)
         return self._spliced(data, *found) if found else self._tokenize(data)
 
@@ -78,7 +93,7 @@ class Transcript:
         """Keep a conversation: the rendered prompt and its tokens (a BOS in front that the text does not
         have is left out), and the tokens generated after them, the one that ended the turn included."""
         for n_added in {0, self._offsets.n_added(prompt, reply)}:  # a template may or may not write that
-            conversation = self._conversation(text.encode(), prompt, reply, salt, n_added)
+            conversation = self._conversation(encoded(text), prompt, reply, salt, n_added)
             if 0 < len(conversation.tokens) <= self._most_tokens:
                 with self._lock:
                     self._insert(conversation)
@@ -89,7 +104,9 @@ class Transcript:
 
     def spelled(self, tokens: Sequence[int]) -> str:
         """What the tokens of a reply stand for, control tokens included."""
-        return self._offsets.spelled(tokens).decode(errors="ignore")
+        runs = enumerate(self._offsets.runs(tokens))
+        texts = ((i % 2, run.decode(errors="ignore")) for i, run in runs)
+        return "".join(text if control else self._in_replies.guarded(text) for control, text in texts)
 
     def _nearest(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
         """The conversation with the longest common prefix, and its length. It is a neighbour in order."""
@@ -112,7 +129,7 @@ class Transcript:
         tokens, text = kept.tokens[first:end].tolist(), kept.text[start : kept.ends[end - 1]]
         begun = fresh[: n_whole - first]
         if tokens[: len(begun)] != begun and not self._is_tokenized(text, tokens):
-            ends = self._offsets.ends(data, fresh, start)
+            ends = self._ends(data, fresh, start)
             n_kept, n_skipped = _joint(kept.ends, first, n_whole, ends)
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
@@ -134,7 +151,15 @@ class Transcript:
             return False
 
     def _tokenize(self, data: bytes) -> list[int]:
-        return self._vocabulary.tokenize(data.decode(), special=True)
+        return self._tokenizer.tokens(data.decode(errors="surrogatepass"))
+
+    def _ends(self, data: bytes, tokens: Sequence[int], start: int) -> array[int]:
+        """The end of each token in a guarded text, the first beginning at `start`."""
+        if GUARD_BYTES not in data:
+            return self._offsets.ends(data, tokens, start)
+        guards = guards_in(data[start:])
+        found = behind_guards(self._offsets.ends(data[start:].replace(GUARD_BYTES, b""), tokens), guards)
+        return array("q", (start + end for end in found))
 
     def _conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
@@ -144,15 +169,20 @@ class Transcript:
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):
             prompt = prompt[1:]
+        guards, data = guards_in(data), data.replace(GUARD_BYTES, b"")
         ends = self._offsets.ends(data, prompt)
         tokens = array("i", prompt[: len(ends)])
         n_found = ends[-1] if ends else 0
         if len(ends) == len(prompt) and not data[n_found:].strip():
-            ends += self._offsets.literal_ends(reply, len(data) - n_added)
+            start = len(data) - n_added
+            guards += [start + at for at in spelled_alike(self._offsets.runs(reply), self._in_replies)]
+            ends += self._offsets.literal_ends(reply, start)
             data += self._offsets.spelled(reply)[n_added:]
             tokens.extend(reply)
         else:
             data = data[:n_found]
+            guards = [at for at in guards if at <= n_found]
+        ends, data = behind_guards(ends, guards), with_guards(data, guards)
         return _Conversation(salt, data, tokens, ends, self._offsets.controls(tokens))
 
     def _insert(self, new: _Conversation) -> None:

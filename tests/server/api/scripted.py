@@ -15,6 +15,7 @@ from server.engine.events import Event, Failed, Finished, Stats
 from server.engine.generate import Generator
 from server.engine.request import GenerationRequest
 from server.sampling.params import SamplingParams
+from server.text.guard import controls_of
 from server.text.template import ChatTemplate
 from tests.contract.witness import witnessed
 from tests.fake_backend import FakeVocabulary
@@ -87,7 +88,7 @@ def served(
     return Served(
         generator=script,
         vocabulary=vocabulary or FakeVocabulary(),
-        template=ChatTemplate(None),
+        template=ChatTemplate(None, controls=controls_of(vocabulary or FakeVocabulary())),
         model=ModelCard("toy", 1, N_CTX, 1000, "a toy"),
         defaults=SamplingParams(),
         health=lambda: health or Health("ok", 1, 0, 0, 0.0),

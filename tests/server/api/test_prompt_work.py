@@ -18,6 +18,7 @@ from server.api.served import ModelCard
 from server.engine.events import Finished, Started, Stats
 from server.errors import BusyError
 from server.grammar.compiler import Compiler
+from server.text.room import ANY
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.fake_backend import FakeVocabulary
@@ -186,7 +187,7 @@ async def test_prompts_of_clients_that_leave_keep_nobody_waiting(gate: Gate, pat
 
 async def test_a_template_that_loops_is_a_504_and_keeps_nobody_for_long():
     loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
-    one = replace(served(Script()), template=ChatTemplate(loops, seconds=0.05))
+    one = replace(served(Script()), template=ChatTemplate(loops, room=replace(ANY, render_s=0.05)))
     calls = [Call(one, body=BODIES["/v1/chat/completions"]("hi")) for _ in range(2 * N_THREADS)]
     await asyncio.wait_for(asyncio.gather(*(call.run() for call in calls)), WAIT_S)
     for call in calls:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
 from server.errors import ContextOverflowError, InvalidRequestError, StartupError, TimeLimitError
-from server.text.room import Room
+from server.text.room import ANY, Room
 from server.text.template import ChatTemplate, Message
 from tests.templates import REASONING
 
@@ -137,7 +138,7 @@ LOOPS = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9
 )
 def test_a_template_that_does_not_end_is_ended(source: str):
     with pytest.raises(TimeLimitError, match=r"0\.05 s"):
-        ChatTemplate(source, seconds=0.05).render(HELLO)
+        ChatTemplate(source, room=replace(ANY, render_s=0.05)).render(HELLO)
 
 
 DOUBLING = {
@@ -231,9 +232,9 @@ def test_what_a_template_joins_is_text():
 def test_a_template_that_does_not_end_is_an_error_at_the_start():
     source = LOOPS + "{% endfor %}{% endfor %}{% endfor %}"
     with pytest.raises(StartupError, match=r"does not end.*--chat-template-file"):
-        ChatTemplate(source, seconds=0.05).check()
+        ChatTemplate(source, room=replace(ANY, render_s=0.05)).check()
     with pytest.raises(StartupError, match="does not end"):
-        ChatTemplate("{{ messages }}", with_tools=source, seconds=0.05).check()
+        ChatTemplate("{{ messages }}", with_tools=source, room=replace(ANY, render_s=0.05)).check()
     ChatTemplate("{{ raise_exception('not alone') }}").check()
 
 

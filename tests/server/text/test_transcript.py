@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from server.llama.backend import Vocabulary
 from server.settings import BUNDLED_MODEL
+from server.text.guard import begun, unguarded
+from server.text.guarded_tokens import GuardedTokenizer
 from server.text.template import ChatTemplate, Message
 from server.text.transcript import Transcript
 from tests.checks import check_transcript
@@ -20,7 +22,7 @@ from tests.templates import LLAMA3, THINKING, TRIMMING
 
 TOY = ToyBpe()
 END = TOY.control("<|im_end|>")
-CHATML = ChatTemplate(None)
+CHATML = ChatTemplate(None, controls=TOY.added)
 SYLLABLES = [
     "hello",
     " world",
@@ -93,10 +95,10 @@ def converse(conversation: Conversation, said: list[tuple[str, str]], seed: int)
     for asked, answered in said:
         held = conversation.held
         prompt = conversation.ask(asked)
-        n_known = len(spelled(conversation.vocabulary, held))
-        rest = conversation.text.encode()[n_known:].decode()
-        assert prompt == held + conversation.vocabulary.tokenize(rest, special=True)
-        assert spelled(conversation.vocabulary, prompt) == conversation.text.encode()
+        n_known = len(spelled(conversation.vocabulary, held).decode())
+        rest = conversation.text[len(begun(conversation.text, n_known)) :]
+        assert prompt == held + GuardedTokenizer(conversation.vocabulary).tokens(rest)
+        assert spelled(conversation.vocabulary, prompt) == unguarded(conversation.text).encode()
         conversation.reply(segmenter.cut(answered, randomness))
     check_transcript(conversation.transcript)
     assert len(conversation.transcript) == 1
@@ -111,7 +113,7 @@ def test_ten_turns_of_chatml_reuse_everything(said: list[tuple[str, str]], seed:
 @given(turns, seeds)
 @settings(max_examples=40)
 def test_ten_turns_of_llama_3_reuse_everything(said: list[tuple[str, str]], seed: int):
-    template = ChatTemplate(LLAMA3, bos="<|begin_of_text|>")
+    template = ChatTemplate(LLAMA3, bos="<|begin_of_text|>", controls=TOY.added)
     said = [(asked, answered.strip()) for asked, answered in said]
     converse(Conversation(TOY, template, TOY.control("<|eot_id|>")), said, seed)
 

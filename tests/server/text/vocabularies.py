@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import gguf
 
@@ -47,6 +48,7 @@ class ToyBpe:
         self.eog = frozenset({self.eos, self._controls["<|eot_id|>"]})
         self.add_bos = False
         self.fim = None
+        self.added = self._controls
         self.n_tokenized = 0  # characters so far
 
     def control(self, text: str) -> int:
@@ -192,6 +194,9 @@ class MarkedVocabulary(FakeVocabulary):
     )  # fmt: skip
     size = FakeVocabulary.size + len(MARKS)
     longest = max(FakeVocabulary.longest, *map(len, MARKS))
+    added: Mapping[str, int] = MappingProxyType(
+        {**FakeVocabulary.added, **{mark: FakeVocabulary.size + i for i, mark in enumerate(MARKS)}}
+    )
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         marks = "|".join(map(re.escape, self.MARKS))

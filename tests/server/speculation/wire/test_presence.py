@@ -39,6 +39,7 @@ class Pieces:
     eog: frozenset[int] = frozenset({2})
     add_bos: bool = True
     fim: None = None
+    added: dict[str, int] = field(default_factory=dict[str, int])
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         raise NotImplementedError("a card does not tokenize")

@@ -1,0 +1,200 @@
+"""Control tokens told apart from texts that spell them. Pure.
+
+A prompt is one text, in which the chat template spells control tokens. What a client's text or a model's
+ordinary tokens spell alike is no control token: there a guard stands before the last character. A guard is a
+lone surrogate, which no valid text has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import orjson
+
+from server.llama.backend import Vocabulary
+
+GUARD = "\udfff"
+GUARD_BYTES = GUARD.encode(errors="surrogatepass")
+_ESCAPED = "\\udfff"
+"""What a template that writes JSON in ASCII, or Python's data, makes of a guard."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_N_OPENER = 2
+"""Characters by which the spellings that may begin at a place are looked up."""
+
+
+def controls_of(vocabulary: Vocabulary) -> dict[str, int]:
+    """Return the id of each control token by its text."""
+    return {text: token for text, token in vocabulary.added.items() if not vocabulary.piece(token)}
+
+
+def printable(text: str) -> str:
+    """Return the text with U+FFFD for lone surrogates, which no prompt can have."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def unguarded(text: str) -> str:
+    """Return the text that a guarded one stands for."""
+    return text.replace(GUARD, "")
+
+
+def begun(text: str, n: int) -> str:
+    """Return the beginning of a guarded text that stands for n characters."""
+    at = -1
+    while (at := text.find(GUARD, at + 1)) >= 0 and at < n:
+        n += 1
+    return text[:n]
+
+
+def encoded(text: str) -> bytes:
+    """Return a guarded text in UTF-8."""
+    return text.encode(errors="surrogatepass")
+
+
+class Spellings:
+    """Texts of control tokens, looked for in other texts."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._by_opener: dict[str, tuple[str, ...]] = {}
+        for text in sorted({one for one in texts if len(one) >= _N_OPENER}, key=len, reverse=True):
+            opener = text[:_N_OPENER]
+            self._by_opener[opener] = (*self._by_opener.get(opener, ()), text)
+        self.openers = tuple(self._by_opener)
+        self._opener = re.compile("|".join(map(re.escape, self.openers)) or r"(?!)")
+        self._firsts = {opener[0] for opener in self.openers}
+        self.longest = max((len(text) for some in self._by_opener.values() for text in some), default=0)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_opener)
+
+    def may_be_in(self, text: str) -> bool:
+        return self._opener.search(text) is not None
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the start and end of each spelling in the text, the longest where several begin."""
+        end = 0
+        for opener in self._opener.finditer(text):
+            start = opener.start()
+            if start >= end and (found := self._at(text, start)):
+                end = start + len(found)
+                yield start, end
+
+    def guarded(self, text: str) -> str:
+        """Return the text with a guard in each spelling."""
+        cuts = [end - 1 for _, end in self.spans(text)]
+        if not cuts:
+            return text
+        parts = (text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True))
+        return GUARD.join(parts)
+
+    def n_begun(self, text: str) -> int:
+        """Return how many characters at the text's end begin a spelling that is not whole."""
+        least = max(0, len(text) - self.longest + 1)
+        if not any(text.find(first, least) >= 0 for first in self._firsts):
+            return 0
+        return next((len(text) - at for at in range(least, len(text)) if self._begins(text[at:])), 0)
+
+    def _at(self, text: str, start: int) -> str:
+        """Return the longest spelling that begins there, "" if none does."""
+        some = self._by_opener[text[start : start + _N_OPENER]]
+        if not text.startswith(some, start):
+            return ""
+        return next(one for one in some if text.startswith(one, start))
+
+    def _begins(self, end: str) -> bool:
+        if len(end) < _N_OPENER:
+            return end in self._firsts
+        some = self._by_opener.get(end[:_N_OPENER], ())
+        return any(one.startswith(end) and len(one) > len(end) for one in some)
+
+
+class ClientTexts:
+    """Guards the texts of a request before a template shows them."""
+
+    def __init__(self, controls: Iterable[str], own: Iterable[str] = ()) -> None:
+        """Take the texts of control tokens.
+
+        Args:
+            controls: Texts of all control tokens of the vocabulary.
+            own: Those of them that a reply's text may have, such as the marks of its thoughts.
+        """
+        texts, own = set(controls), set(own)
+        self._all = _Guarding(texts)
+        self._in_reply = _Guarding(texts - own)
+
+    def of(self, value: Any, role: str = "") -> Any:
+        """Return a value, such as JSON has, with all texts in it guarded; the same object if none had to be.
+
+        Lone surrogates, which no prompt can have, become U+FFFD.
+
+        Args:
+            value: What a client has sent.
+            role: Of the message that it is a part of, if it is.
+        """
+        guarding = self._in_reply if role == "assistant" else self._all
+        return guarding.of(value) if guarding.has_work else value
+
+    def written(self, text: str) -> str:
+        """Return what a template has written, its escaped guards as guards."""
+        return text.replace(_ESCAPED, GUARD) if self._all.has_work else text
+
+
+class _Guarding:
+    def __init__(self, texts: set[str]) -> None:
+        self.has_work = bool(texts)
+        self._beginnings = Spellings(texts)
+        self._spellings = Spellings({*texts, _ESCAPED[1:]})
+        self._suspect = re.compile(b"|".join([_ESCAPED[1:].encode(), *self._in_json()]))
+
+    def _in_json(self) -> Iterator[bytes]:
+        """Patterns of what a text that has to be guarded has in JSON: an opener, or an end within one."""
+        for opener in self._beginnings.openers:
+            whole, first = (re.escape(orjson.dumps(text)[1:-1]) for text in (opener, opener[0]))
+            yield whole
+            yield first + rb'(?:\s|\\[nrt])*"'
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        return value if self._is_clean(value) else self._walked(value)
+
+    def _is_clean(self, value: Any) -> bool:
+        """Whether no text in it has to be guarded, as far as a look at all of it at once tells."""
+        try:
+            return self._suspect.search(orjson.dumps(value)) is None
+        except (TypeError, ValueError):  # lone surrogates, say
+            return False
+
+    def _walked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, Mapping):
+            known = cast(Mapping[str, Any], value)
+            return {self._text(key): self._walked(one) for key, one in known.items()}
+        if isinstance(value, list | tuple):
+            return [self._walked(one) for one in cast(list[Any], value)]
+        return value
+
+    def _text(self, text: str) -> str:
+        if not _is_encodable(text):
+            text = printable(text)
+        if self._beginnings.may_be_in(text) or _ESCAPED[1:] in text:
+            text = self._spellings.guarded(text)
+        shown = text.rstrip()  # a template may trim it, and write another text of the client's right behind
+        if self._beginnings.n_begun(shown):
+            return f"{shown}{GUARD}{text[len(shown) :]}"
+        return text
+
+
+def _is_encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+NO_CONTROLS = ClientTexts(())
