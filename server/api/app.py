@@ -122,6 +122,7 @@ def routes() -> list[BaseRoute]:
         _route("/chat/completions/input_tokens", chat.count),
         _generating("/responses", responses.create),
         _route("/responses/input_tokens", responses.count),
+        _route("/responses/{id}/input_items", responses.input_items, "GET"),
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),
         _generating("/messages", messages.create),

@@ -51,10 +51,16 @@ class RefusalPart(Body):
         return self.refusal
 
 
+def type_of(given: Any) -> Any:
+    """Return the type that an object of JSON names, or the model that was made of it."""
+    if isinstance(given, dict):
+        return cast(dict[str, Any], given).get("type")
+    return getattr(given, "type", None)
+
+
 def said_or_refused(part: Any) -> str:
     """The tag of a part that is a text or a refusal: what is wrong with one is told of the form it has."""
-    refused = isinstance(part, dict) and cast(dict[str, Any], part).get("type") == "refusal"
-    return "refused" if refused else "said"
+    return "refused" if type_of(part) == "refusal" else "said"
 
 
 Content: TypeAlias = str | Annotated[list[TextPart], Field(fail_fast=True)]

@@ -30,7 +30,9 @@ def setting_of(served: Served, body: ChatRequest) -> Setting:
     hidden = (
         calls and not calls.callable and (served.grammars is None or not hides_calls(served.template.style))
     )
-    tools = [tool.for_template() for tool in calls.tools] if calls and not hidden else []
+    tools = (
+        [tool.for_template() for tool in calls.tools if not tool.in_message] if calls and not hidden else []
+    )
     variables = {**served.template_variables, **body.template_variables}
     return Setting(
         tools, variables, body.continue_final_message is not False, body.add_generation_prompt is not False

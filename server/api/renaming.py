@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from server.errors import InvalidRequestError
 
 
 @contextmanager
-def renamed(names: Sequence[tuple[re.Pattern[str], str]]) -> Generator[None]:
+def renamed(names: Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]) -> Generator[None]:
     """Raises errors that name a field with the names of another form. names: what matches, and what stands
     in its place; each in turn."""
     try:

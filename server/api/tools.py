@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from server.api.body import Body, EchoedSchema
+from server.api.body import Body, EchoedSchema, type_of
 
 MAX_TOOLS = 128
 """As OpenAI."""
 NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
+CUSTOM_INPUT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""Arguments of the function that stands for a custom tool."""
 
 
 class FunctionDefinition(Body):
@@ -29,29 +37,127 @@ class FunctionDefinition(Body):
         return self.parameters or _NOTHING
 
 
-class Tool(Body):
+class InputFormat(Body):
+    """The grammar of a custom tool's input."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class CustomFormat(Body):
+    """What the input of a custom tool may be: any text, or text that a grammar generates."""
+
+    type: Literal["text", "grammar"] = "text"
+    grammar: InputFormat | None = None
+
+    @model_validator(mode="after")
+    def _has_its_grammar(self) -> Self:
+        if self.type == "grammar" and self.grammar is None:
+            raise ValueError("a format of the type grammar needs the field grammar")
+        return self
+
+
+class CustomFunction(FunctionDefinition):
+    """A custom tool as the model sees it: a function of one text, `input`."""
+
+    input_format: InputFormat | None = None
+
+
+class CustomDefinition(Body):
+    name: Annotated[str, Field(pattern=NAME)]
+    description: str | None = None
+    format: CustomFormat = Field(default_factory=CustomFormat)
+
+    @property
+    def as_function(self) -> CustomFunction:
+        """The function that stands for this tool."""
+        grammar, said = self.format.grammar, self.description or ""
+        if grammar is not None:
+            said += f"\n\nThe input matches this {grammar.syntax} grammar:\n{grammar.definition}"
+        return CustomFunction(
+            name=self.name,
+            description=said.strip() or None,
+            parameters=CUSTOM_INPUT,
+            strict=grammar is not None,
+            input_format=grammar,
+        )
+
+
+class ShownTool(Body):
+    """What functions and custom tools have in common."""
+
+    in_message: bool = False
+    """Whether a message shows the tool, so that the chat template does not."""
+
+    def shown_as(self, function: FunctionDefinition) -> dict[str, Any]:
+        """Return the tool in the form that chat templates take."""
+        shown: dict[str, Any] = {"name": function.name}
+        if function.description is not None:
+            shown["description"] = function.description
+        return {"type": "function", "function": {**shown, "parameters": function.schema_of_arguments}}
+
+
+class FunctionTool(ShownTool):
     type: Literal["function"]
     function: FunctionDefinition
 
     def for_template(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"name": self.function.name}
-        if self.function.description is not None:
-            shown["description"] = self.function.description
-        return {"type": "function", "function": {**shown, "parameters": self.function.schema_of_arguments}}
+        return self.shown_as(self.function)
+
+
+class CustomTool(ShownTool):
+    """OpenAI's tool whose input is a text instead of JSON."""
+
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+    @cached_property
+    def function(self) -> CustomFunction:
+        return self.custom.as_function
+
+    def for_template(self) -> dict[str, Any]:
+        return self.shown_as(self.function)
+
+
+def kind_of_tool(given: Any) -> str:
+    """Return the tag of a tool, or of the choice of one: what is wrong with it is told of that form."""
+    return "a custom tool" if type_of(given) == "custom" else "a function"
+
+
+Tool: TypeAlias = Annotated[
+    Annotated[FunctionTool, Tag("a function")] | Annotated[CustomTool, Tag("a custom tool")],
+    Discriminator(kind_of_tool),
+]
 
 
 class FunctionName(Body):
     name: str
 
 
-class NamedTool(Body):
+class NamedFunctionTool(Body):
     type: Literal["function"]
     function: FunctionName
 
 
+class NamedCustomTool(Body):
+    type: Literal["custom"]
+    custom: FunctionName
+
+    @property
+    def function(self) -> FunctionName:
+        return self.custom
+
+
+NamedTool: TypeAlias = NamedFunctionTool | NamedCustomTool
+TaggedName: TypeAlias = Annotated[
+    Annotated[NamedFunctionTool, Tag("a function")] | Annotated[NamedCustomTool, Tag("a custom tool")],
+    Discriminator(kind_of_tool),
+]
+
+
 class AllowedTools(Body):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[TaggedName], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 class AllowedChoice(Body):
@@ -99,15 +205,15 @@ def calling(body: ToolFields) -> Calling | None:
         return Calling(tools, ())
     names, required = _chosen(choice)
     callable = [i for i, tool in enumerate(tools) if names is None or tool.function.name in names]
-    named = isinstance(choice, NamedTool)
+    named = isinstance(choice, NamedFunctionTool | NamedCustomTool)
     return Calling(tools, callable, required, 1 if named or body.parallel_tool_calls is False else None)
 
 
 def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
     """Names of callable functions (None: all), and whether one must be called."""
     match choice:
-        case NamedTool(function=function):
-            return frozenset({function.name}), True
+        case NamedFunctionTool() | NamedCustomTool():
+            return frozenset({choice.function.name}), True
         case AllowedChoice(allowed_tools=allowed):
             return frozenset(one.function.name for one in allowed.tools), allowed.mode == "required"
         case _:

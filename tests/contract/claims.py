@@ -83,6 +83,8 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "truncation": ({"max_output_tokens": 1100}, "auto"),
         "max_output_tokens": ({}, 5),
         "include": ({}, ["message.output_text.logprobs"]),
+        "service_tier": ({}, "flex"),
+        "prompt_cache_options": ({}, {"prewarm": True}),
         "top_logprobs": ({}, 3),
         "reasoning": ({}, {"effort": "high"}),
         "text": ({}, {"format": {"type": "json_object"}}),

@@ -76,7 +76,7 @@ VARYING = {
     *("prompt_tokens_details", "input_tokens_details"),  # what is cached
     *("input_tokens", "cache_read_input_tokens"),  # Anthropic's
 }
-TOLD_AGAIN = {"store", "metadata"}
+TOLD_AGAIN = {"store", "metadata", "service_tier"}
 """Parameters of a response that are told again, and nothing else here; of others that does not count."""
 
 

@@ -86,6 +86,8 @@ class ChatRequest(GenerationFields, ToolFields):
     reasoning_budget_tokens: Budget | None = None
     thinking_budget_tokens: Budget | None = None
     max_thinking_tokens: Budget | None = None
+    generate: bool = True
+    """Whether there is a reply: false evaluates the prompt only."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -126,7 +128,13 @@ class ChatRequest(GenerationFields, ToolFields):
         return self.n_probs or None
 
     @property
+    def tells_reply(self) -> bool:
+        return self.generate
+
+    @property
     def max_new_tokens(self) -> int | None:
+        if not self.generate:
+            return 1
         given = self.max_completion_tokens
         return super().max_new_tokens if given is None else given if given > 0 else None
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from server.api.messages.signatures import UNSIGNED, holding
+from server.api.sealed import UNSIGNED, holding
 from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning
 
 Json: TypeAlias = dict[str, Any]

@@ -19,7 +19,7 @@ from server.api.messages.messages_request import (
     ToolUseBlock,
     Turn,
 )
-from server.api.messages.signatures import held
+from server.api.sealed import held
 
 Json: TypeAlias = dict[str, Any]
 

@@ -3,116 +3,139 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from server.api.body import RefusalPart
+from pydantic import ValidationError
+
+from server.api.complaints import invalid
 from server.api.generation_fields import SharedFields
+from server.api.responses.items_as_messages import Conversation
+from server.api.responses.response_items import Item
 from server.api.responses.response_request import (
-    AllowedFunctions,
-    CallItem,
-    CallOutputItem,
-    FunctionTool,
-    Item,
-    MessageItem,
-    NamedFunction,
-    Part,
-    ReasoningItem,
+    AllowedOwnTools,
+    HostedChoice,
+    NamedTool,
     ResponseRequest,
     TextFormat,
-    ThoughtPart,
 )
+from server.api.responses.response_tools import ServedTools, served_tools
 from server.errors import FieldError
-from server.text.message import ToolCall
 
 _AS_THEY_ARE = {*SharedFields.model_fields, "parallel_tool_calls"}
 
-NAMES = (
-    (re.compile(r"^messages\b.*"), "input"),
-    (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
-    (re.compile(r"^response_format\b(\.json_schema\b)?"), "text.format"),
-    (re.compile(r"^reasoning_effort$"), "reasoning.effort"),
-    (re.compile(r"^(tools\.\d+|tool_choice)\.function\b"), r"\1"),
-    (re.compile(r"^context_shift$"), "truncation"),
-)
-"""What fields of a chat completion are called here."""
-
 Json: TypeAlias = dict[str, Any]
+Renaming: TypeAlias = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 
-def messages_of(given: str | Sequence[Item]) -> list[Json]:
-    """Input items as chat messages. Consecutive thoughts, text and calls of the assistant are one message."""
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    messages: list[Json] = []
-    for item in given:
-        match item:
-            case MessageItem():
-                said = {"role": item.role, "content": _joined(item.content, by="\n")}
-                if item.role == "assistant":
-                    _go_on(messages, said, fresh=("content", "tool_calls"))
-                else:
-                    messages.append(said)
-            case ReasoningItem():
-                said = {"reasoning_content": _joined(item.content or item.summary)}
-                _go_on(messages, said, fresh=("reasoning_content", "content", "tool_calls"))
-            case CallItem():
-                call = ToolCall(item.call_id, item.name, item.arguments)
-                _go_on(messages, {"tool_calls": [call.as_json]})
-            case CallOutputItem():
-                returned = {"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}
-                messages.append(returned)
-    return messages
+@dataclass(frozen=True, slots=True)
+class AsChat:
+    """A request to the Responses API as one for a chat completion."""
+
+    messages: Sequence[Json]  # the conversation, without instructions
+    chat: Json  # the body of the chat completion, to be validated
+    tools: ServedTools
+    format: TextFormat  # of a text
+    effort: str | None
+
+    @property
+    def names(self) -> Sequence[Renaming]:
+        """What fields of a chat completion are called here."""
+        return (
+            (re.compile(r"^messages\b.*"), "input"),
+            (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
+            (re.compile(r"^response_format\b(\.json_schema\b)?"), "text.format"),
+            (re.compile(r"^reasoning_effort$"), "reasoning.effort"),
+            (re.compile(r"^tools\..*"), lambda found: self.tools.place_of(found[0])),
+            (re.compile(r"^(tool_choice)\.(function|custom)\b"), r"\1"),
+            (re.compile(r"^context_shift$"), "truncation"),
+        )
 
 
-def chat_of(body: ResponseRequest, messages: Sequence[Json]) -> dict[str, Any]:
-    """The body of the chat completion with these messages, to be validated."""
-    data = body.model_dump(include=_AS_THEY_ARE, exclude_unset=True, by_alias=True)
+def as_chat(body: ResponseRequest, before: Sequence[Json], items: Sequence[Item]) -> AsChat:
+    """Return the chat completion that a request asks for.
+
+    Args:
+        body: the request.
+        before: chat messages of the response that it continues.
+        items: its input, with items in place of references to them.
+
+    Raises:
+        FieldError: a tool, a choice of tools or an item cannot be served.
+    """
+    tools = served_tools(body.tools)
+    conversation = Conversation(tools)
+    conversation.messages = list(before)
+    conversation.add(items)
+    asked = _form_of(conversation, body)
+    effort = conversation.effort or (body.reasoning.effort if body.reasoning else None)
     system: list[Json] = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    data = body.model_dump(include=_AS_THEY_ARE, exclude_unset=True, by_alias=True)
     data |= {
-        "messages": [*system, *messages],
+        "messages": [*system, *conversation.messages],
         "max_completion_tokens": body.max_output_tokens,
         "context_shift": body.truncation == "auto",
-        "response_format": _response_format(body.text.format),
+        "response_format": _response_format(asked),
         "logprobs": body.with_logprobs,
         "top_logprobs": body.top_logprobs,
-        "reasoning_effort": body.reasoning.effort if body.reasoning else None,
-        "tools": [_tool(tool) for tool in body.tools],
-        "tool_choice": _tool_choice(body.tool_choice),
+        "reasoning_effort": effort,
+        "tool_choice": _tool_choice(body, tools),
+        "tools": tools.as_chat,
+        "generate": False if body.prewarms else None,
     }
-    return {name: value for name, value in data.items() if value is not None}
+    chat = {name: value for name, value in data.items() if value is not None}
+    return AsChat(conversation.messages, chat, tools, asked, effort)
 
 
-def _go_on(messages: list[Json], said: Json, fresh: Sequence[str] = ()) -> None:
-    """Add to the assistant's last message, unless it has one of the fields in `fresh`."""
-    last = messages[-1] if messages else {}
-    if last.get("role") != "assistant" or any(name in last for name in fresh):
-        messages.append({"role": "assistant", **said})
-        return
-    calls = [*last.get("tool_calls", ()), *said.get("tool_calls", ())]
-    messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
+def _form_of(conversation: Conversation, body: ResponseRequest) -> TextFormat:
+    """Return the format of texts: that of the last update, else the request's."""
+    if conversation.format is None:
+        return body.text.format
+    try:
+        return TextFormat.model_validate(conversation.format)
+    except ValidationError as error:
+        raise invalid(error, conversation.format) from None
 
 
-def _joined(texts: str | Sequence[Part | RefusalPart | ThoughtPart], by: str = "") -> str:
-    return texts if isinstance(texts, str) else by.join(part.text for part in texts)
-
-
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
-
-
-def _tool_choice(choice: str | NamedFunction | AllowedFunctions) -> Any:
+def _tool_choice(body: ResponseRequest, tools: ServedTools) -> Any:
+    choice = body.tool_choice
     match choice:
-        case NamedFunction():
-            return {"type": "function", "function": {"name": choice.name}}
-        case AllowedFunctions():
-            allowed = {"mode": choice.mode, "tools": [_tool_choice(one) for one in choice.tools]}
-            return {"type": "allowed_tools", "allowed_tools": allowed}
+        case NamedTool():
+            return _named(choice, tools, "tool_choice")
+        case HostedChoice():
+            raise FieldError("tool_choice.type", f"this server does not run {choice.type}: name a function")
+        case AllowedOwnTools():
+            allowed = [
+                _named(one, tools, f"tool_choice.tools.{i}")
+                for i, one in enumerate(choice.tools)
+                if isinstance(one, NamedTool)
+            ]
+            if not allowed:
+                raise FieldError(
+                    "tool_choice.tools", "none of them can be called on this server: name a function"
+                )
+            return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": allowed}}
         case _:
             return choice
 
 
-def _response_format(asked: TextFormat) -> dict[str, Any] | None:
+def _named(choice: NamedTool, tools: ServedTools, place: str) -> Json:
+    """Return the choice of one tool. Calls of a deferred tool are possible once it is chosen."""
+    deferred = next(
+        (one for one in tools.deferred.values() if choice.name in (one.name, one.flat_name)), None
+    )
+    if deferred is not None:
+        tools.by_name[deferred.flat_name] = tools.deferred.pop(deferred.flat_name)
+    kinds = ("custom",) if choice.type == "custom" else ("function", "tool_search")
+    tool = tools.called(choice.flat_name, kinds)
+    if tool is None:
+        raise FieldError(place, f"there is no tool of the type {choice.type} with the name {choice.name}")
+    form = "custom" if tool.kind == "custom" else "function"
+    return {"type": form, form: {"name": tool.flat_name}}
+
+
+def _response_format(asked: TextFormat) -> Json | None:
     if asked.type != "json_schema":
         return None if asked.type == "text" else {"type": asked.type}
     if asked.definition is None:

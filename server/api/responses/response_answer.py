@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
@@ -13,14 +14,24 @@ from server.api.answer import Answer, sse
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.engine_requests import Prompted
-from server.api.responses.response_events import Event, Output, new_id
+from server.api.responses.request_as_chat import AsChat
+from server.api.responses.response_events import Event, Output, Telling, new_id
 from server.api.responses.response_request import ResponseRequest
+from server.api.responses.response_tools import AnyTool, OwnFunction, is_served
 from server.api.responses.store import StoredResponse
 from server.api.served import Served
 from server.api.statistics import measured, timings
 from server.errors import DuoError
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTurn:
+    """A request as a turn of a conversation."""
+
+    chat: AsChat
+    input_items: Sequence[dict[str, Any]]  # the conversation with the request's input, as OpenAI lists it
 
 
 class ResponseAnswer(Answer):
@@ -32,17 +43,28 @@ class ResponseAnswer(Answer):
         chat: ChatRequest,
         asked: Prompted,
         body: ResponseRequest,
-        messages: Sequence[dict[str, Any]],
+        turn: ResponseTurn,
     ) -> None:
-        """asked: the prompt of the chat completion that the body is turned into; messages: the conversation
-        as chat messages, without instructions."""
+        """Submit the prompt.
+
+        Args:
+            chat: the chat completion that the body is turned into.
+            asked: its prompt.
+        """
         super().__init__(new_id("resp"), served, chat, [asked])
         self._sampling = asked.requests[0].sampling
         self._body = body
-        self._messages = messages
+        self._turn = turn
         self._choice = self._choices[0]
         self._created = int(time.time())
-        self._output = Output()
+        asked_thoughts = body.reasoning and body.reasoning.told_as_summary
+        self._output = Output(
+            Telling(
+                turn.chat.tools.by_name,
+                as_summary=bool(asked_thoughts),
+                sealed="reasoning.encrypted_content" in body.include,
+            )
+        )
         self._numbers = itertools.count()
 
     def _all(self) -> bytes:
@@ -77,12 +99,13 @@ class ResponseAnswer(Answer):
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
         yield from self._output.feed(portion.pieces, logprobs)
-        if choice.reason is not None:
+        if choice.reason is not None and not self._body.prewarms:
             yield from self._output.end(self._ending)
 
     @property
     def _ending(self) -> Literal["completed", "incomplete"]:
-        return "incomplete" if self._choice.reason == "length" else "completed"
+        cut = self._choice.reason == "length" and not self._body.prewarms
+        return "incomplete" if cut else "completed"
 
     def _told(self, event: Event) -> bytes:
         numbered = {**event, "sequence_number": next(self._numbers)}
@@ -92,8 +115,9 @@ class ResponseAnswer(Answer):
         """The finished response; kept for later requests if the body says so."""
         response = self._response(self._ending)
         if self._body.store:
-            messages = [*self._messages, self._choice.message.as_json]
-            self._served.responses.put(self._body.salt, StoredResponse(response, messages))
+            messages = [*self._turn.chat.messages, self._choice.message.as_json]
+            stored = StoredResponse(response, messages, self._turn.input_items)
+            self._served.responses.put(self._body.salt, stored)
         return response
 
     def _response(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -109,6 +133,7 @@ class ResponseAnswer(Answer):
             "incomplete_details": incomplete,
             **self._repeated(),
             "output": self._output.items if status != "in_progress" else [],
+            **({"warnings": left_out} if (left_out := self._turn.chat.tools.left_out) else {}),
             "usage": self._usage() if ended else None,
         }
         return response | measured(self._choice.stats()) if ended else response
@@ -125,9 +150,9 @@ class ResponseAnswer(Answer):
         }
 
     def _repeated(self) -> dict[str, Any]:
-        body, sampling = self._body, self._sampling
-        choice = body.tool_choice
-        form = body.text.format.model_dump(by_alias=True, exclude_none=True)
+        """What the response repeats of the request."""
+        body, sampling, turn = self._body, self._sampling, self._turn
+        choice, reasoning = body.tool_choice, body.reasoning
         return {
             "model": self._served.model.id,
             "instructions": body.instructions,
@@ -136,15 +161,23 @@ class ResponseAnswer(Answer):
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_logprobs": body.top_logprobs or 0,
-            "tools": [
-                {"description": None, "parameters": None, "strict": None, **tool.model_dump()}
-                for tool in body.tools
-            ],
-            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+            "tools": [_repeated(tool) for tool in body.tools if is_served(tool)],
+            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
             "parallel_tool_calls": body.parallel_tool_calls,
-            "text": {"format": form},
-            "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+            "text": {"format": turn.chat.format.model_dump(by_alias=True, exclude_none=True)},
+            "reasoning": {
+                "effort": turn.chat.effort,
+                "summary": reasoning.told_as_summary if reasoning else None,
+            },
+            "service_tier": body.service_tier or "default",
             "truncation": body.truncation,
             "store": body.store,
             "metadata": body.metadata,
         }
+
+
+def _repeated(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, OwnFunction):
+        told = tool.model_dump(exclude={"defer_loading"})
+        return told | ({"defer_loading": True} if tool.defer_loading else {})
+    return tool.model_dump(exclude_unset=True, exclude_none=True)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
 
+import orjson
+
+from server.api.custom_input import InputReader
+from server.api.responses.response_tools import ServedTool
+from server.api.sealed import holding
 from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning
 
 Event: TypeAlias = dict[str, Any]
@@ -17,39 +23,56 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(24)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """How a reply is told."""
+
+    tools: Mapping[str, ServedTool] = field(default_factory=dict[str, ServedTool])
+    """The tools that it may call, by the model's names for them."""
+    as_summary: bool = False
+    """Thoughts are told as the summary of themselves."""
+    sealed: bool = False
+    """Thoughts are also told as encrypted content."""
+
+
 class Output:
     """The items of one response. Feed it the reply's pieces; each step returns the events that tell of it,
     without their sequence numbers. One item grows at a time."""
 
-    def __init__(self, id_of: Callable[[str], str] = new_id) -> None:
-        """id_of makes an id of a kind: rs, msg or fc."""
+    def __init__(self, telling: Telling | None = None, id_of: Callable[[str], str] = new_id) -> None:
+        """Args: id_of: makes an id of a kind, such as rs, msg or fc."""
         self.items: list[Json] = []
+        self._telling = telling or Telling()
         self._id_of = id_of
         self._open: Json | None = None  # the last of the items, while it grows
         self._grown: list[str] = []  # its text, or arguments, which it gets when it is closed
+        self._input: InputReader | None = None  # of the custom tool that is called
 
     def feed(self, pieces: Sequence[Piece], logprobs: Sequence[Json] = ()) -> Iterator[Event]:
-        """More of the reply. logprobs: of the content among it, in the shape of a chat completion."""
+        """Yield the events of more of the reply.
+
+        Args:
+            pieces: what the reply goes on with.
+            logprobs: of the content among it, in the form of a chat completion.
+        """
         untold = [_logprob(entry) for entry in logprobs]
         for piece in pieces:
             match piece:
                 case Reasoning(text):
-                    if not self._grows("reasoning"):
-                        part: Json = {"type": "reasoning_text", "text": ""}
-                        yield from self._begin("rs", "reasoning", part, summary=[], content=[])
-                    yield from self._more("response.reasoning_text.delta", text, content_index=0)
+                    yield from self._think(text)
                 case Content(text):
                     yield from self._say(text, untold)
                     untold = []
-                case CallBegun(_, id, name):
-                    yield from self._begin("fc", "function_call", call_id=id, name=name, arguments="")
+                case CallBegun():
+                    yield from self._call(piece)
                 case Arguments(_, text):
-                    yield from self._more("response.function_call_arguments.delta", text)
+                    yield from self._more_arguments(text)
         if untold and self._grows("message"):
             self.items[-1]["content"][0]["logprobs"] += untold
 
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
-        """The reply has ended; its last item is incomplete if the response is. There is always one item."""
+        """Yield the events of the reply's end. Its last item is incomplete if the response is, and there is
+        always one item."""
         if not self.items:
             yield from self._say("", [])
         yield from self._close(status)
@@ -57,21 +80,62 @@ class Output:
     def _grows(self, type: str) -> bool:
         return self._open is not None and self._open["type"] == type
 
+    def _think(self, text: str) -> Iterator[Event]:
+        if not self._grows("reasoning"):
+            sealed = {"encrypted_content": None} if self._telling.sealed else {}
+            yield from self._begin("rs", "reasoning", summary=[], content=[], **sealed)
+            kind = "summary_text" if self._telling.as_summary else "reasoning_text"
+            yield from self._begin_part({"type": kind, "text": ""})
+        if self._telling.as_summary:
+            yield from self._more("response.reasoning_summary_text.delta", text, summary_index=0)
+        else:
+            yield from self._more("response.reasoning_text.delta", text, content_index=0)
+
     def _say(self, text: str, logprobs: list[Json]) -> Iterator[Event]:
         if not self._grows("message"):
-            part: Json = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            yield from self._begin("msg", "message", part, role="assistant", content=[])
+            yield from self._begin("msg", "message", role="assistant", content=[])
+            yield from self._begin_part(
+                {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            )
         self.items[-1]["content"][0]["logprobs"] += logprobs
         if text:
             yield from self._more("response.output_text.delta", text, content_index=0, logprobs=logprobs)
 
+    def _call(self, call: CallBegun) -> Iterator[Event]:
+        """Begin a call, in the form in which its tool was given."""
+        tool = self._telling.tools.get(call.name)
+        name = tool.name if tool else call.name
+        within = {"namespace": tool.namespace} if tool and tool.namespace else {}
+        match tool.kind if tool else "function":
+            case "custom":
+                yield from self._begin(
+                    "ctc", "custom_tool_call", call_id=call.id, name=name, **within, input=""
+                )
+                self._input = InputReader()
+            case "tool_search":
+                fields: Json = {"call_id": call.id, "execution": "client", "arguments": {}}
+                yield from self._begin("tsc", "tool_search_call", **fields)
+            case _:
+                yield from self._begin(
+                    "fc", "function_call", call_id=call.id, name=name, **within, arguments=""
+                )
+
+    def _more_arguments(self, text: str) -> Iterator[Event]:
+        if self._input is not None:
+            if known := self._input.feed(text):
+                yield from self._more("response.custom_tool_call_input.delta", known)
+        elif self._grows("tool_search_call"):
+            self._grown.append(text)
+        else:
+            yield from self._more("response.function_call_arguments.delta", text)
+
     def _more(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
-        """Of the open item."""
+        """More of the open item."""
         self._grown.append(text)
         yield {"type": type, **self._place(), "delta": text, **extra}
 
-    def _begin(self, kind: str, type: str, part: Json | None = None, **fields: Any) -> Iterator[Event]:
-        """An item with these fields and, if it is no call, its only part."""
+    def _begin(self, kind: str, type: str, **fields: Any) -> Iterator[Event]:
+        """Begin an item with these fields."""
         yield from self._close("completed")
         item: Json = {"id": self._id_of(kind), "type": type, **fields, "status": "in_progress"}
         self.items.append(item)
@@ -79,34 +143,65 @@ class Output:
         self._open = item
         added = {"output_index": len(self.items) - 1, "item": deepcopy(item)}
         yield {"type": "response.output_item.added", **added}
-        if part is not None:
-            item["content"].append(part)
-            added = {**self._place(), "content_index": 0, "part": deepcopy(part)}
-            yield {"type": "response.content_part.added", **added}
+
+    def _begin_part(self, part: Json) -> Iterator[Event]:
+        """Give the open item its only part."""
+        summary = part["type"] == "summary_text"
+        self.items[-1]["summary" if summary else "content"].append(part)
+        type = "response.reasoning_summary_part.added" if summary else "response.content_part.added"
+        index = {"summary_index": 0} if summary else {"content_index": 0}
+        yield {"type": type, **self._place(), **index, "part": deepcopy(part)}
 
     def _close(self, status: str) -> Iterator[Event]:
-        item, self._open = self._open, None
-        if item is None:
+        """End the item that grows, if there is one."""
+        if self._open is None:
             return
+        if self._input is not None and (rest := self._input.end()):
+            yield from self._more("response.custom_tool_call_input.delta", rest)
+        item, self._open, self._input = self._open, None, None
         item["status"] = status
-        place = self._place()
         grown = "".join(self._grown)
-        if item["type"] == "function_call":
-            item["arguments"] = grown
-            done = {"name": item["name"], "arguments": grown}
-            yield {"type": "response.function_call_arguments.done", **place, **done}
-        else:
-            [part] = item["content"]
-            part["text"] = grown
-            kind = part["type"]
-            extra = {"logprobs": part["logprobs"]} if kind == "output_text" else {}
-            told = {**place, "content_index": 0}
-            yield {"type": f"response.{kind}.done", **told, "text": grown, **extra}
-            yield {"type": "response.content_part.done", **told, "part": part}
-        yield {"type": "response.output_item.done", "output_index": place["output_index"], "item": item}
+        match item["type"]:
+            case "function_call":
+                yield self._done_call(item, "function_call_arguments", name=item["name"], arguments=grown)
+            case "custom_tool_call":
+                yield self._done_call(item, "custom_tool_call_input", input=grown)
+            case "tool_search_call":
+                item["arguments"] = _parsed(grown)
+            case _:
+                yield from self._done_part(item, grown)
+        yield {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": item}
+
+    def _done_call(self, item: Json, kind: str, **done: Any) -> Event:
+        item.update(done)
+        return {"type": f"response.{kind}.done", **self._place(), **done}
+
+    def _done_part(self, item: Json, grown: str) -> Iterator[Event]:
+        [part] = item["content"] or item["summary"]
+        part["text"] = grown
+        if "encrypted_content" in item:
+            item["encrypted_content"] = holding(grown)
+        if part["type"] == "summary_text":
+            told = {**self._place(), "summary_index": 0}
+            yield {"type": "response.reasoning_summary_text.done", **told, "text": grown}
+            yield {"type": "response.reasoning_summary_part.done", **told, "part": part}
+            return
+        extra = {"logprobs": part["logprobs"]} if part["type"] == "output_text" else {}
+        told = {**self._place(), "content_index": 0}
+        yield {"type": f"response.{part['type']}.done", **told, "text": grown, **extra}
+        yield {"type": "response.content_part.done", **told, "part": part}
 
     def _place(self) -> Json:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+
+
+def _parsed(arguments: str) -> Json:
+    """Return arguments as an object; those that were broken off are empty."""
+    try:
+        given = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}
+    return cast(Json, given) if isinstance(given, dict) else {}
 
 
 def _logprob(entry: Json) -> Json:

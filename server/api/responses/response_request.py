@@ -2,104 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from server.api.body import Body, EchoedSchema, Neutral, RefusalPart, at_most, said_or_refused
+from server.api.body import Body, EchoedSchema, Neutral, at_most, type_of
 from server.api.generation_fields import UNSUPPORTED, SharedFields, TopLogprobs
-from server.api.tools import MAX_TOOLS
+from server.api.responses.response_items import Item, MessageItem
+from server.api.responses.response_tools import AnyTool, flat_name
 
 MAX_METADATA = 16
 
-Included: TypeAlias = Literal["message.output_text.logprobs", "reasoning.encrypted_content"]
-"""The latter changes nothing: thoughts are told, and taken back, as they are."""
+
+class NamedTool(Body):
+    """The choice of one tool that the client carries out."""
+
+    type: Literal["function", "custom"]
+    name: Annotated[str, Field(min_length=1)]
+    namespace: str | None = None
+
+    @property
+    def flat_name(self) -> str:
+        """The model's name for it."""
+        return flat_name(self.namespace, self.name)
 
 
-class Part(Body):
-    """Of a message, or of a tool's result."""
+class HostedChoice(Body):
+    """The choice of a tool that OpenAI's servers carry out."""
 
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-
-
-class ThoughtPart(Body):
-    type: Literal["reasoning_text", "summary_text"]
-    text: str
+    type: str
 
 
-ThoughtParts: TypeAlias = Annotated[list[ThoughtPart], Field(fail_fast=True)]
-Texts: TypeAlias = str | Annotated[list[Part], Field(fail_fast=True)]
+def _tag_of(choice: Any) -> str:
+    kind = type_of(choice)
+    if not isinstance(choice, dict | Body):
+        return "mode"
+    if kind == "allowed_tools":
+        return "allowed"
+    return "named" if kind in (None, "function", "custom") else "hosted"
 
 
-PartInMessage: TypeAlias = Annotated[
-    Annotated[Part, Tag("said")] | Annotated[RefusalPart, Tag("refused")], Discriminator(said_or_refused)
+OneTool: TypeAlias = Annotated[
+    Annotated[NamedTool, Tag("named")] | Annotated[HostedChoice, Tag("hosted")], Discriminator(_tag_of)
 ]
 
 
-class MessageItem(Body):
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[PartInMessage], Field(fail_fast=True)]
-
-
-class CallItem(Body):
-    """A call by the model."""
-
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
-
-
-class CallOutputItem(Body):
-    type: Literal["function_call_output"]
-    call_id: str
-    output: Texts
-
-
-class ReasoningItem(Body):
-    type: Literal["reasoning"]
-    content: ThoughtParts = Field(default_factory=list[ThoughtPart])
-    summary: ThoughtParts = Field(default_factory=list[ThoughtPart])
-
-
-def _type_of(item: Any) -> str:
-    """The type may be missing in messages."""
-    given = cast(dict[str, Any], item).get("type") if isinstance(item, dict) else None
-    return given if isinstance(given, str) else "message"
-
-
-Item: TypeAlias = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[CallOutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(
-        _type_of,
-        custom_error_type="item_type",
-        custom_error_message="must be a message, function_call, function_call_output or reasoning",
-    ),
-]
-
-
-class FunctionTool(Body):
-    type: Literal["function"]
-    name: Annotated[str, Field(min_length=1)]
-    description: str | None = None
-    parameters: EchoedSchema | None = None
-    strict: bool | None = None
-
-
-class NamedFunction(Body):
-    type: Literal["function"]
-    name: Annotated[str, Field(min_length=1)]
-
-
-class AllowedFunctions(Body):
+class AllowedOwnTools(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+    tools: Annotated[list[OneTool], Field(min_length=1, fail_fast=True)]
+
+
+ToolChoice: TypeAlias = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")]
+    | Annotated[NamedTool, Tag("named")]
+    | Annotated[AllowedOwnTools, Tag("allowed")]
+    | Annotated[HostedChoice, Tag("hosted")],
+    Discriminator(_tag_of),
+]
 
 
 class TextFormat(Body):
@@ -116,6 +77,23 @@ class TextOptions(Body):
 
 class ReasoningOptions(Body):
     effort: str | None = None
+    summary: str | None = None
+    """auto, concise or detailed: thoughts are told as the summary of themselves."""
+    generate_summary: str | None = None
+    """The former name of `summary`."""
+
+    @property
+    def told_as_summary(self) -> str | None:
+        """The kind of summary that is asked for."""
+        asked = self.summary or self.generate_summary
+        return asked if asked in ("auto", "concise", "detailed") else None
+
+
+class CacheOptions(Body):
+    prewarm: bool = False
+    """Evaluate the prompt and generate nothing."""
+    comparison_response_id: str | None = None
+    """A stored response: the reply tells where the two prompts part."""
 
 
 class ResponseRequest(SharedFields):
@@ -126,14 +104,14 @@ class ResponseRequest(SharedFields):
     previous_response_id: str | None = None
     store: bool = True
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] = Field(
-        default_factory=list[FunctionTool]
-    )
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | AllowedFunctions = "auto"
+    tools: Annotated[list[AnyTool], Field(fail_fast=True)] = Field(default_factory=list[AnyTool])
+    tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions | None = None
-    include: Annotated[list[Included], Field(fail_fast=True)] = Field(default_factory=list[Included])
+    include: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list[str])
+    service_tier: str | None = None
+    prompt_cache_options: CacheOptions = Field(default_factory=CacheOptions)
     top_logprobs: TopLogprobs | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] = Field(
@@ -152,3 +130,15 @@ class ResponseRequest(SharedFields):
     @property
     def with_logprobs(self) -> bool:
         return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
+
+    @property
+    def prewarms(self) -> bool:
+        """Whether the prompt is evaluated and nothing generated."""
+        return self.prompt_cache_options.prewarm
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The input as items."""
+        if isinstance(self.input, str):
+            return [MessageItem(role="user", content=self.input)]
+        return self.input

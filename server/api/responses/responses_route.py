@@ -3,9 +3,6 @@ stored responses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,30 +12,57 @@ from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
 from server.api.renaming import renamed
-from server.api.responses.request_as_chat import NAMES, chat_of, messages_of
-from server.api.responses.response_answer import ResponseAnswer
+from server.api.responses.request_as_chat import as_chat
+from server.api.responses.response_answer import ResponseAnswer, ResponseTurn
+from server.api.responses.response_events import new_id
+from server.api.responses.response_items import ANY_ITEM, Item, ReferenceItem, as_stored
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.store import StoredResponse
 from server.api.served import Served
 from server.errors import FieldError, NotFoundError
 
+MOST_ITEMS = 100
+"""Items of one page, as OpenAI."""
+
 
 async def create(request: Request, served: Served) -> Response:
+    """Answer a request with a response, whole or as a stream."""
     body = await read(request, ResponseRequest)
-    messages = [*_before(served, body), *messages_of(body.input)]
-    with renamed(NAMES):
-        chat = checked(served, chat_of(body, messages))
+    turn = _turn(served, body)
+    with renamed(turn.chat.names):
+        chat = checked(served, turn.chat.chat)
         asked = await aside(request, generation_requests, served, chat)
-        answer = ResponseAnswer(served, chat, asked, body, messages)
+        answer = ResponseAnswer(served, chat, asked, body, turn)
     return await deliver(request, answer, stream=body.stream)
 
 
 async def count(request: Request, served: Served) -> Response:
-    """How many tokens the prompt of a request with this body has."""
+    """Answer with the number of tokens in the prompt of a request with this body."""
     body = await read(request, ResponseRequest)
-    with renamed(NAMES):
-        chat = checked(served, chat_of(body, [*_before(served, body), *messages_of(body.input)]))
-        return counted(await aside(request, n_tokens, served, chat))
+    turn = _turn(served, body)
+    with renamed(turn.chat.names):
+        return counted(await aside(request, n_tokens, served, checked(served, turn.chat.chat)))
+
+
+async def input_items(request: Request, served: Served) -> Response:
+    """Answer with the conversation that led to a stored response, as a page of items."""
+    stored = _stored(request, served)
+    query = request.query_params
+    limit = query.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
+        raise FieldError("limit", f"must be an integer from 1 to {MOST_ITEMS}")
+    if (order := query.get("order", "desc")) not in ("asc", "desc"):
+        raise FieldError("order", "must be asc or desc")
+    items = list(stored.input_items if order == "asc" else reversed(stored.input_items))
+    if (after := query.get("after")) is not None:
+        places = [i for i, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise FieldError("after", f"there is no item with the id {after!r}")
+        items = items[places[0] + 1 :]
+    page = items[: int(limit)]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    listed = {"object": "list", "data": page, "first_id": first, "last_id": last}
+    return Json({**listed, "has_more": len(items) > len(page)})
 
 
 async def retrieve(request: Request, served: Served) -> Response:
@@ -54,10 +78,35 @@ async def delete(request: Request, served: Served) -> Response:
     return Json({"id": id, "object": "response", "deleted": True})
 
 
-def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
-    """The messages of the previous response. Raises NotFoundError."""
+def _turn(served: Served, body: ResponseRequest) -> ResponseTurn:
+    """Return the request as a turn of its conversation.
+
+    Raises:
+        NotFoundError: there is no such previous response, or no item with an id that is referred to.
+        FieldError: an item or a tool cannot be served.
+    """
+    before = _before(served, body)
+    items = [_resolved(served, body.salt, item, i) for i, item in enumerate(body.items)]
+    chat = as_chat(body, before.messages if before else (), items)
+    return ResponseTurn(
+        chat, [*(before.items if before else ()), *(as_stored(item, new_id) for item in items)]
+    )
+
+
+def _resolved(served: Served, salt: str, item: Item, i: int) -> Item:
+    """Return the item that a reference stands for, or the item itself."""
+    if not isinstance(item, ReferenceItem):
+        return item
+    stored = served.responses.item(salt, item.id)
+    if stored is None:
+        raise NotFoundError(f"Item with id '{item.id}' not found.", param=f"input.{i}.id")
+    return ANY_ITEM.validate_python(stored)
+
+
+def _before(served: Served, body: ResponseRequest) -> StoredResponse | None:
+    """Return the previous response. Raises NotFoundError."""
     if body.previous_response_id is None:
-        return ()
+        return None
     stored = served.responses.get(body.salt, body.previous_response_id)
     if stored is None:
         raise NotFoundError(
@@ -65,7 +114,7 @@ def _before(served: Served, body: ResponseRequest) -> Sequence[dict[str, Any]]:
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    return stored.messages
+    return stored
 
 
 def _stored(request: Request, served: Served) -> StoredResponse:

@@ -19,7 +19,7 @@ CALLS = [CallBegun(0, "call_a", "f"), Arguments(0, '{"x":'), Arguments(0, "1}"),
 
 def output() -> Output:
     numbers = itertools.count()
-    return Output(lambda kind: f"{kind}_{next(numbers)}")
+    return Output(id_of=lambda kind: f"{kind}_{next(numbers)}")
 
 
 def told(

@@ -14,19 +14,35 @@ from tests.server.api.test_responses import WEATHER, post
 DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"x": inner}, range(300), {})
 """Can be read as JSON, but not be written again."""
 
+BAD: dict[str, Any] = {**WEATHER, "name": "bad", "parameters": {"type": "array"}}
+ALLOWED: dict[str, Any] = {"type": "allowed_tools", "mode": "auto"}
+
 UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
     ({"input": None}, "input"),
     ({"input": []}, "input"),
     ({"input": 1}, "input"),
-    ({"input": [{"type": "web_search_call", "id": "1"}]}, "input.0"),
+    ({"input": [{"type": "web_search_call", "id": "1"}]}, "input"),
     ({"input": [{"role": "user"}]}, "input.0.content"),
     ({"input": [{"role": "nobody", "content": "x"}]}, "input.0.role"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input.0.call_id"),
-    ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+    ({"tools": [{"name": "f"}]}, "tools.0.type"),
+    ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+    ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [WEATHER, {"type": "custom", "name": "a b"}]}, "tools.1.name"),
+    ({"tools": [{"type": "custom", "name": "f", "format": {"type": "grammar"}}]}, "tools.0.format.syntax"),
+    ({"tools": [{"type": "namespace", "name": "n"}]}, "tools.0.tools"),
+    (
+        {"tools": [{"type": "web_search"}, {"type": "namespace", "name": "n", "tools": [WEATHER, BAD]}]},
+        "tools.1.tools.1.parameters.type",
+    ),
+    ({"tools": [WEATHER], "tool_choice": {"type": "custom", "name": "weather"}}, "tool_choice"),
+    (
+        {"tools": [WEATHER], "tool_choice": {**ALLOWED, "tools": [{"type": "web_search"}]}},
+        "tool_choice.tools",
+    ),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
     ({"tools": [WEATHER, WEATHER]}, "tools.1.name"),
-    ({"tools": [{**WEATHER, "name": f"f{i}"} for i in range(129)]}, "tools"),
     ({"tools": [{**WEATHER, "parameters": DEEP}]}, "tools.0.parameters"),
     (
         {"tools": [{**WEATHER, "parameters": DEEP}], "tool_choice": "none", "stream": True},
@@ -42,7 +58,6 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
         "text.format.schema.type",
     ),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
-    ({"include": ["file_search_call.results"]}, "include.0"),
     ({"background": True}, "background"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),

@@ -314,7 +314,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": TOOLS, "tool_choice": "sometimes"}, "tool_choice"),
     ({"tools": [WEATHER, WEATHER]}, "tools.1.function.name"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
-    ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools.0.type"),
+    ({"tools": [{"type": "custom", "custom": {"name": "a b"}}]}, "tools.0.custom.name"),
+    ({"tools": [{"type": "web_search", "function": {"name": "a"}}]}, "tools.0.type"),
     (
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
         "tools.0.function.parameters.type",

@@ -1,0 +1,58 @@
+"""Reads the input of a custom tool from the arguments of the function that stands for it. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import cast
+
+_BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_MAY_BEGIN = re.compile(r'\s*(\{\s*("(i(n(p(u(t("\s*(:\s*)?)?)?)?)?)?)?)?)?')
+_WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
+_HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
+
+
+class InputReader:
+    """Reads `{"input": "…"}` piece by piece. Anything else is told as it is, at the end."""
+
+    def __init__(self) -> None:
+        self._unread = ""
+        self._begun = self._ended = False
+
+    def feed(self, arguments: str) -> str:
+        """Return the input that more of the arguments make known."""
+        self._unread += arguments
+        if not self._begun:
+            if (begin := _BEGIN.match(self._unread)) is None:
+                return ""
+            self._begun, self._unread = True, self._unread[begin.end() :]
+        if self._ended:
+            return ""
+        known = _WHOLE.match(self._unread)
+        assert known
+        text = _HALF_PAIR.sub("", known[0])
+        self._unread = self._unread[len(text) :]
+        self._ended = self._unread.startswith('"')
+        told: str = json.loads(f'"{text}"', strict=False)
+        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no text
+
+    def end(self) -> str:
+        """Return what is left when the arguments have ended.
+
+        Arguments that are no `input` are told whole, and so are some that were broken off before it began.
+        """
+        rest, self._unread = self._unread, ""
+        if self._begun or _MAY_BEGIN.fullmatch(rest):
+            return ""
+        try:
+            given = json.loads(rest)
+        except ValueError:
+            return rest
+        found = cast(dict[str, object], given).get("input") if isinstance(given, dict) else None
+        return found if isinstance(found, str) else rest
+
+
+def input_of(arguments: str) -> str:
+    """Return the input in whole arguments."""
+    reader = InputReader()
+    return reader.feed(arguments) + reader.end()

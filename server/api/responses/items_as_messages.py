@@ -1,0 +1,208 @@
+"""Turns the items of a request to the Responses API into chat messages. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, cast
+
+from server.api.body import RefusalPart
+from server.api.responses.response_items import (
+    CallItem,
+    CallOutputItem,
+    CompactionItem,
+    ConfigurationItem,
+    CustomCallItem,
+    FoundToolsItem,
+    Item,
+    MessageItem,
+    OtherItem,
+    Part,
+    ReasoningItem,
+    UnseenPart,
+)
+from server.api.responses.response_tools import SEARCH, ServedTools, flat_name
+from server.api.sealed import held, summary_in
+from server.api.unseen import stand_in, text_of
+from server.errors import FieldError
+from server.text.message import ToolCall
+
+Json: TypeAlias = dict[str, Any]
+
+SUMMARY = "What was said before, in short:\n"
+"""Begins the message that stands for a conversation that was compacted."""
+_CALLS = {
+    "local_shell_call": ("local_shell", "action"),
+    "shell_call": ("shell", "action"),
+    "apply_patch_call": ("apply_patch", "operation"),
+    "computer_call": ("computer", "action"),
+    "tool_search_call": (SEARCH, "arguments"),
+    "code_interpreter_call": ("code_interpreter", "code"),
+    "file_search_call": ("file_search", "queries"),
+    "mcp_call": ("", "arguments"),
+    "program": ("program", "code"),
+}
+"""By the type of an item that is a call: the function that it calls, and the field with the arguments."""
+_RESULTS = ("output", "outputs", "result", "results", "error")
+"""Fields of an item with what a tool has returned."""
+_SILENT = frozenset(
+    {
+        *("web_search_call", "image_generation_call", "compaction_trigger"),
+        *("mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
+    }
+)
+"""Types of items that say nothing to a model."""
+
+
+class Conversation:
+    """Chat messages that grow item by item."""
+
+    def __init__(self, tools: ServedTools) -> None:
+        """Args: tools: the request's, to which items may add."""
+        self.messages: list[Json] = []
+        self.effort: str | None = None  # by the last configuration update
+        self.format: Json | None = None  # of a text, by the last configuration update
+        self._tools = tools
+
+    def add(self, items: Sequence[Item]) -> None:
+        """Add these items; consecutive thoughts, text and calls of the assistant become one message.
+
+        Raises:
+            FieldError: the user has just sent a picture.
+        """
+        _refuse_new_pictures(items)
+        for i, item in enumerate(items):
+            self._add(item, f"input.{i}")
+
+    def _add(self, item: Item, place: str) -> None:
+        match item:
+            case MessageItem():
+                self._say(item)
+            case ReasoningItem():
+                self._think(item)
+            case CallItem():
+                self._call(item.call_id, flat_name(item.namespace, item.name), item.arguments)
+            case CustomCallItem():
+                arguments = json.dumps({"input": item.input}, ensure_ascii=False)
+                self._call(item.call_id, flat_name(item.namespace, item.name), arguments)
+            case CallOutputItem():
+                self._return(item.call_id, _returned(item.output))
+            case FoundToolsItem():
+                self._show(item, self._tools.load(item.tools, f"{place}.tools"))
+            case CompactionItem():
+                if summary := summary_in(item.encrypted_content):
+                    self.messages.append({"role": "user", "content": SUMMARY + summary})
+            case ConfigurationItem():
+                self.effort = item.reasoning.effort if item.reasoning else self.effort
+                self.format = item.text.get("format") if item.text else self.format
+            case OtherItem():
+                self._add_other(item, place)
+            case _:
+                raise AssertionError("references are resolved before")
+
+    def _say(self, item: MessageItem) -> None:
+        text = item.content if isinstance(item.content, str) else "\n".join(map(_said, item.content))
+        said = {"role": item.role, "content": text}
+        if item.role == "assistant":
+            self._go_on(said, fresh=("content", "tool_calls"))
+        else:
+            self.messages.append(said)
+
+    def _think(self, item: ReasoningItem) -> None:
+        shown = "".join(part.text for part in item.content or item.summary)
+        if thoughts := shown or held(item.encrypted_content or ""):
+            self._go_on({"reasoning_content": thoughts}, fresh=("reasoning_content", "content", "tool_calls"))
+
+    def _call(self, id: str, name: str, arguments: str) -> None:
+        self._go_on({"tool_calls": [ToolCall(id, name, arguments).as_json]})
+
+    def _return(self, id: str, text: str) -> None:
+        self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
+
+    def _show(self, item: FoundToolsItem, shown: str) -> None:
+        """Show the tools that an item brings: as the result of a search, or as the developer's words."""
+        if item.type == "tool_search_output":
+            self._return(item.call_id or "", shown)
+        else:
+            self.messages.append({"role": "developer", "content": f"More tools:\n{shown}"})
+
+    def _add_other(self, item: OtherItem, place: str) -> None:
+        """Add a call that one of OpenAI's own tools made, or what it returned."""
+        fields, id = item.fields, str(item.fields.get("call_id") or item.fields.get("id") or "")
+        result = next((fields[name] for name in _RESULTS if fields.get(name) is not None), None)
+        if item.type in _CALLS:
+            name, member = _CALLS[item.type]
+            if not name:
+                name = flat_name(str(fields.get("server_label") or ""), str(fields.get("name") or ""))
+            self._call(id, name, _arguments(member, fields.get(member)))
+            if result is not None:
+                self._return(id, _returned(result))
+        elif item.type.endswith("_output") and result is not None:
+            self._return(id, _returned(result))
+        elif item.type not in _SILENT:
+            self._tools.left_out.append(f"{place}: items of the type {item.type} are left out")
+
+    def _go_on(self, said: Json, fresh: Sequence[str] = ()) -> None:
+        """Add to the assistant's last message, unless it has one of the fields in `fresh`."""
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") != "assistant" or any(name in last for name in fresh):
+            self.messages.append({"role": "assistant", **said})
+            return
+        calls = [*last.get("tool_calls", ()), *said.get("tool_calls", ())]
+        self.messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
+
+
+def _refuse_new_pictures(items: Sequence[Item]) -> None:
+    """Raise FieldError if the user's last words have a picture.
+
+    An older one is what another model has seen, and one behind a tool's result belongs to that.
+    """
+    n_before = len(items)
+    while (
+        n_before
+        and isinstance(items[n_before - 1], MessageItem)
+        and _role(items[n_before - 1]) != "assistant"
+    ):
+        n_before -= 1
+    if n_before and isinstance(items[n_before - 1], CallOutputItem):
+        return
+    for i, item in enumerate(items[n_before:], n_before):
+        parts = item.content if isinstance(item, MessageItem) and not isinstance(item.content, str) else ()
+        for j, part in enumerate(parts):
+            if isinstance(part, UnseenPart):
+                raise FieldError(
+                    f"input.{i}.content.{j}.type", f"{part.type}: this model reads text only, send input_text"
+                )
+
+
+def _role(item: Item) -> str:
+    return item.role if isinstance(item, MessageItem) else ""
+
+
+def _said(part: Part | RefusalPart | UnseenPart) -> str:
+    return stand_in(part.type) if isinstance(part, UnseenPart) else part.text
+
+
+def _arguments(member: str, value: Any) -> str:
+    """Return arguments as JSON text of an object. value: an object, its JSON text, or any other value."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(ValueError):
+            value = json.loads(value)
+    given = cast(Json, value) if isinstance(value, dict) else {} if value is None else {member: value}
+    return json.dumps(given, ensure_ascii=False)
+
+
+def _returned(value: Any) -> str:
+    """Return what a tool has returned as text, with a text in place of each picture."""
+    if isinstance(value, list):
+        return "\n".join(map(_returned, cast(list[Any], value)))
+    if not isinstance(value, dict):
+        return value if isinstance(value, str) else json.dumps(value)
+    given = cast(Json, value)
+    if "stdout" in given:  # of a shell
+        told = [given["stdout"], given.get("stderr"), given.get("outcome")]
+        return "\n".join(one if isinstance(one, str) else json.dumps(one) for one in told if one)
+    if isinstance(given.get("type"), str) and given["type"] not in ("logs",):
+        return text_of(given)
+    return json.dumps(given, ensure_ascii=False)

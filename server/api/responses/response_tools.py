@@ -1,0 +1,277 @@
+"""The tools of a request to the Responses API, and how their calls are told in its form."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from server.api.body import Body, EchoedSchema, type_of
+from server.api.tools import CUSTOM_INPUT, InputFormat
+from server.errors import FieldError
+
+logger = logging.getLogger("duo.api")
+
+Json: TypeAlias = dict[str, Any]
+Kind: TypeAlias = Literal["function", "custom", "tool_search"]
+
+SEARCH = "tool_search"
+"""The function that stands for a search for tools that the client carries out."""
+_SEARCH_ARGUMENTS: Json = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": "what the tool should do"}},
+    "required": ["query"],
+}
+
+_IN_TOOL = re.compile(r"^tools\.(\d+)\.(function|custom)(\.format\.grammar\.definition)?\.?(.*)$")
+"""A field of a tool of a chat completion."""
+
+
+class OwnFunction(Body):
+    type: Literal["function"]
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: EchoedSchema | None = None
+    strict: bool | None = None
+    defer_loading: bool = False
+
+
+class AnyTextFormat(Body):
+    type: Literal["text"]
+
+
+class GrammarFormat(InputFormat):
+    type: Literal["grammar"]
+
+
+class OwnCustom(Body):
+    """A tool whose input is a text, which may have a grammar."""
+
+    type: Literal["custom"]
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    format: Annotated[AnyTextFormat | GrammarFormat, Field(discriminator="type")] | None = None
+    defer_loading: bool = False
+
+
+class SearchTool(Body):
+    """A search for tools: the client carries it out if `execution` says so."""
+
+    type: Literal["tool_search"]
+    execution: Literal["server", "client"] = "server"
+    description: str | None = None
+    parameters: EchoedSchema | None = None
+
+
+class HostedTool(Body):
+    """A tool of any other type, which OpenAI's servers carry out."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: str
+
+
+InNamespace: TypeAlias = Annotated[OwnFunction | OwnCustom, Field(discriminator="type")]
+
+
+class NamespaceTool(Body):
+    """Functions and custom tools with a name in common."""
+
+    type: Literal["namespace"]
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    tools: Annotated[list[InNamespace], Field(fail_fast=True)]
+    defer_loading: bool = False
+
+
+def _tag_of(tool: Any) -> str:
+    kind = type_of(tool)
+    if kind is None:
+        return "function"  # whose type is required
+    return kind if kind in ("function", "custom", "namespace", "tool_search") else "hosted"
+
+
+AnyTool: TypeAlias = Annotated[
+    Annotated[OwnFunction, Tag("function")]
+    | Annotated[OwnCustom, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[SearchTool, Tag("tool_search")]
+    | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(_tag_of),
+]
+OwnTool: TypeAlias = OwnFunction | OwnCustom | SearchTool
+"""A tool that the client carries out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTool:
+    """A tool as the model sees it, and how the client calls it."""
+
+    tool: OwnTool
+    place: str  # of the tool in the request, such as tools.3.tools.0
+    namespace: str | None = None
+    in_message: bool = False  # a message shows it, so that the template does not
+
+    @property
+    def kind(self) -> Kind:
+        return self.tool.type
+
+    @property
+    def name(self) -> str:
+        """The client's name for it."""
+        return SEARCH if isinstance(self.tool, SearchTool) else self.tool.name
+
+    @property
+    def flat_name(self) -> str:
+        """The model's name for it."""
+        return flat_name(self.namespace, self.name)
+
+    @property
+    def as_chat(self) -> Json:
+        """The tool in the form of a chat completion."""
+        tool, beside = self.tool, {"in_message": True} if self.in_message else {}
+        if isinstance(tool, OwnCustom):
+            grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
+            given = grammar and {"type": "grammar", "grammar": grammar.model_dump(exclude={"type"})}
+            custom = _given(name=self.flat_name, description=tool.description, format=given)
+            return {"type": "custom", "custom": custom, **beside}
+        search = isinstance(tool, SearchTool)
+        parameters = tool.parameters or (_SEARCH_ARGUMENTS if search else None)
+        strict = None if isinstance(tool, SearchTool) else tool.strict
+        described = _given(
+            name=self.flat_name, description=tool.description, parameters=parameters, strict=strict
+        )
+        return {"type": "function", "function": described, **beside}
+
+    @property
+    def as_shown(self) -> Json:
+        """The tool as chat templates show it."""
+        chat = self.as_chat
+        function = chat.get("function") or {
+            "name": self.flat_name,
+            "description": self.tool.description or "",
+            "parameters": CUSTOM_INPUT,
+        }
+        return {"type": "function", "function": {k: v for k, v in function.items() if k != "strict"}}
+
+
+@dataclass(slots=True)
+class ServedTools:
+    """The tools that the model may call, by the model's names for them."""
+
+    by_name: dict[str, ServedTool] = field(default_factory=dict[str, ServedTool])
+    deferred: dict[str, ServedTool] = field(default_factory=dict[str, ServedTool])
+    """Tools that no message has shown yet."""
+    left_out: list[str] = field(default_factory=list[str])
+    """What is not served, each in words."""
+
+    @property
+    def as_chat(self) -> list[Json]:
+        return [tool.as_chat for tool in self.by_name.values()]
+
+    def place_of(self, param: str) -> str:
+        """Return the name in this request of a field of a chat completion's tools."""
+
+        def place(found: re.Match[str]) -> str:
+            served = list(self.by_name.values())[int(found[1])]
+            inner = "format.definition" if found[3] else found[4] or ""
+            return served.place + (f".{inner}" if inner else "")
+
+        return _IN_TOOL.sub(place, param)
+
+    def load(self, tools: Sequence[AnyTool], place: str) -> str:
+        """Let the model call these tools, which a message shows; returns what the message says of them."""
+        found = ServedTools()
+        found.add(tools, place, deferring=False, repeated=True)
+        for name, tool in found.by_name.items():
+            self.deferred.pop(name, None)
+            known = self.by_name.get(name)
+            if known is None or known.in_message:
+                self.by_name[name] = replace(tool, in_message=True)
+        self.left_out += found.left_out
+        return "\n".join(json.dumps(tool.as_shown, ensure_ascii=False) for tool in found.by_name.values())
+
+    def add(self, tools: Sequence[AnyTool], place: str, *, deferring: bool, repeated: bool = False) -> None:
+        """Serve these tools.
+
+        Args:
+            place: name of the list in the request.
+            deferring: leave those out that say defer_loading, until load() shows them.
+            repeated: take the last of several tools with one name.
+
+        Raises:
+            FieldError: two tools have one name.
+        """
+        for i, tool in enumerate(tools):
+            if isinstance(tool, HostedTool) or not is_served(tool):
+                self._leave_out(tool.type, f"{place}.{i}")
+                continue
+            for served, deferred in _flattened(tool, f"{place}.{i}"):
+                name = served.flat_name
+                if not repeated and (name in self.by_name or name in self.deferred):
+                    raise FieldError(f"{served.place}.name", f"{name} is the name of another tool already")
+                (self.deferred if deferring and deferred else self.by_name)[name] = served
+
+    def called(self, name: str, kinds: Sequence[str]) -> ServedTool | None:
+        """Return the tool that the client calls by this name, alone or within its namespace."""
+        if (exact := self.by_name.get(name)) is not None and exact.kind in kinds:
+            return exact
+        same = [one for one in self.by_name.values() if one.name == name and one.kind in kinds]
+        return same[0] if len(same) == 1 else None
+
+    def _leave_out(self, type: str, place: str) -> None:
+        self.left_out.append(f"{place}: {type} is left out, since this server runs no tools itself")
+        if type not in _told:
+            _told.add(type)
+            logger.warning("requests offer the tool %s, which this server cannot run: it is left out", type)
+
+
+_told: set[str] = set()
+"""Types of tools that the log has told of."""
+
+
+def served_tools(tools: Sequence[AnyTool]) -> ServedTools:
+    """Return what can be served of a request's tools.
+
+    Tools are deferred only if the client searches for them: a search by the server would never find them.
+
+    Raises:
+        FieldError: two tools have one name.
+    """
+    searched = any(isinstance(tool, SearchTool) and tool.execution == "client" for tool in tools)
+    served = ServedTools()
+    served.add(tools, "tools", deferring=searched)
+    return served
+
+
+def is_served(tool: AnyTool) -> bool:
+    """Return whether the client carries a tool out."""
+    if isinstance(tool, SearchTool):
+        return tool.execution == "client"
+    return not isinstance(tool, HostedTool)
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """Return the model's name for a tool in a namespace."""
+    if not namespace or name.startswith(namespace):
+        return name
+    return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
+
+
+def _flattened(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[ServedTool, bool]]:
+    """Yield the tools in a tool, and whether each is deferred."""
+    if isinstance(tool, NamespaceTool):
+        for i, inner in enumerate(tool.tools):
+            deferred = tool.defer_loading or inner.defer_loading
+            yield ServedTool(inner, f"{place}.tools.{i}", tool.name), deferred
+    else:
+        yield ServedTool(tool, place), not isinstance(tool, SearchTool) and tool.defer_loading
+
+
+def _given(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,46 @@
+"""Texts that a client keeps and sends back without reading them: thoughts, and summaries of conversations.
+
+Nothing here is secret, and nobody checks a signature: the client could read the text, or write another one.
+Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+
+UNSIGNED = "unsigned"
+"""The signature of thoughts that are shown: clients drop thoughts without any."""
+_THOUGHTS = "thoughts:"
+_SUMMARY = "summary:"
+
+
+def holding(thoughts: str) -> str:
+    """Return thoughts as a signature, or as encrypted content."""
+    return _THOUGHTS + _encoded(thoughts)
+
+
+def held(signature: str) -> str:
+    """Return the thoughts in a signature, or none if another server wrote it."""
+    return _decoded(signature, _THOUGHTS)
+
+
+def sealed_summary(summary: str) -> str:
+    """Return the summary of a conversation as encrypted content."""
+    return _SUMMARY + _encoded(summary)
+
+
+def summary_in(content: str) -> str:
+    """Return the summary in encrypted content, or none if another server wrote it."""
+    return _decoded(content, _SUMMARY)
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _decoded(sealed: str, kind: str) -> str:
+    _, found, encoded = sealed.partition(kind)
+    try:
+        return base64.b64decode(encoded, validate=True).decode() if found else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,28 @@
+"""What stands in a prompt for a part of a message that the model cannot see. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+_KINDS = (("image", "an image"), ("screenshot", "an image"), ("audio", "a sound"), ("video", "a video"))
+
+
+def stand_in(type: str) -> str:
+    """Return a text in place of a part of this type: a picture, a file or a sound."""
+    what = next((called for part, called in _KINDS if part in type), "a file")
+    return f"[{what} that this model cannot see: it reads text only]"
+
+
+def text_of(part: Any) -> str:
+    """Return what a part of any type says, or what stands for it.
+
+    Args:
+        part: JSON in OpenAI's or Anthropic's form: an object with a type and, if it is a text, a text.
+    """
+    if isinstance(part, str):
+        return part
+    fields = cast(dict[str, Any], part) if isinstance(part, dict) else {}
+    for name in ("text", "refusal"):
+        if isinstance(said := fields.get(name), str):
+            return said
+    return stand_in(str(fields.get("type", "")))
