@@ -37,7 +37,7 @@ class Assistant(BlockContext):
             raise
         self.can_shift = True  # with its target
         self._ext.llama_set_embeddings_nextn(target.handle, True, False)  # of all rows
-        target.n_cells -= int(C.llama_n_seq_max(target.handle))
+        target.n_cells -= target.n_seqs
         target.n_ctx = min(target.n_ctx, target.n_cells)
 
     def _fit(self, path: Path) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from server.errors import BackendError
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.graph_keys import MOST_ROWS, GraphKeys
-from server.llama.library import C, LoadedModel
+from server.llama.library import COMPRESSED, C, LoadedModel
 from server.llama.threads import Threads
+from server.llama.windows import CHUNKED, Windows
 
 FLOATS = ctypes.POINTER(ctypes.c_float)
 
@@ -95,9 +96,11 @@ class LlamaContext:
         self._trimmed_states = set[int]()  # sequences that use an earlier state until their next decode
         self._n_streams = n_streams
         self._n_vocab = model.n_vocab
-        self._window = int(C.llama_model_n_swa(model.handle))
-        states = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
-        self._only_cells = not states and not self._window  # else a sequence may hold more than its length
+        window = int(C.llama_model_n_swa(model.handle))
+        self._windows = windows_of(model, handle) if window else None
+        # of a model with a state, which a twin cannot share: llama.cpp gives away cells that it has passed
+        self._unkept_window = 0 if self._windows else window
+        self._only_cells = not _has_state(model) and not window  # else it may hold more than its length
 
     def decode(self, batch: Batch) -> Logits:
         logits = self.start(batch)
@@ -118,6 +121,8 @@ class LlamaContext:
             raise BackendError(f"{reason} ({len(batch)} rows)")
         if self._trimmed_states:
             self._trimmed_states.difference_update(batch.seqs)
+        if self._windows:
+            self._windows.grow(batch)
         if not extra:
             self.dropped = []
             return functools.partial(self._logits, n_wanted)
@@ -148,6 +153,8 @@ class LlamaContext:
             return  # else llama.cpp would look at every cell of the KV cache: 0.15 ms for 65,536 of them
         if not C.llama_memory_seq_rm(self.memory, seq, length, -1):
             raise BackendError("this model's sequences cannot be trimmed")
+        if self._windows:
+            self._windows.trim(seq, length)
         if not length:
             self._trimmed_states.discard(seq)
         elif is_shorter and self.n_tail:
@@ -157,12 +164,10 @@ class LlamaContext:
         return int(C.llama_memory_seq_pos_max(self.memory, seq)) + 1
 
     def intact(self, seq: int, length: int) -> bool:
-        """Even with swa_full llama.cpp reuses cells that the window has passed; it tells where the rest
-        begins."""
-        window = self._window
-        if not window or self.length(seq) <= length:
+        window, held = self._unkept_window, self.length(seq)
+        if not window or held == length:
             return True
-        return C.llama_memory_seq_pos_min(self.memory, seq) <= max(0, length + 1 - window)
+        return held > length and C.llama_memory_seq_pos_min(self.memory, seq) <= max(0, length + 1 - window)
 
     def save(self, seq: int) -> bytes:
         size = int(C.llama_state_seq_get_size(self.handle, seq))
@@ -170,9 +175,15 @@ class LlamaContext:
         start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))
         if not size or int(C.llama_state_seq_get_data(self.handle, start, size, seq)) != size:
             raise BackendError(f"the state of sequence {seq} cannot be had")
-        return data
+        return self._windows.save(seq, self.length(seq), data) if self._windows else data
 
     def load(self, seq: int, data: bytes) -> None:
+        if self._windows:
+            self._windows.load(seq, data, functools.partial(self._load, seq))
+        else:
+            self._load(seq, data)
+
+    def _load(self, seq: int, data: bytes) -> None:
         start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))  # only read
         if int(C.llama_state_seq_set_data(self.handle, start, len(data), seq)) != len(data):
             raise BackendError("it does not fit this model, or the KV cache is full")
@@ -182,6 +193,8 @@ class LlamaContext:
             self._take_state(seq)
         if not self._n_streams:
             C.llama_memory_seq_cp(self.memory, source, target, start, end)
+            if self._windows:
+                self._windows.reach(target, end)
             return
         self.trim(target, 0)  # between streams llama.cpp copies whole ones only, and not at once
         self.load(target, self.save(source))
@@ -205,6 +218,8 @@ class LlamaContext:
     def shift(self, seq: int, start: int, end: int) -> None:
         if not C.llama_memory_seq_rm(self.memory, seq, start, end):
             raise BackendError("this model's sequences cannot be shifted")
+        if self._windows:
+            self._windows.cut(seq, start, end)
         C.llama_memory_seq_add(self.memory, seq, end, -1, start - end)
 
     def close(self) -> None:
@@ -214,6 +229,19 @@ class LlamaContext:
         if self.keys:
             self.keys.close()
             self.keys = None
+
+
+def _has_state(model: LoadedModel) -> bool:
+    """Return True if the model keeps a state beside its cells or instead of them."""
+    return bool(C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle))
+
+
+def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
+    """Return what keeps the cells of a model's sliding windows; None where sequences cannot be trimmed."""
+    architecture = model.metadata("general.architecture")
+    if _has_state(model) or architecture in COMPRESSED:
+        return None
+    return Windows(handle, int(C.llama_model_n_swa(model.handle)), chunked=architecture in CHUNKED)
 
 
 def view(floats: Any, n_rows: int, width: int) -> Logits:

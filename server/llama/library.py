@@ -313,6 +313,12 @@ def context_params(options: LlamaOptions) -> Any:
     return params
 
 
+def spare_sequence(params: Any) -> None:
+    """Have a context with one sequence more than asked for (windows.py)."""
+    params.n_seq_max += 1
+    params.n_batch = max(params.n_batch, params.n_seq_max)
+
+
 def _cache_type(name: CacheType) -> int:
     return int(getattr(C, f"GGML_TYPE_{name.upper()}", _BF16))
 

@@ -27,12 +27,14 @@ from server.llama.library import (
     context_params,
     is_open,
     settled,
+    spare_sequence,
     tokenize,
 )
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 from server.llama.tails import with_tail
 from server.llama.tensors import ASSISTANTS, EAGLE3
+from server.llama.windows import MOST_SEQS
 
 _ADDED = C.LLAMA_TOKEN_ATTR_USER_DEFINED
 _CONTROL = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -149,6 +151,8 @@ class LlamaBackend(LlamaContext):
             )
         if not _divides(model):
             options = replace(options, n_streams=0)
+        if C.llama_model_n_swa(model):
+            options = replace(options, n_seqs=min(options.n_seqs, MOST_SEQS))
         elsewhere = computes_elsewhere(options.weights)
         overlaps = (
             elsewhere and self.model.is_whole(options.weights.n_gpu_layers) and not options.weights.places
@@ -158,7 +162,9 @@ class LlamaBackend(LlamaContext):
         self.options = options = with_tail(self.model, options)
         params = context_params(options)
         params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
-        if C.llama_model_n_swa(model):  # between parts of a decode llama.cpp gives away what guesses passed
+        if C.llama_model_n_swa(model):
+            spare_sequence(params)
+            # between parts of a decode llama.cpp gives away what guesses passed
             params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
         self.keys = keys_of(self.model, params)
         handle = self.model.context(params)

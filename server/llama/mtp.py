@@ -13,7 +13,7 @@ from server.errors import StartupError
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.context import LlamaContext, view
 from server.llama.graph_keys import keys_of
-from server.llama.library import C, LoadedModel, complaint, context_params, hidden_rows
+from server.llama.library import C, LoadedModel, complaint, context_params, hidden_rows, spare_sequence
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.with_block import MOST_WAITING
@@ -31,6 +31,8 @@ class BlockContext(LlamaContext):
         StartupError."""
         target = self._target
         params = context_params(options)
+        if C.llama_model_n_swa(model.handle):
+            spare_sequence(params)
         params.n_ctx += params.n_seq_max * MOST_WAITING  # cells of guesses and of what was trimmed of late
         params.swa_full = True
         params.ctx_type = kind

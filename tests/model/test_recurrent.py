@@ -134,26 +134,6 @@ def test_guesses_change_nothing(backend: LlamaBackend, temperature: float, wrong
         assert (oracle.accepted < oracle.proposed) == bool(wrong_every)
 
 
-def test_cells_that_a_window_has_passed_may_be_gone(backend: LlamaBackend):
-    """Given to another sequence though there is room: what is trimmed to there would go on with a hole."""
-    if not backend.can_trim:
-        pytest.skip("it cannot be trimmed")
-    for seq, n in ((1, 40), (0, 3 * WINDOW)):
-        batch = Batch()
-        batch.extend(seq, 0, range(300, 300 + n), 0)
-        backend.decode(batch)
-    assert backend.intact(0, WINDOW)
-    backend.trim(1, 0)
-    for i in range(3 * WINDOW, 6 * WINDOW):
-        batch = Batch()
-        batch.extend(0, i, [300 + i], 0)
-        backend.decode(batch)
-    assert backend.intact(0, 6 * WINDOW)
-    assert backend.intact(0, 6 * WINDOW - 2)
-    assert not backend.intact(0, WINDOW)
-    backend.trim(0, 0)
-
-
 def test_steps_are_measured(backend: LlamaBackend):
     found = measure(backend, 8, budget_s=1.0)
     assert found[8] >= found[1] > 0.0

@@ -1,0 +1,144 @@
+"""Sliding windows that can be trimmed: the cells that a window has passed are kept, saved and loaded.
+
+llama.cpp writes over a cell that the window of its sequence has passed, and leaves it out of a saved state.
+But it never writes over a cell of two sequences. So each sequence here has a twin that shares its cells, and
+a saved state has a part for each window of the sequence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from server.errors import BackendError
+from server.llama.backend import Batch
+from server.llama.library import C
+from server.llama.options import MAX_SEQS
+
+MOST_SEQS = (MAX_SEQS - 1) // 2  # sequences of a context: each has a twin, and one holds parts
+CHUNKED = ("llama4",)  # architectures whose window is the chunk of a token, not the tokens before it
+_PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # of the layers with a window
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
+_SIZE = struct.Struct("<Q")
+_MAGIC = b"duo.windows.1\n\0\0"
+
+
+class Windows:
+    """What the layers with a window hold of each sequence of a context."""
+
+    def __init__(self, handle: Any, window: int, *, chunked: bool) -> None:
+        """Keep the cells of a context that was made with one sequence too many, at most MOST_SEQS without it.
+
+        Args:
+            handle: The llama.cpp context.
+            window: Tokens that a layer with a window sees.
+            chunked: True if a window begins at a multiple of `window`.
+        """
+        self._handle, self._memory = handle, C.llama_get_memory(handle)
+        self._window, self._chunked = window, chunked
+        self._dock = int(C.llama_n_seq_max(handle)) - 1  # the sequence of parts, while saved or loaded
+        self._n_kept = [0] * self._dock  # leading positions that the twin of each sequence shares
+
+    def grow(self, batch: Batch) -> None:
+        """Keep the cells of an evaluated batch before the window passes them."""
+        for seq, position in dict(zip(batch.seqs, batch.positions, strict=True)).items():
+            self.reach(seq, position + 1)
+
+    def reach(self, seq: int, length: int) -> None:
+        """Keep the cells of a sequence of this length if the window is about to pass some of them."""
+        if 2 * (length - self._n_kept[seq]) >= self._window:
+            self._keep(seq, length)
+
+    def _keep(self, seq: int, length: int) -> None:
+        """Have the twin share the first `length` positions."""
+        C.llama_memory_seq_cp(self._memory, seq, self._twin(seq), self._n_kept[seq], length)
+        self._n_kept[seq] = length
+
+    def trim(self, seq: int, length: int) -> None:
+        """Forget positions >= length of the twin."""
+        if self._n_kept[seq] > length:
+            C.llama_memory_seq_rm(self._memory, self._twin(seq), length, -1)
+            self._n_kept[seq] = length
+
+    def cut(self, seq: int, start: int, end: int) -> None:
+        """Forget positions start to end of the twin, whose later ones are about to move to start."""
+        n_kept = self._n_kept[seq]
+        if n_kept > start:
+            C.llama_memory_seq_rm(self._memory, self._twin(seq), start, end)
+            self._n_kept[seq] = max(start, n_kept - (end - start))
+
+    def save(self, seq: int, length: int, state: bytes) -> bytes:
+        """Add to the state of a sequence, which has its last window, those before it.
+
+        Raises:
+            BackendError: llama.cpp gives no state.
+        """
+        parts = [state, *self._earlier(seq, length)]
+        return b"".join((_MAGIC, *(piece for part in parts for piece in (_SIZE.pack(len(part)), part))))
+
+    def load(self, seq: int, data: bytes, load_state: Callable[[bytes], None]) -> None:
+        """Load what save() gave into an empty sequence. load_state: loads the state that was given to it.
+
+        Raises:
+            BackendError: The data are of another model or version, or there are too few cells.
+        """
+        state, *earlier = _parts(data)
+        load_state(state)
+        self._keep(seq, int(C.llama_memory_seq_pos_max(self._memory, seq)) + 1)
+        for part in earlier:
+            try:
+                self._dock_part(part)
+                for target in (seq, self._twin(seq)):
+                    C.llama_memory_seq_cp(self._memory, self._dock, target, -1, -1)
+            finally:
+                C.llama_memory_seq_rm(self._memory, self._dock, -1, -1)
+
+    def _dock_part(self, part: bytes) -> None:
+        source = ctypes.cast(ctypes.c_char_p(part), _BYTES)  # only read
+        size = len(part)
+        if C.llama_state_seq_set_data_ext(self._handle, source, size, self._dock, _PARTIAL) != size:
+            raise BackendError("it does not fit this model, or the KV cache is full")
+
+    def _earlier(self, seq: int, length: int) -> Iterator[bytes]:
+        """The windows before the last one, last first."""
+        end = self._begin(length)
+        while end > 0:
+            begin = self._begin(end)
+            C.llama_memory_seq_cp(self._memory, seq, self._dock, begin, end)
+            try:
+                yield self._part()
+            finally:
+                C.llama_memory_seq_rm(self._memory, self._dock, -1, -1)
+            end = begin
+
+    def _part(self) -> bytes:
+        """The window of the dock's last position."""
+        size = int(C.llama_state_seq_get_size_ext(self._handle, self._dock, _PARTIAL))
+        data = ctypes.create_string_buffer(size)
+        target = ctypes.cast(data, _BYTES)
+        if C.llama_state_seq_get_data_ext(self._handle, target, size, self._dock, _PARTIAL) != size:
+            raise BackendError("the state of a window cannot be had")
+        return data.raw
+
+    def _begin(self, end: int) -> int:
+        """The first position in the window of the position before `end`."""
+        return (end - 1) // self._window * self._window if self._chunked else max(0, end - self._window)
+
+    def _twin(self, seq: int) -> int:
+        return self._dock + 1 + seq
+
+
+def _parts(data: bytes) -> list[bytes]:
+    at = len(_MAGIC)
+    if data[:at] != _MAGIC:
+        raise BackendError("it was saved by another version")
+    parts = list[bytes]()
+    while at < len(data):
+        (size,) = _SIZE.unpack_from(data, at) if len(data) - at >= _SIZE.size else (len(data),)
+        at += _SIZE.size + size
+        if at > len(data):
+            raise BackendError("it is not complete")
+        parts.append(data[at - size : at])
+    return parts
