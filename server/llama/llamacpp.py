@@ -160,12 +160,7 @@ class LlamaBackend(LlamaContext):
         if overlaps:
             options = options.with_few_threads()
         self.options = options = with_tail(self.model, options)
-        params = context_params(options)
-        params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
-        if C.llama_model_n_swa(model):
-            spare_sequence(params)
-            # between parts of a decode llama.cpp gives away what guesses passed
-            params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
+        params = self._context_params(options)
         self.keys = keys_of(self.model, params)
         handle = self.model.context(params)
         if not handle:
@@ -187,6 +182,15 @@ class LlamaBackend(LlamaContext):
         self.can_copy = self.model.metadata("general.architecture") not in COMPRESSED
         self.can_share = not options.n_streams
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self.memory))
+
+    def _context_params(self, options: LlamaOptions) -> Any:
+        params = context_params(options)
+        params.swa_full = True  # a trimmed sequence needs cells that its sliding window had passed
+        if C.llama_model_n_swa(self._model):
+            spare_sequence(params)
+            # between parts of a decode llama.cpp gives away what guesses passed
+            params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
+        return params
 
     def _forgets(self) -> bool:
         """Try whether a sequence can be trimmed: it depends on the memory that llama.cpp chose. The KV cache
