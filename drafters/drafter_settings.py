@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import CliSuppress, SettingsConfigDict
 
 from server.llama.model_settings import ModelSettings
 from server.speculation.wire.presence import MAX_CAPACITY
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-draft-q8_0.gguf"
+DEFAULT_MODEL = BUNDLED_MODEL.with_name("smollm2-draft.gguf")
+"""Drafts for the default model of leads, SmolLM2-135M-Instruct."""
+
+
+def _found(path: Path) -> Path:
+    """Return the bundled model that a bare file name means, else the path as it is."""
+    bundled = BUNDLED_MODEL.with_name(path.name)
+    return bundled if path.parent == Path() and not path.exists() and bundled.is_file() else path
 
 
 class DrafterSettings(ModelSettings):
@@ -33,7 +42,9 @@ class DrafterSettings(ModelSettings):
         description="model: guess with a draft model; lookup: guess what followed before in this or another "
         "reply, without a model; replay: know the texts and err on purpose, to measure with",
     )
-    model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the draft model")
+    model: Annotated[Path, AfterValidator(_found)] = Field(
+        DEFAULT_MODEL, description="the GGUF file of the draft model, or the name of a bundled one"
+    )
     translate: Path | None = Field(
         None, description="a GGUF file with the leads' vocabulary, where the draft model has another one"
     )
@@ -55,7 +66,7 @@ class DrafterSettings(ModelSettings):
     )
     path_min: float = Field(0.05, ge=0, le=1, description="stop where the guessed path is less likely")
     vocab_from: Path = Field(
-        BUNDLED_MODEL, description="lookup, replay: a GGUF file with the leads' vocabulary"
+        DEFAULT_MODEL, description="lookup, replay: a GGUF file with the leads' vocabulary"
     )
     texts: Path | None = Field(
         None, description="replay: whole texts, prompts included, as one JSON list of token ids to a line"

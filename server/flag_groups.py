@@ -7,7 +7,7 @@ REST = "Expert"
 
 LEAD = {
     START: "model hf_repo draft_model hf_repo_draft ctx_size parallel gpu_layers host port api_key",
-    "Model": "hf_file alias chat_template chat_template_file note threads threads_batch flash_attn "
+    "Model": "hf_file offline alias chat_template chat_template_file note threads threads_batch flash_attn "
     "split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora lora_scaled embeddings embedding_model "
     "pooling reranking rerank_model",
     "Drafting": "draft_mode drafters redis redis_listen pool draft_threads gpu_layers_draft draft_devices "
@@ -24,7 +24,7 @@ LEAD = {
     "yarn_ext_factor yarn_attn_factor yarn_beta_slow yarn_beta_fast",
 }
 _MODEL = (
-    "hf_file threads_batch flash_attn split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora "
+    "hf_file offline threads_batch flash_attn split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora "
     "lora_scaled cache_type_k cache_type_v"
 )
 DRAFTER = {

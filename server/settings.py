@@ -109,7 +109,11 @@ class LeadSettings(ModelSettings, DoorSettings):
         },
     )
 
-    model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the target model; of several parts, any")
+    model: Path = Field(
+        BUNDLED_MODEL,
+        description="the GGUF file of the target model; of several parts, any (default: "
+        "SmolLM2-135M-Instruct, fetched once; where it cannot be had, the tiny bundled model)",
+    )
     alias: Texts = Field(
         (),
         description="the model's names in the API, with commas between, *: any; it tells the first (default: "

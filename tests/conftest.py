@@ -13,7 +13,9 @@ import pytest
 import trustme
 from hypothesis import settings
 
+from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server import stop_signals
+from server.settings import BUNDLED_MODEL as TARGET
 from tests import leaks
 from tests.contract import witness
 from tests.fake_backend import FakeBackend, FakeModel
@@ -22,6 +24,8 @@ from tests.support import ENDLESS
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # llama.cpp's threads wait without using up a core
 os.environ.setdefault("DUO_FLASH_ATTN", "off")  # else near-ties would depend on this CPU's choice
+os.environ.setdefault("DUO_MODEL", str(TARGET))  # else the default model would be fetched
+os.environ.setdefault("DUO_DRAFTER_MODEL", str(DRAFT))
 settings.register_profile("duo", deadline=None)  # no test fails because the machine is busy
 settings.load_profile("duo")
 

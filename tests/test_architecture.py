@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "server/sampling/": ("server.sampling",),
     "server/llama/": (
         "server.llama",
+        "server.cache_folder",
         "server.errors",
         "server.estimators",
         "server.sampling.noise",

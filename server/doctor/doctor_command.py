@@ -36,9 +36,10 @@ from server.llama.library import default_cells, free_memory_of_gpus
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.parts import parts
 from server.llama.tensors import on_host
+from server.local.bundled import draft_for
 from server.local.embedded import EmbeddedServer
 from server.local.placement import Machine, Placement, place
-from server.settings import BUNDLED_DRAFT, UpSettings
+from server.settings import UpSettings
 from server.speculation.wire.presence import misfit, vocabulary_card
 from server.speculation.wire.redis_client import check, connect
 
@@ -90,7 +91,9 @@ def doctor(settings: DoctorSettings) -> int:
 def examine(settings: DoctorSettings, console: Console) -> Findings:
     """Raises StartupError, BackendError."""
     settings = prepared(settings)
-    draft = settings.draft_model or BUNDLED_DRAFT
+    draft = draft_for(settings)
+    if draft is None:
+        raise StartupError(f"no bundled draft model fits {settings.model.name}: give one with --draft-model")
     machine = Machine(n_cores(), free_memory_of_gpus())
     n_bytes = _bytes(settings.model) - on_host(settings.model, settings.weights.places)
     placement = place(settings, machine, _bytes(draft), n_bytes)

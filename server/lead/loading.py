@@ -11,6 +11,7 @@ from typing import TypeVar
 from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
+from server.lead.default_model import with_default_model
 from server.llama.assistant import Assistant
 from server.llama.backend import Backend, Batch, PredictionBlock
 from server.llama.cuda_graphs import forgo_graphs_of_many, forgo_graphs_on_host
@@ -40,14 +41,16 @@ S = TypeVar("S", bound=LeadSettings)
 
 
 def prepared(settings: S) -> S:
-    """The settings with downloaded files instead of repositories, and the text of a chat template instead of
-    its file. Raises StartupError."""
-    settings = downloaded(settings)
+    """Return the settings with files instead of names: of the default model, of repositories, of a template.
+
+    Fetches what is not there. Raises StartupError.
+    """
+    settings = downloaded(with_default_model(settings))
     changes: dict[str, object] = {}
     if settings.hf_repo_draft is not None:
         if settings.draft_model is not None:
             raise StartupError("--draft-model and --hf-repo-draft both name a model: give one of them")
-        path = fetch(source(settings.hf_repo_draft, flag="--hf-repo-draft"))
+        path = fetch(source(settings.hf_repo_draft, flag="--hf-repo-draft"), offline=settings.offline)
         changes |= {"draft_model": path, "hf_repo_draft": None}
     if settings.chat_template_file is not None:
         if settings.chat_template is not None:
@@ -150,11 +153,8 @@ def _load_head(stack: ExitStack, path: Path, target: LlamaBackend) -> LlamaHead:
     return head
 
 
-def load_draft(
-    stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
-) -> DraftModel | None:
-    """The model that drafts between steps; None if it is the bundled one and its vocabulary does not fit.
-    Raises StartupError if that of another one does not."""
+def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend) -> DraftModel:
+    """Return the model that drafts between steps. Raises StartupError if its vocabulary does not fit."""
     draft = LlamaBackend(
         LlamaOptions(
             model_path=path,
@@ -166,9 +166,6 @@ def load_draft(
     )
     stack.enter_context(closing(draft))
     if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(draft.vocab)):
-        if settings.draft_model is None:
-            logger.info("  draft    none: the bundled draft model does not fit (%s)", reason)
-            return None
         raise StartupError(
             f"{path} cannot draft for {settings.model}: {reason}; as a drafter of its own it can: "
             f"duo draft --model {path} --translate {settings.model}"

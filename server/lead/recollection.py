@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from server.cache_folder import cache_folder
 from server.llama.options import LlamaOptions
 
 logger = logging.getLogger("duo")
@@ -39,11 +40,16 @@ def keep(kind: str, what: Sequence[object], value: Any) -> None:
         logger.info("%s are not remembered: %s", kind, error)
 
 
-def of_model(options: LlamaOptions) -> tuple[object, ...]:
-    """The files and options that measurements of a model depend on. Raises StartupError."""
-    statuses = [(path.name, path.stat()) for path in options.files]
+def of_files(*paths: Path) -> tuple[object, ...]:
+    """Return what changes when these model files do, or llama.cpp. Raises OSError for a missing one."""
+    statuses = [(path.name, path.stat()) for path in paths]
     files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
-    return *files, options.costs, version("llama-cpp-python")
+    return *files, version("llama-cpp-python")
+
+
+def of_model(options: LlamaOptions) -> tuple[object, ...]:
+    """Return the files and options that measurements of a model depend on. Raises StartupError."""
+    return *of_files(*options.files), options.costs
 
 
 def of_logits(options: LlamaOptions) -> tuple[object, ...]:
@@ -56,5 +62,4 @@ def _path(kind: str, what: Sequence[object]) -> Path:
     """Raises RuntimeError for a user without a home."""
     machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
     key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "duo" / f"{kind}-{key}.json"
+    return cache_folder() / f"{kind}-{key}.json"

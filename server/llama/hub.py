@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,9 +53,14 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
     return choose(names, Source(wanted.repository, file=(fitting or models)[0]))
 
 
-def fetch(wanted: Source) -> Path:
-    """Download the model unless it is in Hugging Face's cache, and return the path of its first file. Without
-    a connection the cache is used. The token is HF_TOKEN's or Hugging Face's login. Raises StartupError."""
+def fetch(wanted: Source, *, offline: bool = False) -> Path:
+    """Return the path of the model's first file, downloaded unless it is in Hugging Face's cache.
+
+    Without a connection, or offline, the cache is used. The token is HF_TOKEN's or Hugging Face's login.
+    Raises StartupError.
+    """
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read when it is imported
     import huggingface_hub as hub  # slow to import, and most models are files
     from huggingface_hub import errors
 

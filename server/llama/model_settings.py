@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
@@ -60,6 +61,8 @@ def _parse_address(text: str) -> None:
         raise ValueError(f"{text} is not HOST:PORT")
 
 
+_YES = ("1", "ON", "YES", "TRUE")  # of a variable, as Hugging Face reads it
+
 Texts: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(separated)]
 Shares: TypeAlias = Annotated[tuple[Annotated[float, Field(ge=0)], ...], NoDecode, BeforeValidator(separated)]
 
@@ -73,6 +76,10 @@ class ModelSettings(BaseSettings):
         description="USER/MODEL[:QUANT] on Hugging Face instead of --model; QUANT: Q4_K_M if there is one",
     )
     hf_file: str | None = Field(None, description="the file of --hf-repo (default: by QUANT)")
+    offline: bool = Field(
+        default_factory=lambda: os.environ.get("HF_HUB_OFFLINE", "").upper() in _YES,
+        description="fetch no model: use what was fetched before (HF_HUB_OFFLINE unless given)",
+    )
     gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
     split_mode: SplitMode = Field("layer", description="what several GPUs share")
     tensor_split: Shares = Field((), description="each GPU's share, such as 3,1 (default: by free memory)")
@@ -193,5 +200,5 @@ def downloaded(settings: S) -> S:
         return settings
     if "model" in settings.model_fields_set:
         raise StartupError("--model and --hf-repo both name a model: give one of them")
-    path = fetch(source(settings.hf_repo, settings.hf_file))
+    path = fetch(source(settings.hf_repo, settings.hf_file), offline=settings.offline)
     return settings.model_copy(update={"model": path, "hf_repo": None, "hf_file": None})

@@ -69,6 +69,31 @@ def _listed(path: Path) -> Iterator[tuple[str, int, int]]:
         GGML.gguf_free(file)
 
 
+def has_block(path: Path) -> bool:
+    """Return whether a model's files hold a prediction block. Raises StartupError if a part is missing."""
+    return any(".nextn." in name for name in tensors(path))
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a file of one part is there and as long as its tensors say."""
+    if not path.is_file():
+        return False
+    for function in (GGML.gguf_init_from_file, GGML.gguf_get_data_offset, GGML.gguf_get_tensor_offset):
+        function.restype = ctypes.c_size_t
+    GGML.gguf_get_n_tensors.restype = ctypes.c_int64
+    GGML.gguf_get_tensor_size.restype = ctypes.c_size_t
+    file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(path), _GGUFParams(True, None)))
+    if not file:
+        return False
+    last = ctypes.c_int64(GGML.gguf_get_n_tensors(file) - 1)
+    end = 0
+    if last.value >= 0:
+        end = GGML.gguf_get_tensor_offset(file, last) + GGML.gguf_get_tensor_size(file, last)
+    whole = GGML.gguf_get_data_offset(file) + end
+    GGML.gguf_free(file)
+    return path.stat().st_size >= whole
+
+
 def unmatched(tensors: Sequence[str], places: Sequence[TensorPlace]) -> list[str]:
     """Patterns that no tensor's name contains."""
     return [one.pattern for one in places if not any(re.search(one.pattern, name) for name in tensors)]

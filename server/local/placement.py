@@ -44,6 +44,10 @@ class Placement:
     target_threads: int | None = None
 
 
+NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1, beside=False)
+"""Where no draft model fits: the target has everything."""
+
+
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
     """Decide by the sizes of the two models. Processes that share few cores, or a GPU, slow each other down
     more than drafting beside the target gains (docs/adr/0006). So where one of several GPUs has room for the

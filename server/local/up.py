@@ -18,12 +18,15 @@ from server.lead.loading import assistant_of, head_of, prepared
 from server.lead.startup import Site, run_lead
 from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
-from server.llama.tensors import on_host
+from server.llama.tensors import has_block, on_host
+from server.local.bundled import DRAFTS, SMOLLM2_DRAFT, draft_for
 from server.local.children import Child, drafter
 from server.local.embedded import EmbeddedServer
-from server.local.placement import Machine, Placement, place
+from server.local.placement import NO_DRAFTS, Machine, Placement, place
 from server.settings import BUNDLED_DRAFT, UpSettings
 from server.speculation.wire.redis_client import check, without_password
+from server.stop_signals import end_when_told
+from server.terminal.console import LogConsole, log_to
 
 HERE, ELSEWHERE = "on this machine only", "from other machines too"
 
@@ -32,32 +35,63 @@ def up(settings: UpSettings) -> int:
     """Run until stopped; returns the exit status. Raises StartupError."""
     if settings.draft_model and not settings.draft_model.is_file():
         raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
-    settings = prepared(settings)
+    log_to(LogConsole(highlight=False), settings.log_format)
+    end_when_told()
     with ExitStack() as stack:
         listener = stack.enter_context(open_socket(settings.host, settings.port))
+        settings = _with_threads(prepared(settings))
+        draft = draft_for(settings)
         url, elsewhere = _redis(stack, settings)
-        draft = settings.draft_model or BUNDLED_DRAFT
         machine = Machine(n_cores(), free_memory_of_gpus())
-        if apart := settings.draft_cores:
-            own = {
-                "threads": settings.threads or n_cores(),
-                "draft_threads": settings.draft_threads or len(apart),
-            }
-            settings = settings.model_copy(update=own)
-        on_cpu = on_host(settings.model, settings.weights.places)
-        placement = place(settings, machine, _size(draft), _size(settings.model) - on_cpu)
-        if settings.verify == "rejection" and not placement.sync:
-            raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
-        n_drafters = settings.drafters if placement.beside and settings.verify == "exact" else 0
+        placement = _placed(settings, machine, draft)
+        _check_can_draft(settings, placement, draft)
+        n_drafters = settings.drafters if draft and placement.beside and settings.verify == "exact" else 0
         for i in range(n_drafters):
-            stack.enter_context(closing(_drafter(settings, placement, url, i)))
+            stack.enter_context(closing(_drafter(settings, placement, draft or BUNDLED_DRAFT, url, i)))
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
-        inside = draft if placement.sync else None
-        site = Site(listener, url, settings.threads or placement.target_threads or machine.n_cores, inside)
-        if placement.sync and placement.beside:
+        n_threads = settings.threads or placement.target_threads or machine.n_cores
+        site = Site(listener, url, n_threads, draft if placement.sync else None)
+        if draft is None:
+            site = replace(site, remark=_remark_without(settings))
+        elif placement.sync and placement.beside:
             site = replace(site, remark=_remark(settings, machine, n_drafters, elsewhere))
-        return run_lead(settings, _joining(settings, site, url, elsewhere))
+        return run_lead(settings, _joining(settings, site, draft, url, elsewhere))
+
+
+def _with_threads(settings: UpSettings) -> UpSettings:
+    """Return the settings with numbers of threads, where drafters have cores of their own."""
+    if not settings.draft_cores:
+        return settings
+    own = {
+        "threads": settings.threads or n_cores(),
+        "draft_threads": settings.draft_threads or len(settings.draft_cores),
+    }
+    return settings.model_copy(update=own)
+
+
+def _placed(settings: UpSettings, machine: Machine, draft: Path | None) -> Placement:
+    """Return where target and drafts are computed. Raises StartupError."""
+    if draft is None:
+        return NO_DRAFTS
+    on_cpu = on_host(settings.model, settings.weights.places)
+    return place(settings, machine, _size(draft), _size(settings.model) - on_cpu)
+
+
+def _check_can_draft(settings: UpSettings, placement: Placement, draft: Path | None) -> None:
+    """Raises StartupError if the settings want a draft model in the lead and there is none."""
+    if settings.draft_mode == "sync" and draft is None:
+        raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
+    if settings.verify == "rejection" and not placement.sync:
+        raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
+
+
+def _remark_without(settings: UpSettings) -> str:
+    """Return who drafts where no bundled draft model speaks the target's vocabulary."""
+    has_own = settings.mtp == "auto" and has_block(settings.model)
+    drafting = ["the model's own prediction block"] * has_own + ["lookups in what was said"] * settings.lookup
+    who = " and ".join(drafting) or "nobody"
+    return f"{who}; --draft-model FILE adds a draft model of the same family"
 
 
 def _remark(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: str | None) -> str:
@@ -89,16 +123,21 @@ def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
     return server.url, server.url_elsewhere
 
 
-def _for_drafters(settings: UpSettings) -> Path | None:
-    """The draft model that was asked for, unless only the lead can draft with it."""
-    return None if head_of(settings) or assistant_of(settings) else settings.draft_model
+def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
+    """Return what drafters that join are told as their --model, None if their default is right.
+
+    Only the lead can draft with a head or an assistant. A bundled draft model is told by its name.
+    """
+    if head_of(settings) or assistant_of(settings) or draft in (None, SMOLLM2_DRAFT):
+        return None
+    return Path(draft.name) if draft in DRAFTS else draft.absolute()
 
 
-def _joining(settings: UpSettings, site: Site, url: str, elsewhere: str | None) -> Site:
-    """The site with the commands by which other drafters join."""
-    model, program = _for_drafters(settings), _program()
+def _joining(settings: UpSettings, site: Site, draft: Path | None, url: str, elsewhere: str | None) -> Site:
+    """Return the site with the commands by which other drafters join."""
+    model, program = _for_drafters(settings, draft), _program()
     told = without_password(url)  # this line is logged
-    site = replace(site, join=_join(settings, told, model and model.absolute(), program))
+    site = replace(site, join=_join(settings, told, model, program))
     if elsewhere is None:
         return replace(site, reach=HERE if url.startswith("unix:") else "")
     if (reach := _reach(elsewhere)) == ELSEWHERE:
@@ -128,11 +167,9 @@ def _size(model: Path) -> int:
     return sum(part.stat().st_size for part in parts(model))
 
 
-def _drafter(settings: UpSettings, placement: Placement, url: str, i: int) -> Child:
+def _drafter(settings: UpSettings, placement: Placement, draft: Path, url: str, i: int) -> Child:
     name, gpus = f"drafter-{i + 1}", placement.draft_gpus
-    flags = ["--pool", settings.pool, "--threads", str(placement.threads)]
-    if settings.draft_model:
-        flags += ["--model", str(settings.draft_model)]
+    flags = ["--pool", settings.pool, "--threads", str(placement.threads), "--model", str(draft)]
     if placement.gpu_layers is not None:
         flags += ["--gpu-layers", str(placement.gpu_layers)]
     if places := settings.draft_weights.places:

@@ -73,9 +73,9 @@ def test_it_is_known_by_its_file_and_drafts_in_the_lead():
 
 def test_drafters_are_not_told_to_join_with_it():
     head = UpSettings.model_validate({"draft_model": HEAD})
-    assert "--model" not in _join(head, "redis://x", _for_drafters(head))
+    assert "--model" not in _join(head, "redis://x", _for_drafters(head, HEAD))
     draft = UpSettings.model_validate({"draft_model": BUNDLED_DRAFT})
-    assert f"--model {BUNDLED_DRAFT}" in _join(draft, "redis://x", _for_drafters(draft))
+    assert f"--model {BUNDLED_DRAFT.name}" in _join(draft, "redis://x", _for_drafters(draft, BUNDLED_DRAFT))
 
 
 def test_it_replaces_a_block_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):

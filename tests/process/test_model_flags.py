@@ -100,7 +100,9 @@ def test_a_prompt_longer_than_the_context_is_a_400(duo: Duo):
         (["--lora", "absent.gguf"], "no LoRA adapter at absent.gguf"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(flags: list[str], said: str):
+def test_what_cannot_be_is_told_in_one_line(flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch):
+    if "--hf-repo" in flags:
+        monkeypatch.delenv("DUO_MODEL")
     ended = run("serve", "--port", "0", *flags)
     assert ended.returncode == 1
     assert said in ended.stderr

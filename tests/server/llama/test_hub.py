@@ -77,7 +77,8 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    for name in ("HF_TOKEN", "DUO_MODEL", "DUO_DRAFTER_MODEL"):
+        monkeypatch.delenv(name, raising=False)
 
     def use(url: str) -> None:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)

@@ -100,7 +100,7 @@ def test_whatever_drafts_here_another_drafter_may_join(
     assert up(UpSettings.model_validate({"pool": "team"})) == 0
     assert started.site is not None
     assert started.site.redis_url == "unix:///here"
-    assert started.site.join == "duo draft --redis unix:///here --pool team"
+    assert started.site.join == "duo draft --redis unix:///here --pool team --model duo-tiny-draft-q8_0.gguf"
     assert started.site.join_elsewhere is None
 
 
@@ -124,7 +124,7 @@ def test_no_password_is_logged(started: Started, url: str, told: str, monkeypatc
     up(UpSettings.model_validate({"redis": url}))
     assert started.site is not None
     assert started.site.redis_url == url
-    assert started.site.join == f"duo draft --redis {told}"
+    assert started.site.join == f"duo draft --redis {told} --model duo-tiny-draft-q8_0.gguf"
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,34 @@ def test_it_says_who_drafts_on_few_cores(
     assert (started.site.remark or "").startswith(said)
 
 
+def test_our_default_drafts_only_where_it_fits(started: Started, monkeypatch: pytest.MonkeyPatch):
+    def nobody(_: object) -> None: ...
+
+    monkeypatch.setattr("server.local.up.draft_for", nobody)
+    assert up(UpSettings.model_validate({})) == 0
+    assert started.site is not None
+    assert (started.drafters, started.site.draft_model) == ([], None)
+    assert (
+        started.site.remark
+        == "lookups in what was said; --draft-model FILE adds a draft model of the same family"
+    )
+    assert started.site.join == "duo draft --redis unix:///here", "drafters of another machine may join"
+
+
+def test_sync_drafting_needs_a_draft_model(started: Started, monkeypatch: pytest.MonkeyPatch):
+    def nobody(_: object) -> None: ...
+
+    monkeypatch.setattr("server.local.up.draft_for", nobody)
+    with pytest.raises(StartupError, match="--draft-mode sync needs a draft model"):
+        up(UpSettings.model_validate({"draft_mode": "sync"}))
+
+
 def test_the_password_is_told_to_the_user_and_on_no_command_line(started: Started):
     assert up(UpSettings.model_validate({"redis_listen": "10.0.0.1"})) == 0
     assert started.site is not None
-    assert started.site.join_elsewhere == "duo draft --redis redis://:secret@10.0.0.1"
+    assert started.site.join_elsewhere == (
+        "duo draft --redis redis://:secret@10.0.0.1 --model duo-tiny-draft-q8_0.gguf"
+    )
     assert started.drafters
     for _, flags, environment in started.drafters:
         assert "--redis" not in flags

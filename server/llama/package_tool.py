@@ -1,0 +1,132 @@
+"""Fetches a pinned package with the tool that is here: pip of this Python, uv, or a pip on the PATH.
+
+The tool's own settings and variables count: index, proxy, certificates, cache, offline.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from server.errors import StartupError
+from server.stop_signals import leave_if_told
+
+logger = logging.getLogger("duo.loading")
+
+POLL_S = 0.1  # seconds between two looks at the tool. Twice: a start after a download waits 0.1 s longer
+EVERY_S = 2.0  # seconds between two lines about the progress: 93 MB take 10 s at 10 MB/s. Half: 10 lines
+GRACE_S = 5.0  # seconds that the tool has to end by itself, removing what it wrote
+RETRIES = 2  # after failed connections; pip's own 5 take 8 s to say that there is no network
+_PIP = ("download", "--no-input", "--disable-pip-version-check", "--no-color", "--quiet")
+_ONLY = ("--no-deps", "--only-binary", ":all:", "--require-hashes")
+
+REASONS = (
+    (r"HASH", "its hash differs from the pinned one"),
+    (r"No space left", "the disk is full"),
+    (r"Retrying|NewConnection|ConnectTimeout|[Cc]onnect|dns error|[Pp]roxy", "the index cannot be reached"),
+    (r"No matching distribution|not found in|no version", "the index does not offer it"),
+)
+"""What a tool's complaint means, the first that matches."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageTool:
+    """A program that fetches packages."""
+
+    name: str
+    command: tuple[str, ...]  # what comes before the requirement file
+    to: str  # the flag for the folder that it writes to
+
+    def fetch(self, requirement: str, folder: Path, n_bytes: int) -> None:
+        """Fetch one package into a subfolder of `folder`, whatever else is written there as well.
+
+        Args:
+            requirement: A line of a requirements file, with its hash.
+            n_bytes: Size of the package, to tell how far it is.
+
+        Raises:
+            StartupError: the tool failed.
+            OSError: it cannot be run.
+        """
+        (folder / "requirement.txt").write_text(requirement)
+        command = [*self.command, self.to, str(folder / "fetched"), "-r", str(folder / "requirement.txt")]
+        with tempfile.TemporaryFile() as complaints:
+            status = _run(command, folder, n_bytes, complaints)
+            if status:
+                complaints.seek(0)
+                package = requirement.split()[0].replace("==", " ")
+                raise StartupError(f"{package} cannot be fetched: {_reason(complaints.read(), self.name)}")
+
+
+def package_tool() -> PackageTool | None:
+    """Return the first tool that is here; None if there is none."""
+    pip = [*_PIP, "--retries", str(RETRIES), *_ONLY]
+    if importlib.util.find_spec("pip") is not None:
+        return PackageTool("pip", (sys.executable, "-m", "pip", *pip), "--dest")
+    if uv := shutil.which("uv"):
+        quiet = ("--quiet", "--color", "never", "--python", sys.executable)
+        return PackageTool("uv", (uv, "pip", "install", *quiet, *_ONLY), "--target")
+    if other := shutil.which("pip3") or shutil.which("pip"):
+        return PackageTool("pip", (other, *pip), "--dest")
+    return None
+
+
+def _run(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[bytes]) -> int:
+    """Return the exit status. The tool has its temporary files in the folder. Tells how far it is."""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints, env=environment
+    )
+    try:
+        told_at = time.monotonic()
+        while True:
+            try:
+                return process.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                leave_if_told()
+            if time.monotonic() - told_at >= EVERY_S and (size := _largest(folder)):
+                told_at = time.monotonic()
+                logger.info("  fetching %.0f %% of %.0f MB", 100 * min(1, size / n_bytes), n_bytes / 1e6)
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _largest(folder: Path) -> int:
+    """Bytes of the largest file in the folder, which is the one that is being fetched."""
+    sizes = [0]
+    for path in folder.rglob("*"):
+        try:
+            sizes.append(path.stat().st_size)
+        except OSError:  # the tool has moved it
+            continue
+    return max(sizes)
+
+
+def _reason(complaint: bytes, tool: str) -> str:
+    """What the tool's complaint means, in a few words."""
+    text = complaint.decode(errors="replace")
+    for pattern, meaning in REASONS:
+        if re.search(pattern, text):
+            return meaning
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{tool} says: {lines[-1]}" if lines else f"{tool} failed and does not say why"

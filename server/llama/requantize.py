@@ -1,0 +1,74 @@
+"""A model's weights in the type that this CPU multiplies best by several rows, made by llama.cpp's quantiser.
+
+Verifying guesses multiplies each weight by several rows at once. llama.cpp has such kernels for some types
+only, and which of them is the quickest depends on the CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from server.cache_folder import folder_aside
+from server.errors import StartupError
+from server.llama.library import C, complaint, forget_errors, start_library
+from server.llama.tensors import is_whole
+
+logger = logging.getLogger("duo.model")
+
+BEST_TYPES: tuple[tuple[str, str], ...] = (("AVX2 = 1", "Q4_0"),)
+"""The type by a feature of the CPU, as llama.cpp tells it; the first that the CPU has counts."""
+
+
+def best_type(system_info: str) -> str | None:
+    """Return the weight type whose decodes with several rows are quickest, or None to keep the file's own.
+
+    Args:
+        system_info: What llama.cpp says of the CPU and of its build.
+    """
+    if "REPACK = 1" not in system_info:  # no build without it has kernels for several rows
+        return None
+    return next((kind for feature, kind in BEST_TYPES if feature in system_info), None)
+
+
+def for_this_machine(path: Path, n_threads: int) -> Path:
+    """Return the file beside `path` that has its weights in best_type(), made now if it is not there.
+
+    Args:
+        n_threads: CPU threads of the quantiser.
+
+    Returns:
+        The path of that file; `path` itself if its type is the best or the file cannot be made.
+    """
+    start_library()
+    kind = best_type(C.llama_print_system_info().decode())
+    if kind is None or kind in path.stem:
+        return path
+    stem = path.stem.rpartition(".")[0] or path.stem
+    made = path.with_name(f"{stem}.{kind}.gguf")
+    if is_whole(made):
+        return made
+    try:
+        with folder_aside(path.parent) as aside:
+            if not is_whole(made):  # another process made it meanwhile
+                logger.info("  model    its weights become %s once, which this CPU multiplies best", kind)
+                _quantize(path, aside / made.name, kind, n_threads)
+                (aside / made.name).replace(made)
+        return made
+    except (OSError, StartupError) as error:
+        logger.info("  model    its weights stay as they are: %s", error)
+        return path
+
+
+def _quantize(path: Path, to: Path, kind: str, n_threads: int) -> None:
+    """Raises StartupError, OSError."""
+    params = C.llama_model_quantize_default_params()
+    params.nthread = n_threads
+    params.ftype = getattr(C, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    params.allow_requantize = True
+    forget_errors()
+    if C.llama_model_quantize(os.fsencode(path), os.fsencode(to), params):
+        raise StartupError(f"llama.cpp cannot quantise {path.name}{complaint()}")
+    with to.open("rb") as written:
+        os.fsync(written.fileno())
