@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import httpx
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, CliToggleFlag, SettingsConfigDict
 
@@ -312,41 +310,3 @@ class UpSettings(LeadSettings):
     def draft_cores(self) -> frozenset[int]:
         """Where drafters run; empty for the lead's."""
         return cores.of_mask(self.cpu_mask_draft) | cores.of_range(self.cpu_range_draft)
-
-
-def _address(url: str) -> str:
-    """Of a lead, as people write it: with or without http:// and /v1."""
-    whole = url if "://" in url else f"http://{url}"
-    return whole.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-class ClientSettings(BaseSettings):
-    """What commands need that ask a running lead."""
-
-    model_config = SettingsConfigDict(frozen=True)
-
-    url: Annotated[str, AfterValidator(_address)] = Field(
-        default_factory=lambda: _address(os.environ.get("DUO_URL", "http://127.0.0.1:5555")),
-        description="the lead's address, DUO_URL unless given; with or without http:// and /v1",
-    )
-    api_key: str = Field(
-        default_factory=lambda: os.environ.get("DUO_API_KEY", "none"),
-        description="the API key, where the lead wants one; DUO_API_KEY unless given",
-    )
-
-    def client(self, timeout: httpx.Timeout) -> httpx.Client:
-        """Raises StartupError for what is no address."""
-        headers = {b"Authorization": f"Bearer {self.api_key}".encode(errors="surrogateescape")}
-        try:
-            return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
-        except httpx.InvalidURL as error:
-            raise StartupError(f"{self.url} is no address of a lead ({error}): see --url") from error
-
-
-def answer_of(client: httpx.Client, path: str) -> httpx.Response:
-    """To a GET, whatever its status. Raises StartupError when no lead answers."""
-    try:
-        return client.get(path)
-    except httpx.HTTPError as error:
-        what = f"no lead answers at {client.base_url} ({error})"
-        raise StartupError(f"{what}: start one with duo up, or name another with --url") from error

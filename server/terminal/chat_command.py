@@ -15,9 +15,9 @@ from pydantic_settings import CliPositionalArg, SettingsConfigDict
 from rich.console import Console
 from rich.text import Text
 
+from server.client_settings import ClientSettings
 from server.errors import DuoError
 from server.flags import meant
-from server.settings import ClientSettings
 from server.terminal.dialogue import Dialogue, model_of
 from server.terminal.shown_replies import ShownReplies
 from server.terminal.typing_line import typing_line

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
+from server.client_settings import answer_of
 from server.errors import DuoError, StartupError
-from server.settings import answer_of
 
 NEEDS_KEY = "this lead wants an API key: give it with --api-key KEY, or set DUO_API_KEY"
 

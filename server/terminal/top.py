@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from server.api.served import TOKEN_COUNTS
+from server.client_settings import ClientSettings, answer_of
 from server.errors import StartupError
-from server.settings import ClientSettings, answer_of
 
 
 class TopSettings(ClientSettings):
