@@ -127,7 +127,7 @@ FORMS = {
 OF_FORMS = (
     "server.api.chat.chat_route",
     "server.api.chat.chat_request",
-    "server.api.responses.store",
+    "server.api.response_store",
     "server.api.rpc.handles",
 )
 """What the rest of server/api may import of them."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from server.errors import InvalidRequestError
 
+Names: TypeAlias = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
+"""What fields of a chat completion are called in another form: what matches, and what stands in its place."""
+
 
 @contextmanager
-def renamed(names: Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]) -> Generator[None]:
-    """Raises errors that name a field with the names of another form. names: what matches, and what stands
-    in its place; each in turn."""
+def renamed(names: Names) -> Generator[None]:
+    """Raise errors that name a field with the names of another form, each of `names` in turn."""
     try:
         yield
     except InvalidRequestError as error:

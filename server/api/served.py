@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from server.api.history import History
 from server.api.pacing import FRAME_S
 from server.api.prompt_work import PromptWork
-from server.api.responses.store import ResponseStore
+from server.api.response_store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
 from server.cache.catalogue import TierCounts

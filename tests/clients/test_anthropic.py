@@ -123,7 +123,7 @@ def test_a_form_is_kept(claude: anthropic.Anthropic):
 
 def test_errors_are_those_of_the_sdk(claude: anthropic.Anthropic):
     image: Any = {"type": "image", "source": {"type": "url", "url": "x"}}
-    with pytest.raises(anthropic.BadRequestError, match="`image` is not supported") as refused:
+    with pytest.raises(anthropic.BadRequestError, match="`image`: this model reads text only") as refused:
         ask(claude, [{"role": "user", "content": [image]}])
     assert refused.value.request_id
     with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):

@@ -30,6 +30,8 @@ TEMPLATE = (
 """ChatML that knows reasoning_effort and enable_thinking."""
 STORED = object()
 """The id of a response that was stored."""
+KEPT = object()
+"""A thread that goes on with a message that was kept."""
 
 HOT: dict[str, Any] = {"temperature": 1, "seed": 5}
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -103,6 +105,7 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "thinking": ({}, {"type": "disabled"}),
         "output_config": ({}, {"effort": "high"}),
         "output_format": ({}, {"type": "json_schema", "schema": PARAMETERS}),
+        "thread": ({}, KEPT),
     },
 }
 """By kind and name: what else the body says, and the value that makes a difference."""

@@ -18,7 +18,7 @@ from openai.types.responses import response_create_params as responses
 
 from server.engine.events import Finished, Started
 from server.llama.backend import FillInMiddle
-from tests.contract.claims import BASES, HONOURED, IGNORED, NEUTRAL, PATHS, REFUSED, STORED, TEMPLATE
+from tests.contract.claims import BASES, HONOURED, IGNORED, KEPT, NEUTRAL, PATHS, REFUSED, STORED, TEMPLATE
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
@@ -34,7 +34,15 @@ OF_OTHERS = {
     "chat": {"best_of", "max_tokens"},
     "completion": set[str](),
     "response": set[str](),
-    "message": {"temperature", "top_p", "top_k", "output_format", "context_management", "mcp_servers"},
+    "message": {
+        "temperature",
+        "top_p",
+        "top_k",
+        "output_format",
+        "context_management",
+        "mcp_servers",
+        "thread",
+    },
 }
 """Listed too: what the legacy API has, or the SDK does not call by this name any more, or not yet."""
 HEADS = {
@@ -116,6 +124,9 @@ def test_the_table_has_a_row_for_every_parameter_of_the_sdk(kind: str):
 def test_what_is_honoured_makes_a_difference(lead: Lead, kind: str, name: str):
     base, value = HONOURED[kind][name]
     body = {**BASES[kind], **base}
+    if value is KEPT:
+        kept = asked(lead, kind, {**BASES[kind], "thread": {"type": "create"}}).json()["id"]
+        value = {"type": "continue", "previous_message_id": kept}
     if value is STORED:
         value = asked(lead, kind, {**BASES[kind], "input": "what was said before"}).json()["id"]
     told = name in TOLD_AGAIN

@@ -14,7 +14,9 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.engine_requests import Prompted
 from server.api.messages.content_blocks import BlockEvents, Json, blocks_of
+from server.api.messages.messages_as_chat import MessagesAsChat
 from server.api.messages.messages_request import MessagesRequest
+from server.api.response_store import StoredResponse
 from server.api.served import Served
 from server.api.statistics import measured
 from server.errors import DuoError
@@ -27,18 +29,33 @@ class MessagesAnswer(Answer):
 
     keep_alive = ("ping", orjson.dumps(PING).decode())
 
-    def __init__(self, served: Served, chat: ChatRequest, asked: Prompted, body: MessagesRequest) -> None:
-        """asked: the prompt of the chat completion that the body is turned into."""
+    def __init__(
+        self,
+        served: Served,
+        chat: ChatRequest,
+        asked: Prompted,
+        body: MessagesRequest,
+        turn: MessagesAsChat,
+    ) -> None:
+        """Submit the prompt.
+
+        Args:
+            chat: the chat completion that the body is turned into.
+            asked: its prompt.
+        """
         super().__init__(f"msg_{secrets.token_hex(12)}", served, chat, [asked])
+        self._turn = turn
+        self._keeps = body.thread is not None
+        self._salt = body.salt
         self._model = body.model or served.model.id
         self._tells_costs = chat.timings_per_token
         self._omits = body.thinking is not None and body.thinking.display == "omitted"
         self._choice = self._choices[0]
-        self._most = chat.max_new_tokens
         self._blocks = BlockEvents(omits=self._omits)
 
     def _all(self) -> bytes:
         content = blocks_of(self._choice.portion().pieces, omits=self._omits)
+        self._keep()
         return orjson.dumps({**self._message(content, **self._ending), **self._costs()})
 
     def _opening(self) -> Iterator[bytes]:
@@ -52,6 +69,7 @@ class MessagesAnswer(Answer):
             yield from map(_told, self._blocks.end())
 
     def _closing(self) -> Iterator[bytes]:
+        self._keep()
         ended = {"delta": self._ending, "usage": self._usage(), **self._costs()}
         yield _told({"type": "message_delta", **ended})
         yield _told({"type": "message_stop"})
@@ -60,7 +78,9 @@ class MessagesAnswer(Answer):
         return _told(problem.anthropic_body(error))
 
     def _message(self, content: list[Json], **ending: Any) -> Json:
-        about = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        about: Json = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        if left_out := self._turn.tools.left_out:
+            about["warnings"] = left_out
         return {**about, "content": content, **ending, "usage": self._usage()}
 
     @property
@@ -70,11 +90,21 @@ class MessagesAnswer(Answer):
         if choice.reason == "tool_calls":
             reason = "tool_use"
         elif choice.reason == "length":
-            full = self._most is None or choice.stats().n_predicted < self._most
+            stats = choice.stats()
+            full = stats.n_prompt + stats.n_predicted >= self._served.model.n_ctx
             reason = "model_context_window_exceeded" if full else "max_tokens"
         else:
             reason = "stop_sequence" if choice.stop_string else "end_turn"
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
+
+    def _keep(self) -> None:
+        """Keep the conversation for a later request, if this one asks for that."""
+        if not self._keeps:
+            return
+        now = self._turn.now
+        held = {"id": self._id, "system": now.system, "tools": [tool.model_dump() for tool in now.tools]}
+        messages = [*now.messages, self._choice.message.as_json]
+        self._served.responses.put(self._salt, StoredResponse(held, messages))
 
     def _costs(self) -> Json:
         return measured(self._choice.stats()) if self._tells_costs else {}

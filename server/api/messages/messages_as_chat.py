@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from server.api.body import TextPart
 from server.api.generation_fields import SharedFields
-from server.api.messages.messages_request import (
-    Block,
-    ChoiceOfTool,
-    ClientTool,
-    MessagesRequest,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    Turn,
-)
-from server.api.sealed import held
+from server.api.messages.messages_request import ChoiceOfTool, MessagesRequest
+from server.api.messages.messages_tools import AnyTool, OfferedTools, offered_tools
+from server.api.messages.turns_as_messages import TurnMessages
+from server.api.renaming import Names
 
 Json: TypeAlias = dict[str, Any]
-
-NAMES = (
-    (re.compile(r"^max_completion_tokens$"), "max_tokens"),
-    (re.compile(r"^stop\b"), "stop_sequences"),
-    (re.compile(r"^response_format\.json_schema\b"), "output_config.format"),
-    (re.compile(r"^reasoning_effort$"), "output_config.effort"),
-    (re.compile(r"^reasoning_budget$"), "thinking.budget_tokens"),
-    (re.compile(r"^(tools\.\d+)\.function\.parameters\b"), r"\1.input_schema"),
-    (re.compile(r"^(tools\.\d+)\.function\b"), r"\1"),
-)
-"""What fields of a chat completion are called here."""
 
 _AS_THEY_ARE = {*SharedFields.model_fields} - {"model"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -41,86 +23,108 @@ _ABOUT_THE_CLIENT = "x-anthropic-billing-header:"
 so that nothing after it would be found in the cache."""
 
 
-def chat_of(body: MessagesRequest) -> Json:
-    """The body of the chat completion, to be validated."""
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What the server has kept of a conversation."""
+
+    messages: Sequence[Json] = ()  # chat messages, without the system's
+    system: Sequence[Json] = ()  # the system's
+    tools: Sequence[AnyTool] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesAsChat:
+    """A request to the Messages API as one for a chat completion."""
+
+    chat: Json  # the body of the chat completion, to be validated
+    now: Before  # the conversation with this request
+    tools: OfferedTools
+
+    @property
+    def names(self) -> Names:
+        """What fields of a chat completion are called here."""
+        return (
+            (re.compile(r"^max_completion_tokens$"), "max_tokens"),
+            (re.compile(r"^stop\b"), "stop_sequences"),
+            (re.compile(r"^response_format\.json_schema\b"), "output_config.format"),
+            (re.compile(r"^reasoning_effort$"), "output_config.effort"),
+            (re.compile(r"^reasoning_budget$"), "thinking.budget_tokens"),
+            (re.compile(r"^tools\.\d+.*"), lambda found: self.tools.place_of(found[0])),
+        )
+
+
+def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsChat:
+    """Return the chat completion that a request asks for.
+
+    Args:
+        body: the request.
+        before: the conversation that it goes on with; its system messages and tools hold where the request
+            has none.
+
+    Raises:
+        FieldError: a turn cannot be served.
+    """
+    before = before or Before()
+    given = before.tools if body.tools is None else body.tools
+    system = before.system if body.system is None else _system(body.system)
+    tools = offered_tools(given)
+    dialogue = TurnMessages(tools, before.messages)
+    dialogue.add(body.messages)
+    choice = _tool_choice(body.tool_choice, tools)
     data = body.model_dump(include=_AS_THEY_ARE, exclude_unset=True, by_alias=True)
-    choice, config, thinking = body.tool_choice, body.output_config, body.thinking
-    form = (config and config.format) or body.output_format
     data |= {
-        "messages": [*_system(body.system), *itertools.chain(*map(_messages, body.messages))],
+        "messages": [*system, *dialogue.messages],
         "max_completion_tokens": body.max_tokens,
         "stop": body.stop_sequences or None,
-        "tools": [_tool(tool) for tool in body.tools] or None,
-        "tool_choice": _tool_choice(choice) if choice else None,
-        "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
-        "response_format": form and {"type": "json_schema", "json_schema": {"schema": form.definition}},
-        "reasoning_effort": config.effort if config else None,
+        "tools": tools.chat or None,
+        "tool_choice": choice,
+        **_calling(body.tool_choice),
+        **_form(body),
+        **_thinking(body),
     }
-    if thinking:
-        off = thinking.type == "disabled"
-        data["reasoning_budget"] = 0 if off else thinking.budget_tokens
-        data["chat_template_kwargs"] = {"enable_thinking": not off}
-    return {name: value for name, value in data.items() if value is not None}
+    chat = {name: value for name, value in data.items() if value is not None}
+    return MessagesAsChat(chat, Before(dialogue.messages, system, given), tools)
+
+
+def chat_of(body: MessagesRequest) -> Json:
+    """Return the body of the chat completion, to be validated."""
+    return as_chat(body).chat
+
+
+def _form(body: MessagesRequest) -> Json:
+    config = body.output_config
+    form = (config and config.format) or body.output_format
+    schema = form and {"type": "json_schema", "json_schema": {"schema": form.definition}}
+    return {"response_format": schema, "reasoning_effort": config.effort if config else None}
+
+
+def _thinking(body: MessagesRequest) -> Json:
+    if (thinking := body.thinking) is None:
+        return {}
+    off = thinking.type == "disabled"
+    return {
+        "reasoning_budget": 0 if off else thinking.budget_tokens,
+        "chat_template_kwargs": {"enable_thinking": not off},
+    }
 
 
 def _system(given: str | Sequence[TextPart]) -> list[Json]:
-    parts = [TextPart(type="text", text=given)] if isinstance(given, str) else given
-    said = [part for part in parts if part.text and not part.text.startswith(_ABOUT_THE_CLIENT)]
-    return [{"role": "system", "content": _parts(said)}] if said else []
+    texts = [given] if isinstance(given, str) else [part.text for part in given]
+    said = [text for text in texts if text and not text.startswith(_ABOUT_THE_CLIENT)]
+    if not said:
+        return []
+    content = said[0] if len(said) == 1 else [{"type": "text", "text": text} for text in said]
+    return [{"role": "system", "content": content}]
 
 
-def _messages(turn: Turn) -> Iterator[Json]:
-    """A user's turn is what the tools have returned, and what the user says."""
-    if isinstance(turn.content, str):
-        yield {"role": turn.role, "content": turn.content}
-    elif turn.role == "assistant":
-        yield _reply(turn.content)
-    else:
-        for returned, blocks in itertools.groupby(turn.content, lambda one: isinstance(one, ToolResultBlock)):
-            if returned:
-                yield from (_result(block) for block in blocks if isinstance(block, ToolResultBlock))
-            else:
-                yield {"role": turn.role, "content": _parts(list(blocks))}
+def _calling(choice: ChoiceOfTool | None) -> Json:
+    return {"parallel_tool_calls": False} if choice and choice.disable_parallel_tool_use else {}
 
 
-def _reply(blocks: Sequence[Block]) -> Json:
-    """As one message, in which thoughts come before the text, and calls after it."""
-    thoughts = "".join(
-        block.thinking or held(block.signature) for block in blocks if isinstance(block, ThinkingBlock)
-    )
-    calls = [
-        {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
-        for block in blocks
-        if isinstance(block, ToolUseBlock)
-    ]
-    text = "".join(block.text for block in blocks if isinstance(block, TextPart))
-    beside = {"reasoning_content": thoughts, "tool_calls": calls}
-    return {"role": "assistant", "content": text, **{name: value for name, value in beside.items() if value}}
-
-
-def _result(block: ToolResultBlock) -> Json:
-    """That a tool has failed is told in words."""
-    if isinstance(block.content, str):
-        content = block.content
-    else:
-        content = _parts([part if isinstance(part, TextPart) else part.as_text() for part in block.content])
-    if block.is_error:
-        text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
-        content = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
-
-
-def _parts(blocks: Sequence[Block]) -> str | list[Json]:
-    texts = [block.text for block in blocks if isinstance(block, TextPart)]
-    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
-
-
-def _tool(tool: ClientTool) -> Json:
-    told = {"name": tool.name, "description": tool.description, "strict": tool.strict}
-    return {"type": "function", "function": {**told, "parameters": tool.input_schema}}
-
-
-def _tool_choice(choice: ChoiceOfTool) -> Any:
-    if choice.type == "tool":
-        return {"type": "function", "function": {"name": choice.name}}
-    return _CHOICES[choice.type]
+def _tool_choice(choice: ChoiceOfTool | None, tools: OfferedTools) -> Any:
+    if choice is None:
+        return None
+    if choice.type != "tool":
+        return _CHOICES[choice.type]
+    tools.choose(choice.name or "")
+    return {"type": "function", "function": {"name": choice.name}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,24 +11,49 @@ from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
 from server.api.messages.messages_answer import MessagesAnswer
-from server.api.messages.messages_as_chat import NAMES, chat_of
+from server.api.messages.messages_as_chat import Before, as_chat
 from server.api.messages.messages_request import MessagesRequest
+from server.api.messages.messages_tools import AnyTool
 from server.api.renaming import renamed
 from server.api.served import Served
+from server.errors import NotFoundError
+
+KEPT_TOOLS: TypeAdapter[list[AnyTool]] = TypeAdapter(list[AnyTool])
 
 
 async def create(request: Request, served: Served) -> Response:
+    """Answer a request with a message, whole or as a stream."""
     body = await read(request, MessagesRequest)
-    with renamed(NAMES):
-        chat = checked(served, chat_of(body))
+    turn = as_chat(body, _before(served, body))
+    with renamed(turn.names):
+        chat = checked(served, turn.chat)
         asked = await aside(request, generation_requests, served, chat)
-        answer = MessagesAnswer(served, chat, asked, body)
+        answer = MessagesAnswer(served, chat, asked, body, turn)
     return await deliver(request, answer, stream=body.stream)
 
 
 async def count_tokens(request: Request, served: Served) -> Response:
-    """Of the prompt that a message with this body would have."""
+    """Answer with the number of tokens in the prompt that a message with this body would have."""
     body = await read(request, MessagesRequest)
-    with renamed(NAMES):
-        n = await aside(request, n_tokens, served, checked(served, chat_of(body)))
+    turn = as_chat(body, _before(served, body))
+    with renamed(turn.names):
+        n = await aside(request, n_tokens, served, checked(served, turn.chat))
     return Json({"input_tokens": n})
+
+
+def _before(served: Served, body: MessagesRequest) -> Before | None:
+    """Return the conversation that a request goes on with.
+
+    Raises:
+        NotFoundError: the server has not kept it.
+    """
+    if body.thread is None or (id := body.thread.previous_message_id) is None:
+        return None
+    stored = served.responses.get(body.salt, id)
+    if stored is None or not id.startswith("msg_"):
+        raise NotFoundError(
+            f"thread.previous_message_id: the message '{id}' is not kept here: send the whole conversation",
+            param="thread.previous_message_id",
+        )
+    tools = KEPT_TOOLS.validate_python(stored.response["tools"])
+    return Before(stored.messages, stored.response["system"], tools)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from server.api.complaints import invalid
 from server.api.generation_fields import SharedFields
+from server.api.renaming import Names
 from server.api.responses.items_as_messages import Conversation
 from server.api.responses.response_items import Item
 from server.api.responses.response_request import (
@@ -26,7 +27,6 @@ from server.errors import FieldError
 _AS_THEY_ARE = {*SharedFields.model_fields, "parallel_tool_calls"}
 
 Json: TypeAlias = dict[str, Any]
-Renaming: TypeAlias = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class AsChat:
     effort: str | None
 
     @property
-    def names(self) -> Sequence[Renaming]:
+    def names(self) -> Names:
         """What fields of a chat completion are called here."""
         return (
             (re.compile(r"^messages\b.*"), "input"),

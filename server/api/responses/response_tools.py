@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +11,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from server.api.body import Body, EchoedSchema, type_of
+from server.api.left_out import left_out_tool
 from server.api.tools import CUSTOM_INPUT, InputFormat
 from server.errors import FieldError
-
-logger = logging.getLogger("duo.api")
 
 Json: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["function", "custom", "tool_search"]
@@ -209,7 +207,7 @@ class ServedTools:
         """
         for i, tool in enumerate(tools):
             if isinstance(tool, HostedTool) or not is_served(tool):
-                self._leave_out(tool.type, f"{place}.{i}")
+                self.left_out.append(left_out_tool(tool.type, f"{place}.{i}"))
                 continue
             for served, deferred in _flattened(tool, f"{place}.{i}"):
                 name = served.flat_name
@@ -223,16 +221,6 @@ class ServedTools:
             return exact
         same = [one for one in self.by_name.values() if one.name == name and one.kind in kinds]
         return same[0] if len(same) == 1 else None
-
-    def _leave_out(self, type: str, place: str) -> None:
-        self.left_out.append(f"{place}: {type} is left out, since this server runs no tools itself")
-        if type not in _told:
-            _told.add(type)
-            logger.warning("requests offer the tool %s, which this server cannot run: it is left out", type)
-
-
-_told: set[str] = set()
-"""Types of tools that the log has told of."""
 
 
 def served_tools(tools: Sequence[AnyTool]) -> ServedTools:

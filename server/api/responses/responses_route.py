@@ -12,12 +12,12 @@ from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
 from server.api.renaming import renamed
+from server.api.response_store import StoredResponse
 from server.api.responses.request_as_chat import as_chat
 from server.api.responses.response_answer import ResponseAnswer, ResponseTurn
 from server.api.responses.response_events import new_id
 from server.api.responses.response_items import ANY_ITEM, Item, ReferenceItem, as_stored
 from server.api.responses.response_request import ResponseRequest
-from server.api.responses.store import StoredResponse
 from server.api.served import Served
 from server.errors import FieldError, NotFoundError
 
@@ -108,7 +108,7 @@ def _before(served: Served, body: ResponseRequest) -> StoredResponse | None:
     if body.previous_response_id is None:
         return None
     stored = served.responses.get(body.salt, body.previous_response_id)
-    if stored is None:
+    if stored is None or not body.previous_response_id.startswith("resp_"):
         raise NotFoundError(
             f"Previous response with id '{body.previous_response_id}' not found.",
             param="previous_response_id",
@@ -120,7 +120,7 @@ def _before(served: Served, body: ResponseRequest) -> StoredResponse | None:
 def _stored(request: Request, served: Served) -> StoredResponse:
     id = request.path_params["id"]
     stored = served.responses.get(_salt(request), id)
-    if stored is None:
+    if stored is None or not id.startswith("resp_"):  # Anthropic's messages are kept there, too
         raise NotFoundError(f"Response with id '{id}' not found.", param="id")
     return stored
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.responses.store import ResponseStore, StoredResponse
+from server.api.response_store import ResponseStore, StoredResponse
 
 
 def stored(id: str, text: str = "") -> StoredResponse:

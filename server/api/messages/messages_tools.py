@@ -1,0 +1,163 @@
+"""The tools of a request to the Messages API."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from server.api.body import Body, EchoedSchema, type_of
+from server.api.left_out import left_out_tool
+from server.api.tools import NAME
+
+Json: TypeAlias = dict[str, Any]
+
+
+class ClientTool(Body):
+    """A tool that the client describes and carries out."""
+
+    type: Literal["custom"] = "custom"
+    name: Annotated[str, Field(pattern=NAME)]
+    description: str | None = None
+    input_schema: EchoedSchema
+    strict: bool | None = None
+    defer_loading: bool = False
+
+
+class AnthropicTool(Body):
+    """A tool that Anthropic describes: the client carries it out, or Anthropic's servers do."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: str
+    name: str = ""
+
+
+def _tag_of(tool: Any) -> str:
+    return "a client's tool" if type_of(tool) in (None, "custom") else "Anthropic's tool"
+
+
+AnyTool: TypeAlias = Annotated[
+    Annotated[ClientTool, Tag("a client's tool")] | Annotated[AnthropicTool, Tag("Anthropic's tool")],
+    Discriminator(_tag_of),
+]
+
+
+def _object(required: Sequence[str], **properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+_TEXT: Json = {"type": "string"}
+_LINE: Json = {"type": "integer"}
+_RANGE: Json = {"type": "array", "items": _LINE, "minItems": 2, "maxItems": 2}
+_EDITING = {
+    "path": _TEXT,
+    "file_text": _TEXT,
+    "old_str": _TEXT,
+    "new_str": _TEXT,
+    "insert_line": _LINE,
+    "insert_text": _TEXT,
+    "view_range": _RANGE,
+}
+_DESCRIBED: Mapping[str, tuple[str, Json]] = {
+    "bash_": (
+        "Runs a command in a shell that stays open; restart opens a new one.",
+        _object((), command=_TEXT, restart={"type": "boolean"}),
+    ),
+    "text_editor_": (
+        "Views, creates and edits files.",
+        _object(
+            ("command", "path"),
+            command={"enum": ["view", "create", "str_replace", "insert", "undo_edit"]},
+            **_EDITING,
+        ),
+    ),
+    "memory_": (
+        "Keeps notes in files below /memories.",
+        _object(
+            ("command",),
+            command={"enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
+            **_EDITING,
+            old_path=_TEXT,
+            new_path=_TEXT,
+        ),
+    ),
+}
+"""What the model is told of Anthropic's tools that clients carry out, by how their types begin."""
+
+
+@dataclass(slots=True)
+class OfferedTools:
+    """The tools that the model may call."""
+
+    chat: list[Json] = field(default_factory=list[Json])
+    """Tools of the chat completion."""
+    places: list[str] = field(default_factory=list[str])
+    """The place in the request of each."""
+    deferred: dict[str, tuple[Json, str]] = field(default_factory=dict[str, tuple[Json, str]])
+    """Tools that no message has shown yet, by name, and their places."""
+    left_out: list[str] = field(default_factory=list[str])
+    """What is not served, each in words."""
+
+    def shown(self, name: str) -> str:
+        """Return what a message says of a tool that a search has found; from then on it can be called."""
+        found = self.deferred.pop(name, None)
+        if found is not None:
+            tool, place = found
+            self.chat.append({**tool, "in_message": True})
+            self.places.append(place)
+        later = next((one for one in self.chat if one["function"]["name"] == name), None)
+        if later is None or not later.get("in_message"):
+            return name
+        function = {key: value for key, value in later["function"].items() if key != "strict"}
+        return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
+
+    def choose(self, name: str) -> None:
+        """Show a deferred tool that the request wants called."""
+        if (found := self.deferred.pop(name, None)) is not None:
+            self.chat.append(found[0])
+            self.places.append(found[1])
+
+    def place_of(self, param: str) -> str:
+        """Return the name in this request of a field of a chat completion's tools."""
+
+        def place(found: re.Match[str]) -> str:
+            inner = found[2].replace(".function", "", 1).replace(".parameters", ".input_schema", 1)
+            return self.places[int(found[1])] + inner
+
+        return re.sub(r"^tools\.(\d+)(.*)$", place, param)
+
+
+def offered_tools(tools: Sequence[AnyTool]) -> OfferedTools:
+    """Return the tools that this server can offer to its model.
+
+    Tools are deferred unless Anthropic's servers are to search for them, which would never find them here.
+    """
+    searched = any(tool.type.startswith("tool_search_tool_") for tool in tools)
+    offered = OfferedTools()
+    for i, tool in enumerate(tools):
+        place = f"tools.{i}"
+        if (chat := _as_chat(tool)) is None:
+            offered.left_out.append(left_out_tool(tool.type, place))
+        elif isinstance(tool, ClientTool) and tool.defer_loading and not searched:
+            offered.deferred[tool.name] = chat, place
+        else:
+            offered.chat.append(chat)
+            offered.places.append(place)
+    return offered
+
+
+def _as_chat(tool: AnyTool) -> Json | None:
+    """Return a tool of a chat completion; None for one that Anthropic's servers carry out."""
+    if isinstance(tool, ClientTool):
+        told = {"name": tool.name, "description": tool.description, "strict": tool.strict}
+        return {"type": "function", "function": {**told, "parameters": tool.input_schema}}
+    for begins, (description, parameters) in _DESCRIBED.items():
+        if tool.type.startswith(begins):
+            described = {"name": tool.name, "description": description, "parameters": parameters}
+            return {"type": "function", "function": described}
+    return None

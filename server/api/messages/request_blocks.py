@@ -1,0 +1,140 @@
+"""The content blocks of turns in Anthropic's Messages API."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from server.api.body import Body, TextPart, type_of
+from server.api.unseen import stand_in
+from server.grammar.json_schema import MAX_DEPTH, depth
+
+Json: TypeAlias = dict[str, Any]
+
+
+class ThinkingBlock(Body):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class RedactedBlock(Body):
+    """Thoughts that nobody here can read."""
+
+    type: Literal["redacted_thinking"]
+
+
+def _as_object(given: Any) -> Any:
+    """Return arguments as an object: clients that keep them as text send that text back."""
+    if not isinstance(given, str):
+        return given
+    try:
+        parsed = json.loads(given)
+    except (ValueError, RecursionError):
+        parsed = None
+    return cast(Json, parsed) if isinstance(parsed, dict) else {"input": given} if given else {}
+
+
+class ToolUseBlock(Body):
+    """A call by the model."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: Annotated[Json, BeforeValidator(_as_object)] = Field(default_factory=dict[str, Any])
+
+
+class ToolReference(Body):
+    """A tool of the request that a search for tools has found."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+
+class OtherBlock(Body):
+    """A block of any other type: pictures, files, and what Anthropic's own tools did."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: str
+
+    @model_validator(mode="after")
+    def _is_shallow(self) -> Self:
+        if depth(self.fields) > MAX_DEPTH:
+            raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
+        return self
+
+    @property
+    def fields(self) -> Json:
+        """What it has beside its type."""
+        return self.model_extra or {}
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether it is a picture or a file, and no text."""
+        return self.type in ("image", "document", "container_upload") and not texts_in(self.fields)
+
+    @property
+    def text(self) -> str:
+        """What it says, or what stands for it."""
+        return "\n".join(texts_in(self.fields)) or (stand_in(self.type) if self.is_unseen else "")
+
+
+def _tag_of_part(part: Any) -> str:
+    return {"text": "a text", "tool_reference": "a reference"}.get(str(type_of(part)), "another part")
+
+
+Returned: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("a text")]
+    | Annotated[ToolReference, Tag("a reference")]
+    | Annotated[OtherBlock, Tag("another part")],
+    Discriminator(_tag_of_part),
+]
+
+
+class ToolResultBlock(Body):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | Annotated[list[Returned], Field(fail_fast=True)] = ""
+    is_error: bool = False
+
+
+def _tag_of_block(block: Any) -> str:
+    kind = type_of(block)
+    own = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+    return f"a {kind}" if kind in own else "another block"
+
+
+Block: TypeAlias = Annotated[
+    Annotated[TextPart, Tag("a text")]
+    | Annotated[ThinkingBlock, Tag("a thinking")]
+    | Annotated[RedactedBlock, Tag("a redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("a tool_use")]
+    | Annotated[ToolResultBlock, Tag("a tool_result")]
+    | Annotated[OtherBlock, Tag("another block")],
+    Discriminator(_tag_of_block),
+]
+
+_TELLING = ("title", "url", "text", "stdout", "stderr", "error_code", "tool_name")
+"""Fields whose texts are told."""
+_HOLDING = ("source", "content", "tool_references")
+"""Fields that hold what has such fields."""
+
+
+def texts_in(value: Any) -> list[str]:
+    """Return the texts in a block of any form; pictures within it are told by what stands for them."""
+    if isinstance(value, str):
+        return [value] if value else []
+    if isinstance(value, list):
+        return [text for one in cast(list[Any], value) for text in texts_in(one)]
+    if not isinstance(value, dict):
+        return []
+    fields = cast(Json, value)
+    if fields.get("type") in ("image", "base64", "url", "file") and "text" not in fields:
+        return [stand_in("image")] if fields["type"] == "image" else []
+    told = [text for name in _TELLING if isinstance(text := fields.get(name), str) and text]
+    if fields.get("type") == "text" and isinstance(data := fields.get("data"), str):
+        told.append(data)  # of a document
+    return told + [text for name in _HOLDING for text in texts_in(fields.get(name))]

@@ -1,0 +1,168 @@
+"""Turns the turns of a request to the Messages API into chat messages. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from server.api.body import TextPart
+from server.api.messages.messages_request import Turn
+from server.api.messages.messages_tools import OfferedTools
+from server.api.messages.request_blocks import (
+    Block,
+    OtherBlock,
+    Returned,
+    ThinkingBlock,
+    ToolReference,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from server.api.sealed import held
+from server.errors import FieldError
+
+Json: TypeAlias = dict[str, Any]
+
+SUMMARY = "What was said before, in short:\n"
+"""Begins the message that stands for a conversation that was compacted."""
+
+
+class TurnMessages:
+    """Chat messages that grow turn by turn."""
+
+    def __init__(self, tools: OfferedTools, before: Sequence[Json] = ()) -> None:
+        """Begin with messages of an earlier request.
+
+        Args:
+            tools: the request's; turns may show some of them.
+            before: chat messages.
+        """
+        self.messages = list(before)
+        self._tools = tools
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        """Add these turns.
+
+        Raises:
+            FieldError: the user has just sent a picture.
+        """
+        _refuse_new_pictures(turns)
+        for turn in turns:
+            if isinstance(turn.content, str):
+                self.messages.append({"role": turn.role, "content": turn.content})
+            elif turn.role == "assistant":
+                self._reply(turn.content)
+            else:
+                self._user(turn.role, turn.content)
+
+    def _user(self, role: str, blocks: Sequence[Block]) -> None:
+        """Add what the tools have returned, and what the user says, in their order."""
+        for returned, some in itertools.groupby(blocks, lambda one: isinstance(one, ToolResultBlock)):
+            if returned:
+                self.messages += (self._result(one) for one in some if isinstance(one, ToolResultBlock))
+            elif said := [text for one in some if (text := self._said(one)) is not None]:
+                message: Json = {"role": role, "content": _parts(said)}
+                self.messages.append(message)
+
+    def _said(self, block: Block) -> str | None:
+        if isinstance(block, TextPart):
+            return block.text
+        if not isinstance(block, OtherBlock):
+            return None
+        if block.type == "tool_addition" and isinstance(tool := block.fields.get("tool"), dict):
+            name = next((str(tool[key]) for key in ("name", "tool_name") if key in tool), "")  # pyright: ignore[reportUnknownArgumentType]
+            return self._tools.shown(name)
+        return block.text or None
+
+    def _reply(self, blocks: Sequence[Block]) -> None:
+        """Add a reply as one message, in which thoughts come before the text, and calls after it.
+
+        What a tool of Anthropic's has returned within the reply divides it.
+        """
+        begun: list[Block] = []
+        for block in blocks:
+            if isinstance(block, OtherBlock) and block.type == "compaction" and block.fields.get("content"):
+                self.messages = [{"role": "user", "content": SUMMARY + str(block.fields["content"])}]
+                begun = []
+            elif isinstance(block, OtherBlock) and block.type.endswith("_tool_result"):
+                self.messages += _reply(begun)
+                id = str(block.fields.get("tool_use_id") or "")
+                self.messages.append({"role": "tool", "tool_call_id": id, "content": block.text})
+                begun = []
+            else:
+                begun.append(block)
+        self.messages += _reply(begun) if begun or not blocks else ()
+
+    def _result(self, block: ToolResultBlock) -> Json:
+        """Return what a tool has returned; that it has failed is told in words."""
+        given = block.content
+        content = given if isinstance(given, str) else _parts([self._returned(part) for part in given])
+        if block.is_error:
+            text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+            content = f"Error: {text}"
+        return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+
+    def _returned(self, part: Returned) -> str:
+        return self._tools.shown(part.tool_name) if isinstance(part, ToolReference) else part.text
+
+
+def _refuse_new_pictures(turns: Sequence[Turn]) -> None:
+    """Raise FieldError if the user's last words have a picture or a file.
+
+    An older one is what another model has seen, and one beside a tool's result belongs to that.
+    """
+    n_before = len(turns)
+    while n_before and turns[n_before - 1].role != "assistant":
+        n_before -= 1
+    new = [
+        (f"messages.{i}.content.{j}.type", block)
+        for i, turn in enumerate(turns[n_before:], n_before)
+        for j, block in enumerate(turn.content if not isinstance(turn.content, str) else ())
+    ]
+    if any(isinstance(block, ToolResultBlock) for _, block in new):
+        return
+    for place, block in new:
+        if isinstance(block, OtherBlock) and block.is_unseen:
+            raise FieldError(
+                place, f"`{block.type}`: this model reads text only, send a block of the type text"
+            )
+
+
+def _reply(blocks: Sequence[Block]) -> Iterator[Json]:
+    """Yield the message of these blocks, if they say anything."""
+    thoughts = "".join(
+        block.thinking or held(block.signature) for block in blocks if isinstance(block, ThinkingBlock)
+    )
+    calls = [call for block in blocks if (call := _call(block)) is not None]
+    text = "".join(_text(block) for block in blocks)
+    if blocks and not (thoughts or calls or text) and all(isinstance(one, OtherBlock) for one in blocks):
+        return
+    beside = {"reasoning_content": thoughts, "tool_calls": calls}
+    yield {"role": "assistant", "content": text, **{name: value for name, value in beside.items() if value}}
+
+
+def _text(block: Block) -> str:
+    if isinstance(block, OtherBlock):
+        return "" if block.type.endswith("_tool_use") else block.text
+    return block.text if isinstance(block, TextPart) else ""
+
+
+def _call(block: Block) -> Json | None:
+    """Return the call in a block: of the client's tools, or of Anthropic's."""
+    if isinstance(block, ToolUseBlock):
+        function = {"name": block.name, "arguments": block.input}
+        return {"id": block.id, "type": "function", "function": function}
+    if not isinstance(block, OtherBlock) or not block.type.endswith("_tool_use"):
+        return None
+    fields = block.fields
+    server, name = fields.get("server_name"), str(fields.get("name") or block.type)
+    function = {
+        "name": f"{server}__{name}" if server else name,
+        "arguments": json.dumps(fields.get("input") if isinstance(fields.get("input"), dict) else {}),
+    }
+    return {"id": str(fields.get("id") or ""), "type": "function", "function": function}
+
+
+def _parts(texts: Sequence[str]) -> str | list[Json]:
+    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
