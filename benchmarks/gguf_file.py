@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from server.errors import StartupError
+from server.flags import n_cores
 
 Values: TypeAlias = npt.NDArray[np.float32]
 Kind: TypeAlias = gguf.GGMLQuantizationType
+
+THREADS = min(8, n_cores())  # each holds a tensor of the largest size at most
 
 KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0)}
 
@@ -119,8 +124,24 @@ def _write_tensors(writer: gguf.GGUFWriter, planned: list[PlannedTensor]) -> Non
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for tensor in planned:
-        writer.write_tensor_data(_encode(tensor.values(), tensor.kind))
+    for values in _encoded(planned):
+        writer.write_tensor_data(values)
+
+
+def _encoded(planned: Sequence[PlannedTensor]) -> Iterator[npt.NDArray[Any]]:
+    """Yield the tensors in order, some made ahead by other threads while one is written."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        ahead: deque[Future[npt.NDArray[Any]]] = deque()
+        for tensor in planned:
+            ahead.append(pool.submit(_made, tensor))
+            if len(ahead) > THREADS:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _made(tensor: PlannedTensor) -> npt.NDArray[Any]:
+    return _encode(tensor.values(), tensor.kind)
 
 
 def _encode(values: Values, kind: Kind) -> npt.NDArray[Any]:

@@ -20,12 +20,14 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import itertools
 import os
 import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -48,6 +50,8 @@ READERS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "ffn_gate", "ffn_up")
 WRITERS = ("attn_output", "ffn_down")  # write it: padding is zero
 BLOCK = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm")  # of a prediction block
 N_PARAMS, KIND = 400_000_000, "bf16"  # of the model that make demo and most programs take
+NOISE_WEIGHTS = 1_000_003  # a prime: rows of a matrix do not begin alike
+WHOLE = 32  # channels: Q8_0 has blocks of 32
 MOST_LAYERS = 48  # of a chosen shape: beyond, real models are wider instead
 
 
@@ -95,15 +99,17 @@ class Shape:
         """Weights of all matrices; the embedding counts once, being the unembedding too."""
         return self.n_vocab * self.n_embd + self.n_layers * self.layer_params
 
-    def widened(self, factor: int, n_layers: int) -> Shape:
-        """Every width times `factor`, with more heads of this size and grouping, and n_layers layers."""
-        return replace(
-            self,
+    def widened(self, factor: int | Fraction, n_layers: int) -> Shape:
+        """Return a shape of n_layers layers with every width times `factor`.
+
+        It has more heads of this size and grouping; other widths become multiples of WHOLE.
+        """
+        return self.enlarged(
             n_layers=n_layers,
-            n_embd=factor * self.n_embd,
-            n_heads=factor * self.n_heads,
-            n_kv_heads=factor * self.n_kv_heads,
-            n_ffn=factor * self.n_ffn,
+            n_embd=_whole(factor * self.n_embd),
+            n_heads=round(factor * self.n_heads),
+            n_kv_heads=round(factor * self.n_kv_heads),
+            n_ffn=_whole(factor * self.n_ffn),
         )
 
     def enlarged(self, **sizes: int) -> Shape:
@@ -125,17 +131,27 @@ class Shape:
 
 
 def choose(small: Shape, n_params: int) -> Shape:
-    """The narrowest shape of at most MOST_LAYERS layers that has about `n_params`. Raises StartupError
-    when `small` is larger already."""
-    factor = 1
-    while True:
-        one = small.widened(factor, 1)
-        n_layers = round((n_params - small.n_vocab * one.n_embd) / one.layer_params)
-        if n_layers < small.n_layers:
-            raise StartupError(f"the model has {small.n_params:,} parameters: wanted {n_params:,}")
-        if n_layers <= max(MOST_LAYERS, small.n_layers):
-            return small.widened(factor, n_layers)
-        factor += 1
+    """Return the narrowest shape of at most MOST_LAYERS layers that has about this many parameters.
+
+    Whole multiples of the model's width come first, then every number of key-value heads.
+
+    Raises:
+        StartupError: The model is larger already.
+    """
+    for step in (small.n_kv_heads, 1):
+        for n_kv_heads in itertools.count(small.n_kv_heads, step):
+            one = small.widened(Fraction(n_kv_heads, small.n_kv_heads), 1)
+            n_layers = round((n_params - small.n_vocab * one.n_embd) / one.layer_params)
+            if n_layers < small.n_layers:
+                break
+            if n_layers <= max(MOST_LAYERS, small.n_layers):
+                return replace(one, n_layers=n_layers)
+    raise StartupError(f"the model has {small.n_params:,} parameters: wanted {n_params:,}")
+
+
+def _whole(width: int | Fraction) -> int:
+    """Return the next multiple of WHOLE, a whole width as it is."""
+    return width if isinstance(width, int) else -(-width // WHOLE) * WHOLE
 
 
 def parse_count(text: str) -> int:
@@ -334,13 +350,22 @@ def _values(
 
 
 def _noise(name: str, shape: tuple[int, ...]) -> Values:
-    """Uniform, of variance 1/n for n inputs, which keeps their scale. Deterministic."""
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
-    width = (12 / shape[-1]) ** 0.5
-    values = rng.random(shape, dtype=np.float32)
-    values -= np.float32(0.5)
-    values *= np.float32(width)
+    """Return uniform weights of variance 1/n for n inputs, which keeps their scale.
+
+    They repeat after NOISE_WEIGHTS, since drawing each would take longer than writing it. The beginning is
+    drawn by the tensor's name: the same file each time, and no two tensors alike.
+    """
+    pattern = _pattern()
+    start = zlib.crc32(name.encode()) % len(pattern)
+    values = np.resize(np.roll(pattern, -start), shape)
+    values *= np.float32((12 / shape[-1]) ** 0.5)
     return values
+
+
+@functools.cache
+def _pattern() -> Values:
+    rng = np.random.default_rng(NOISE_WEIGHTS)
+    return rng.random(NOISE_WEIGHTS, dtype=np.float32) - np.float32(0.5)
 
 
 def convert(model: Path, out: Path, kind: str = "f32") -> None:
