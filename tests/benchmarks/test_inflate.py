@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.gguf_file import GGUFSource, Kind, PlannedTensor, write
-from benchmarks.inflate import Shape, choose, convert, inflate, main, parse_count, read_shape
+from benchmarks.inflate import convert, inflate, main, read_shape
+from benchmarks.model_shape import Shape, choose, parse_count
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.errors import StartupError
 from server.llama.backend import Batch, Logits
