@@ -18,8 +18,11 @@ from server.text.detokenize import spelled
 def native_result(
     served: Served, body: GenerationFields, request: GenerationRequest, choice: ReplyChoice
 ) -> dict[str, Any]:
-    """All that is known of a reply at its end, but for its content, tokens and probabilities. tokens_cached:
-    tokens in the KV cache, to which the last one never goes. truncated: the context ended or was shifted."""
+    """Return what llama-server tells of a reply at its end, but for its content, tokens and probabilities.
+
+    tokens_cached is what the KV cache holds, without the last token and dropped ones; truncated is true if
+    the context ended or was shifted.
+    """
     stats = choice.stats()
     stop_type, word = why_stopped(choice)
     full = stats.n_prompt + stats.n_predicted >= served.model.n_ctx
@@ -36,7 +39,7 @@ def native_result(
         "truncated": stats.truncated or (stop_type == "limit" and full),
         "stop_type": stop_type,
         "stopping_word": word,
-        "tokens_cached": stats.n_prompt + stats.n_predicted - 1,
+        "tokens_cached": stats.n_prompt + stats.n_predicted - 1 - stats.n_dropped,
         "timings": timings(stats),
     }
 

@@ -87,23 +87,22 @@ class DrafterCount:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """prompt_ms: admission to first committed token; predicted_ms: first to last. n_prompt: all prompt
-    tokens; n_cached: those reused; n_predicted: committed tokens, a stop token included; n_steps: steps that
-    committed them. accepted_per_step[i]: steps with drafts of which i were accepted. truncated: tokens in the
-    middle of the context were dropped. undrafted_ms: estimate of predicted_ms without drafts, by the time
-    of a decode without guesses while nobody drafts on these cores; without Python's share of saved steps."""
+    """What a reply took."""
 
-    n_prompt: int
-    n_cached: int
-    n_predicted: int
-    n_steps: int
-    prompt_ms: float
-    predicted_ms: float
-    n_drafted: int = 0
+    n_prompt: int  # tokens of the prompt
+    n_cached: int  # of those, reused ones
+    n_predicted: int  # committed tokens, a stop token included
+    n_steps: int  # that committed them
+    prompt_ms: float  # from admission to the first committed token
+    predicted_ms: float  # from the first committed token to the last
+    n_drafted: int = 0  # guesses that were verified
     n_accepted: int = 0
     drafters: Mapping[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
-    accepted_per_step: tuple[int, ...] = ()
-    truncated: bool = False
+    accepted_per_step: tuple[int, ...] = ()  # [i]: steps with drafts of which i were accepted
+    truncated: bool = False  # tokens in the middle of the context were dropped
+    n_dropped: int = 0  # so many of them
+    # predicted_ms without drafts, by the time of a decode without guesses while nobody drafts on these cores;
+    # without Python's share of the saved steps
     undrafted_ms: float = 0.0
 
 

@@ -196,4 +196,5 @@ class Session:
             accepted_per_step=tuple(self.accepted_per_step),
             drafters=dict(self.drafters),
             truncated=bool(self.drops) or self.is_rewound,
+            n_dropped=self.n_dropped + len(self.ahead),
         )

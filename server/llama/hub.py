@@ -13,7 +13,9 @@ from server.errors import StartupError
 from server.llama.parts import listed, siblings
 
 PREFERRED = "Q4_K_M"
-_MODEL = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
+_GGUF = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
+# What guesses for a model beside it, by its name: as llama.cpp tells such files (common/download.cpp).
+_HEAD = re.compile(r"(?:.*/)?[^/]*(?:mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 ANSWER_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
 _FEW = 12  # names that an error lists at most
@@ -104,7 +106,10 @@ def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
 
 
 def _models(names: Sequence[str]) -> list[str]:
-    return sorted(name for name in names if _MODEL.fullmatch(name))
+    """Return the models among these files, sorted; the heads if there is nothing else, as in a draft's
+    repository."""
+    files = sorted(name for name in names if _GGUF.fullmatch(name))
+    return [name for name in files if not _HEAD.fullmatch(name)] or files
 
 
 def _is_of(name: str, quant: str) -> bool:

@@ -104,7 +104,7 @@ class WithBlock:
         self.n_cells, self.n_ctx = backend.n_cells, backend.n_ctx
         self.n_seqs, self.n_batch = backend.n_seqs, backend.n_batch
         self.can_trim, self.n_tail, self.can_copy = backend.can_trim, backend.n_tail, backend.can_copy
-        self.can_share, self.can_shift = backend.can_share, backend.can_shift and block.can_shift
+        self.can_share, self.can_shift = backend.can_share, backend.can_shift
         self.overlaps = backend.overlaps
         self.length, self.intact = backend.length, backend.intact
         self._nothing = np.zeros(block.n_embd, dtype=np.float32)  # the row before the first position
@@ -193,10 +193,17 @@ class WithBlock:
         own.forget()
 
     def shift(self, seq: int, start: int, end: int) -> None:
+        """Shift the model's sequence, and the block's. A block that cannot shift forgets what it has read.
+
+        The text must not depend on whether there is a block, so the model shifts in either case.
+        """
         self._agree(seq)
         self._backend.shift(seq, start, end)
         waiting = self._waiting[seq]
-        self.block.shift(seq, start, end)
+        if self.block.can_shift:
+            self.block.shift(seq, start, end)
+        else:
+            self.block.trim(seq, 0)
         waiting.n_true = waiting.n_held = waiting.n_true - (end - start)
         waiting.first -= end - start
 

@@ -231,16 +231,15 @@ def test_replies_that_are_preempted_go_on(
     assert_right_and_wrong(drafted)
 
 
-def test_a_reply_may_be_longer_than_the_context(target: LlamaBackend, model: WithBlock):
-    [ask] = asks(target, 1, 0.0)
-    ask = replace(ask, max_tokens=200, n_keep=8)
-    alone = harness(target, 1, n_ctx=96)
-    alone.backend.can_shift = model.can_shift
-    [plain] = alone.run(ask)
-    assert plain.finished.stats.truncated
-    [drafted] = harness(model, 1, n_ctx=96).run(ask)
-    assert said([drafted]) == said([plain])
-    assert_right_and_wrong([drafted])
+@pytest.mark.parametrize(("n", "n_keep"), [(1, 8), (4, 0)])
+def test_replies_may_be_longer_than_the_context(n: int, n_keep: int, target: LlamaBackend, model: WithBlock):
+    first = [replace(ask, max_tokens=200, n_keep=n_keep) for ask in asks(target, n, 0.0)]
+    plain = harness(target, 4, n_ctx=96).run(*first)
+    assert all(outcome.finished.stats.truncated for outcome in plain)
+    drafted = harness(model, 4, n_ctx=96).run(*first)
+    assert said(drafted) == said(plain)
+    assert_right_and_wrong(drafted)
+    assert not model.failed
 
 
 def test_grammars_and_stops_inside_accepted_runs(target: LlamaBackend, model: WithBlock):

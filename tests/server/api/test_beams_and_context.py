@@ -72,6 +72,18 @@ def test_a_reply_may_be_longer_than_the_context(small: Lead):
     assert text_of(kept) != text_of(body)
 
 
+@pytest.mark.parametrize("n_predict", [10, 300])
+def test_dropped_tokens_are_not_cached(small: Lead, n_predict: int):
+    body = {"prompt": "x" * 20, "n_predict": n_predict, "context_shift": True, "temperature": 0}
+    told = httpx.post(f"{small.url}/completion", json=body).json()
+    assert told["truncated"] == (n_predict > N_CTX)
+    n_tokens = 20
+    for _ in range(n_predict):
+        n_tokens -= (n_tokens - 1) // 2 if n_tokens == N_CTX else 0  # half of what is evaluated is dropped
+        n_tokens += 1
+    assert told["tokens_cached"] == n_tokens - 1
+
+
 @pytest.mark.parametrize("fields", [{}, {"n_keep": 30}, {"context_shift": False, "n_keep": -1}])
 def test_else_the_context_ends_it(small: Lead, fields: dict[str, Any]):
     body = completion(small, **fields)

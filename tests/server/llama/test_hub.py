@@ -47,6 +47,20 @@ def test_without_the_usual_quantisation_the_first_file_is_taken():
     assert choose(["z.gguf", "imatrix.gguf", "b-Q8_0.gguf"], Source("a/b")) == ["b-Q8_0.gguf"]
 
 
+@pytest.mark.parametrize("head", ["mtp", "MTP", "eagle3", "dflash", "dspark", "mmproj", "imatrix"])
+@pytest.mark.parametrize("folder", ["", "heads/"])
+def test_heads_are_no_models(head: str, folder: str):
+    names = [f"{folder}{head}-Model-Q8_0.gguf", f"Model-{head}-Q8_0.gguf", "Model-Q8_0.gguf", "z-Q4_0.gguf"]
+    assert choose(names, Source("a/b", quant="Q8_0")) == ["Model-Q8_0.gguf"]
+    assert choose(names, Source("a/b")) == ["Model-Q8_0.gguf"]
+    assert choose(names, Source("a/b", file=names[0])) == [names[0]]
+
+
+def test_repositories_of_heads_alone_give_one():
+    names = ["eagle3-Model-Q8_0.gguf", "eagle3-Model-Q4_K_M.gguf", "imatrix.gguf"]
+    assert choose(names, Source("a/b")) == ["eagle3-Model-Q4_K_M.gguf"]
+
+
 @pytest.mark.parametrize(
     ("names", "wanted", "said"),
     [
