@@ -19,6 +19,7 @@ from server.api.form_of_reply import (
     unthinking,
 )
 from server.api.generation_fields import GenerationFields, Speculative
+from server.api.generation_settings import told_json
 from server.api.history import History
 from server.api.sampling_fields import sampling_params
 from server.api.served import Served
@@ -120,6 +121,7 @@ def requests_for(
         prompt_logprobs=body.tells_prompt,
         drawn_from=body.post_sampling_probs,
         progress=body.stream and body.return_progress,
+        told=told_json(body, body.max_new_tokens or served.max_tokens or -1),
     )
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # which are best is told by their logprobs

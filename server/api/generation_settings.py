@@ -22,6 +22,21 @@ def defaults_json(params: SamplingParams) -> dict[str, Any]:
     return {name: getattr(params, name) for name in names} | OFF
 
 
+def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
+    """Return what GET /slots tells of a request beside its sampling; no text of it."""
+    return {
+        "ignore_eos": bool(body.ignore_eos),
+        "max_tokens": n_predict,
+        "n_predict": n_predict,
+        "n_keep": body.n_keep,
+        "n_discard": 0,
+        "n_probs": body.n_logprobs or 0,
+        "stream": body.stream,
+        "timings_per_token": body.timings_per_token,
+        "post_sampling_probs": body.post_sampling_probs,
+    }
+
+
 def settings_json(body: GenerationFields, request: GenerationRequest) -> dict[str, Any]:
     """Of one reply to the body."""
     n_predict = -1 if request.max_tokens is None else request.max_tokens

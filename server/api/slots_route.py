@@ -16,6 +16,7 @@ from starlette.responses import Response
 from server.api.body import Body
 from server.api.delivery import Json
 from server.api.generation_fields import MAX_SALT
+from server.api.generation_settings import defaults_json
 from server.api.incoming import read
 from server.api.served import AskEngine, Served
 from server.cache.named import FullError, NamedFiles, NamedState, fault
@@ -37,11 +38,11 @@ class FileBody(Body):
 
 
 async def list_slots(_: Request, served: Served) -> Response:
-    """Every place for a conversation in the KV cache. Tells counts, never what was said."""
+    """Answer with all slots: counts and parameters, never what was said."""
     if "slots" in served.hidden:
         raise NotSupportedError("this server does not list its slots: start it without --no-slots")
     slots = await _asking(served)(lambda engine: engine.slots.list())
-    return Json([_listed(slot, served.model.n_ctx) for slot in slots])
+    return Json([_listed(slot, served) for slot in slots])
 
 
 async def act(request: Request, served: Served) -> Response:
@@ -112,14 +113,29 @@ def _id(text: str) -> int:
     return int(text)
 
 
-def _listed(slot: Slot, n_ctx: int) -> dict[str, Any]:
-    return {
+def _listed(slot: Slot, served: Served) -> dict[str, Any]:
+    """Return a slot as llama-server lists it; what it says of a reply is there once there was one."""
+    told: dict[str, Any] = {
         "id": slot.id,
-        "n_ctx": n_ctx,
-        "is_processing": slot.busy,
-        "id_task": slot.session,
-        "n_past": slot.n_past,
-        "n_prompt_tokens": slot.n_prompt,
-        "n_decoded": slot.n_decoded,
+        "n_ctx": served.model.n_ctx,
         "speculative": slot.speculative,
+        "is_processing": slot.busy,
+        "n_past": slot.n_past,
+    }
+    if (task := slot.task) is None:
+        return told
+    piece = served.vocabulary.piece
+    next_token = {
+        "has_next_token": slot.busy and task.n_remaining != 0,
+        "has_new_line": any(b"\n" in piece(token) for token in task.generated),
+        "n_remain": task.n_remaining,
+        "n_decoded": task.n_decoded,
+    }
+    return told | {
+        "id_task": task.id,
+        "n_prompt_tokens": slot.n_past,
+        "n_prompt_tokens_processed": task.n_evaluated,
+        "n_prompt_tokens_cache": task.n_cached,
+        "params": {**defaults_json(task.request.sampling), **task.request.told},
+        "next_token": [next_token],
     }

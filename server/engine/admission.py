@@ -68,6 +68,7 @@ def _begin(state: EngineState, session: Session, place: Reuse) -> None:
     if not session.request.precompute:
         n_prompt = len(session.tokens)
         session.mark_at = state.sequences.checkpoints.mark_at(session.seq, session.n_kv, n_prompt)
+    number = state.slot_numbers.begin(session, state.active)
     state.residence.make_way(session.n_pending)
     if session.request.n_beams > 1:
         n_further = state.searches.n_conversations(session.request) - 1
@@ -75,7 +76,7 @@ def _begin(state: EngineState, session: Session, place: Reuse) -> None:
         state.searches.begin(session, [reuse.seq for reuse in further if reuse is not None])
     if session.admitted_at is None:
         session.admitted_at, session.n_cached = state.clock(), session.n_kv
-        began = Started(session.n_prompt, session.n_cached, session.seq, session.admitted_at)
+        began = Started(session.n_prompt, session.n_cached, number, session.admitted_at)
         state.emit(session.id, began)
 
 
@@ -102,7 +103,8 @@ def _place(state: EngineState, session: Session) -> Placed:
         return LATER
     if not _fits(state, session):
         return None
-    salt, slot = session.request.salt, session.request.slot
+    salt, number = session.request.salt, session.request.slot
+    slot = None if number is None else state.slot_numbers.seq(number)
     if slot is not None and state.cache.is_busy(slot):
         return LATER
     if state.sequences.n_main - state.cache.n_busy < state.searches.n_conversations(session.request):

@@ -58,7 +58,7 @@ class Engine:
     def vet(self, request: GenerationRequest) -> None:
         """Raises InvalidRequestError for what this engine could never do. Safe from any thread."""
         self._state.searches.vet(request)
-        n_slots = self._state.sequences.n_main
+        n_slots = self._state.n_slots
         if request.slot is not None and not 0 <= request.slot < n_slots:
             raise FieldError("id_slot", f"there is no slot {request.slot}: they are 0 to {n_slots - 1}")
 

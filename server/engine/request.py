@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from server.sampling.constraint import Constraint
 from server.sampling.params import SamplingParams
@@ -67,3 +67,5 @@ class GenerationRequest:
     precompute: bool = False
     patient: bool = False
     tenant: str = ""
+    told: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What GET /slots tells of the request beside its sampling."""

@@ -1,4 +1,4 @@
-"""The places for conversations in the KV cache, one by one: listed, saved, restored and erased by hand.
+"""The engine's slots, one by one: listed, saved, restored and erased by hand.
 
 A slot is busy with a session, or idle, perhaps with a conversation. Only idle ones can be acted on. For the
 engine's thread, between steps.
@@ -6,10 +6,12 @@ engine's thread, between steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.cache.prefix import Evicted
-from server.engine.session import Session
+from server.engine.request import GenerationRequest
+from server.engine.session import NO_SEQ, Session
 from server.engine.state import EngineState
 from server.errors import BackendError, InvalidRequestError, NotFoundError
 
@@ -21,45 +23,69 @@ class SlotBusyError(InvalidRequestError):
 
 
 @dataclass(frozen=True, slots=True)
+class SlotTask:
+    """The latest reply of a slot, which may go on."""
+
+    id: int  # of its session
+    request: GenerationRequest
+    n_cached: int  # tokens of its prompt that were in the KV cache
+    n_evaluated: int  # tokens of its prompt that were evaluated for it
+    n_decoded: int
+    n_remaining: int  # tokens that it may still have, -1 without a limit
+    generated: Sequence[int]  # tokens of the reply
+
+
+@dataclass(frozen=True, slots=True)
 class Slot:
-    """n_past: tokens in the KV cache. session, n_prompt, n_decoded: of the session that has it; a busy slot
-    without one is lent to a beam search. speculative: whether drafts may be verified here."""
+    """One place for a reply."""
 
     id: int
     busy: bool
-    speculative: bool
-    n_past: int = 0
-    session: int | None = None
-    n_prompt: int = 0
-    n_decoded: int = 0
+    speculative: bool  # drafts may be verified here
+    n_past: int = 0  # tokens in the KV cache
+    task: SlotTask | None = None  # None before the first reply
 
 
 class Slots:
-    """The sequences for conversations as slots; ids count from 0."""
+    """The engine's slots; ids count from 0."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def list(self) -> list[Slot]:
+        """Return all of them."""
         running = {session.seq: session for session in self._state.active}
-        resting, n_slots = self._state.cache.resting(), self._state.sequences.n_main
-        return [self._slot(id, running.get(id), resting.get(id)) for id in range(n_slots)]
+        resting = self._state.cache.resting()
+        numbers = self._state.slot_numbers
+        return [
+            self._slot(id, running.get(numbers.seq(id)), resting.get(numbers.seq(id)))
+            for id in range(len(numbers))
+        ]
 
     def save(self, id: int, salt: str = "") -> tuple[list[int], bytes]:
-        """The tokens that a slot holds, and their state, for the salt of its conversation only. Raises
-        NotFoundError, SlotBusyError, InvalidRequestError, BackendError."""
+        """Return the tokens that a slot holds, none of an empty one, and their state.
+
+        Args:
+            salt: of the conversation, which is not for others.
+
+        Raises:
+            NotFoundError, SlotBusyError, InvalidRequestError, BackendError.
+        """
         held = self._idle(id)
         if not held.tokens:
-            raise InvalidRequestError(f"slot {id} is empty: there is nothing to save")
+            return [], b""
         if held.salt != salt:
             raise InvalidRequestError(f"slot {id} holds a conversation of another salt: it is not for others")
-        return list(held.tokens), self._state.backend.save(id)
+        return list(held.tokens), self._state.backend.save(self._state.slot_numbers.seq(id))
 
     def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
         """Have a slot hold what save() gave, for prompts of this salt. What it held is evicted. Raises
         NotFoundError, SlotBusyError, InvalidRequestError."""
         self._idle(id)
-        state = self._state
+        state, seq = self._state, self._state.slot_numbers.seq(id)
+        if not tokens:
+            state.residence.erase(seq)
+            return
         n_ctx, n_busy = state.backend.n_ctx, state.n_held() - state.cache.n_cells
         if len(tokens) > n_ctx:
             raise InvalidRequestError(f"the saved conversation has {len(tokens)} tokens, the context {n_ctx}")
@@ -72,29 +98,42 @@ class Slots:
                 f"the running replies leave no {len(tokens)} cells of the KV cache: try again later"
             )
         try:
-            state.residence.restore(id, tokens, data, salt)
+            state.residence.restore(seq, tokens, data, salt)
         except BackendError as error:
             raise InvalidRequestError(f"the saved conversation cannot be used: {error.message}") from error
 
     def erase(self, id: int) -> int:
         """Empty a slot. Returns the number of tokens that it held. Raises NotFoundError, SlotBusyError."""
         n_erased = len(self._idle(id).tokens)
-        self._state.residence.erase(id)
+        self._state.residence.erase(self._state.slot_numbers.seq(id))
         return n_erased
 
     def _idle(self, id: int) -> Evicted:
         """What an idle slot holds. Raises NotFoundError, SlotBusyError."""
-        n_slots = self._state.sequences.n_main
+        n_slots = len(self._state.slot_numbers)
         if not 0 <= id < n_slots:
             raise NotFoundError(f"there is no slot {id}: they are 0 to {n_slots - 1}", param="id")
-        held = self._state.cache.resting().get(id)
+        held = self._state.cache.resting().get(self._state.slot_numbers.seq(id))
         if held is None:
             raise SlotBusyError(f"slot {id} is busy: try again when its reply has ended")
         return held
 
     def _slot(self, id: int, session: Session | None, held: Evicted | None) -> Slot:
+        task = _task(latest) if (latest := self._state.slot_numbers.latest(id)) else None
         if session is not None:
-            n_past, n_prompt = session.n_kv, session.n_prompt
-            return Slot(id, True, session.drafts, n_past, session.id, n_prompt, session.n_generated)
+            return Slot(id, True, session.drafts, session.n_kv, task)
         drafts = self._state.limits.draft_max > 0
-        return Slot(id, True, False) if held is None else Slot(id, False, drafts, len(held.tokens))
+        if held is None:  # lent to a beam search
+            return Slot(id, True, False, task=task)
+        return Slot(id, False, drafts, len(held.tokens), task)
+
+
+def _task(session: Session) -> SlotTask:
+    request = session.request
+    n_read = session.n_prompt if session.seq == NO_SEQ else min(session.n_kv, session.n_prompt)
+    n_evaluated = max(0, n_read - session.n_cached)
+    n_left = -1 if request.max_tokens is None else max(0, request.max_tokens - session.n_generated)
+    generated = session.tokens[session.n_prompt :]
+    return SlotTask(
+        session.id, request, session.n_cached, n_evaluated, session.n_generated, n_left, generated
+    )

@@ -13,6 +13,7 @@ from server.engine.scheduler import Limits
 from server.engine.search import Searches
 from server.engine.sequences import Sequences
 from server.engine.session import Session
+from server.engine.slot_numbers import SlotNumbers
 from server.llama.backend import Backend
 from server.tenants import Turns
 
@@ -46,6 +47,7 @@ class EngineState:
             draft_max = min(limits.draft_max, most)
             limits = replace(limits, draft_max=draft_max, leaves=1, stable_width=1, again=True)
         self.limits = replace(limits, streams=not backend.can_share)
+        self.slot_numbers = SlotNumbers(n_slots)
         self.searches = Searches(backend, self.sequences, n_slots)
         self.residence = Residence(backend, self.sequences, self.n_held)
         self.cache = self.residence.cache

@@ -127,12 +127,13 @@ async def serving(
     files: bool = True,
     tiers: Snapshots | None = None,
     model: str = "toy",
+    n_slots: int = N_PLACES,
 ) -> AsyncGenerator[Server]:
     backend = backend or FakeBackend(FakeModel(seed=3, eog_rate=0.0), n_seqs=N_PLACES)
 
     def make(emit: Observer) -> Engine:
         limits = Limits(n_batch=backend.n_batch, n_chunk=16)
-        engine = Engine(backend, OracleProposer([]), emit, n_slots=2, limits=limits)
+        engine = Engine(backend, OracleProposer([]), emit, n_slots=n_slots, limits=limits)
         if tiers:
             engine.residence.save_to(tiers)
         return engine
