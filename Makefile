@@ -20,13 +20,10 @@ ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
 export CMAKE_ARGS += -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
 endif
 
-.PHONY: up demo test lint type bench chaos soak fuzz docs lock clean
+.PHONY: up test lint type bench chaos soak fuzz docs lock clean
 
 up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
 	$(BIN)/duo up $(ARGS)
-
-demo: $(VENV)/.runtime  ## the same with the bundled target inflated to the cost of a 400M model: see drafting pay
-	$(BIN)/python -m benchmarks.demo $(ARGS)
 
 test: $(VENV)/.dev  ## every test, fast ones first, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

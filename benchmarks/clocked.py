@@ -25,7 +25,7 @@ from benchmarks import program, report, texts
 from benchmarks.machines import MACHINES, Machine
 from benchmarks.prepared import DirectBus, PreparedBackend, Watch
 from benchmarks.prompts import PYTHON, load
-from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
+from benchmarks.texts import N_CELLS, N_SEQS, WAYS, Text, write
 from drafters.model import ModelDrafter
 from server.engine.engine import Engine
 from server.engine.events import Event, Finished

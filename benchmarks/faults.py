@@ -31,22 +31,16 @@ class Crash:
     away: float
 
 
-def parse_schedule(text: str) -> tuple[Crash, ...]:
-    """ "2:1,5:0.5": killed after 2 s for 1 s, and after 5 s for 0.5 s. Raises ValueError."""
-    crashes: list[Crash] = []
-    for part in text.split(","):
-        at, _, away = part.partition(":")
-        crash = Crash(float(at), float(away))
-        if crash.at < 0 or crash.away < 0 or (crashes and crash.at < crashes[-1].at + crashes[-1].away):
-            raise ValueError(f"crashes in order, not {text!r}")
-        crashes.append(crash)
-    return tuple(crashes)
-
-
 class Crew:
-    """Drafter processes of one lead, which die by a schedule. A context, which ends them all and raises
-    StartupError if they did not come back. n_present: how many drafters the lead sees now. n_returns: how
-    often they came back; failure: why they did not."""
+    """Drafter processes of one lead, which die by a schedule.
+
+    A context that ends them all and raises StartupError if they did not come back.
+
+    Args:
+        commands: The drafters.
+        schedule: When they die and for how long.
+        n_present: Tells how many drafters the lead sees now.
+    """
 
     def __init__(
         self, commands: Sequence[Command], schedule: Sequence[Crash], n_present: Callable[[], int]
@@ -58,10 +52,7 @@ class Crew:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow_schedule, name="crashes", daemon=True)
         self._began = 0.0
-        self._gone_s = 0.0  # from each kill until the lead saw them again
-        self._gone_since: float | None = None
-        self.n_returns = 0
-        self.failure: StartupError | None = None
+        self._failure: StartupError | None = None
 
     def __enter__(self) -> Crew:
         try:
@@ -77,14 +68,8 @@ class Crew:
         self._ended.set()
         self._thread.join()
         self._stop()
-        if self.failure and error is None:
-            raise self.failure
-
-    def share_present(self) -> float:
-        """Share of the time since the beginning in which the lead saw them."""
-        now = time.monotonic()
-        gone_s = self._gone_s + (now - self._gone_since if self._gone_since else 0.0)
-        return 1 - gone_s / (now - self._began)
+        if self._failure and error is None:
+            raise self._failure
 
     def _start(self) -> None:
         """Returns when the lead sees all of them. Raises StartupError."""
@@ -109,12 +94,11 @@ class Crew:
             for crash in self._schedule:
                 self._crash_and_return(crash)
         except StartupError as error:
-            self.failure = error
+            self._failure = error
 
     def _crash_and_return(self, crash: Crash) -> None:
         if self._ended.wait(max(0.0, self._began + crash.at - time.monotonic())):
             return
-        since = self._gone_since = time.monotonic()
         for process in self._processes:
             os.kill(process.pid, signal.SIGKILL)
         self._stop()
@@ -123,10 +107,6 @@ class Crew:
         while self._n_present() > 0 and not self._ended.is_set():
             self._ended.wait(POLL_S)  # else the lead could take a new process for the old one
         self._start()
-        if not self._ended.is_set():
-            self._gone_s += time.monotonic() - since
-            self._gone_since = None
-            self.n_returns += 1
 
 
 FLAPS = tuple(Crash(3.0 * i + 0.3, 1.0) for i in range(400))  # alive for 0.3 s of each 3, for 20 minutes

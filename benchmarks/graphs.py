@@ -25,7 +25,7 @@ from benchmarks.clocked import DRAFT_MAX, LEAVES, N_BATCH
 from benchmarks.inside import HARD, SHORTEST, SLOW
 from benchmarks.machines import Machine
 from benchmarks.prompts import PYTHON, hard, load
-from benchmarks.temperature import N_CELLS, WAYS
+from benchmarks.texts import N_CELLS, WAYS
 from benchmarks.with_block import BLOCK, join
 from server.engine.engine import Engine
 from server.engine.events import Event, Finished

@@ -47,7 +47,7 @@ NORMS = ("attn_norm", "ffn_norm")
 READERS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "ffn_gate", "ffn_up")
 WRITERS = ("attn_output", "ffn_down")  # write it: padding is zero
 BLOCK = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm")  # of a prediction block
-N_PARAMS, KIND = 400_000_000, "bf16"  # of the model that make demo and most programs take
+N_PARAMS, KIND = 400_000_000, "bf16"  # of the larger toy model that turns takes
 NOISE_WEIGHTS = 1_000_003  # a prime: rows of a matrix do not begin alike
 
 

@@ -23,7 +23,7 @@ from benchmarks import program, report, texts
 from benchmarks.clocked import DRAFT_MAX, LEAVES, MOST_AT_ONCE, MOST_ROWS, N_BATCH, Reciter, told
 from benchmarks.machines import MACHINES, Machine
 from benchmarks.prompts import PYTHON, hard, load
-from benchmarks.temperature import N_CELLS, N_SEQS, WAYS, Text, write
+from benchmarks.texts import N_CELLS, N_SEQS, WAYS, Text, write
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished, Stats
 from server.engine.request import GenerationRequest

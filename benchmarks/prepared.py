@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.temperature import Text
+from benchmarks.texts import Text
 from drafters.draft_session import DraftSession
 from drafters.drafter import TD_WEIGHT, Drafter
 from drafters.worker import Worker

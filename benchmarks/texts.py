@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.prompts import Prompt
@@ -22,6 +23,31 @@ from server.text.template import ChatTemplate
 
 CTX_SIZE = 4096  # of the programs that record texts
 GREEDY = SamplingParams(temperature=0.0)
+N_CELLS, N_SEQS = 8192, 4  # of the KV cache of golden runs
+WAYS = {
+    "temperature 0": SamplingParams(temperature=0.0),
+    "temperature 1": SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0),
+    "temperature 1, filtered": SamplingParams(1.0),
+    "server's defaults": SamplingParams(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A conversation that a model has written."""
+
+    tokens: tuple[int, ...]
+    n_prompt: int  # tokens of the prompt, which come first
+    sampling: SamplingParams  # the others were drawn with these parameters
+
+
+def write(
+    backend: Backend, prompts: Sequence[tuple[int, ...]], sampling: SamplingParams, max_tokens: int
+) -> list[Text]:
+    """Return the backend's replies without drafts, each by a seed of its own. Raises DuoError."""
+    requests = [(prompt, sampling.reseeded(i)) for i, prompt in enumerate(prompts, start=1)]
+    written = generate(backend, requests, max_tokens)
+    return [Text(tokens, len(prompt), own) for tokens, (prompt, own) in zip(written, requests, strict=True)]
 
 
 def record(backend: Backend, prompts: Sequence[Prompt], max_tokens: int) -> list[tuple[int, ...]]:

@@ -24,5 +24,4 @@ def reciting_duo(monkeypatch: pytest.MonkeyPatch) -> None:
     def reciting(*arguments: str, **options: object) -> tuple[str, ...]:
         return STUB
 
-    for program in ("compare", "demo"):
-        monkeypatch.setattr(f"benchmarks.{program}.duo", reciting)
+    monkeypatch.setattr("benchmarks.compare.duo", reciting)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import clocked
 from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, slowest
 from benchmarks.machines import MACHINES
-from benchmarks.temperature import Text, write
+from benchmarks.texts import Text, write
 from server.sampling.params import SamplingParams
 from tests.fake_backend import FakeBackend, FakeModel
 

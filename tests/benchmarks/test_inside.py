@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.inside import Machine, decided, fixed, plain, run
-from benchmarks.temperature import Text, write
+from benchmarks.texts import Text, write
 from tests.benchmarks.test_clocked import GREEDY, MODEL, N_TOKENS, PROMPTS, backend
 from tests.fake_backend import FakeBackend
 

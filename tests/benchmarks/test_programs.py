@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from benchmarks import compare, demo, faults, inflate
+from benchmarks import compare, faults
 from benchmarks.processes import Command, Process, start
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from tests.benchmarks.conftest import STUB
@@ -141,52 +139,6 @@ def test_compare_says_that_it_has_nothing_to_compare(capsys: pytest.CaptureFixtu
 def test_compare_refuses_what_cannot_be_executed(capsys: pytest.CaptureFixture[str]):
     assert compare.main(["--llama-server", str(DRAFT)]) == 1
     assert "cannot be executed" in capsys.readouterr().err
-
-
-@pytest.fixture
-def small_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache directory, and an inflation of the draft model by little in place of the real one."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(inflate, "BUNDLED_MODEL", DRAFT)
-    monkeypatch.setattr(inflate, "N_PARAMS", 8_000_000)
-    return tmp_path / "duo"
-
-
-@pytest.mark.usefixtures("reciting_duo")
-def test_demo_inflates_once_measures_and_leaves(small_cache: Path, capsys: pytest.CaptureFixture[str]):
-    flags = ["--measure-only", "--prompts", "2", "--max-tokens", "20"]
-    assert demo.main(flags) == 0
-    out, err = capsys.readouterr()
-    assert "Inflating the bundled target, once" in err
-    assert re.search(r"^\S.*  +\d+ +100\.0 +100\.0 +1\.0 x$", out, re.MULTILINE), out
-    assert re.search(r"In all \d+ tokens per second unaided, \d+ with guesses: \d+\.\d times as fast", out)
-    assert "texts are equal" not in out  # all are
-    (made,) = small_cache.iterdir()
-    before = made.stat()
-    assert demo.main(flags) == 0
-    assert "Inflating" not in capsys.readouterr().err
-    assert made.stat().st_mtime_ns == before.st_mtime_ns
-
-
-@pytest.mark.usefixtures("small_cache")
-def test_demo_says_on_the_page_what_the_model_is():
-    plain, drafted = demo.commands(Path("model.gguf"), 8)
-    for command in (plain, drafted):
-        assert "inflated" in command.arguments[command.arguments.index("--note") + 1]
-    assert plain.arguments[plain.arguments.index("--drafters") + 1] == "0"
-    assert drafted.arguments[drafted.arguments.index("--drafters") + 1] == "1"
-
-
-def test_demo_tells_in_one_line_that_there_is_no_room(
-    small_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def full(*_: object) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(inflate, "write", full)
-    assert demo.main(["--measure-only"]) == 1
-    assert "\ndemo: [Errno 28]" in capsys.readouterr().err
-    assert not small_cache.exists()
 
 
 @pytest.mark.usefixtures("reciting_duo")

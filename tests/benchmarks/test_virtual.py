@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from benchmarks.formulas import Scheme, speedup, staircase
 from tests.benchmarks import virtual
 from tests.benchmarks.virtual import BLOCK, K_MAX, gaps, measured
+from tests.formulas import Scheme, speedup, staircase
 
 GRID = [
     *itertools.product((0.5, 0.8), (2.0, 8.0), (0.0, 0.5, 2.0)),

@@ -17,7 +17,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.formulas import Scheme
 from benchmarks.prepared import QuietBus
 from drafters.draft_session import DraftSession
 from drafters.replay import ReplayDrafter, Script
@@ -35,6 +34,7 @@ from server.speculation.wire.messages import Close, Commit, Message, Open, decod
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.checks import check_engine
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
+from tests.formulas import Scheme
 
 TT_US = 12_000  # of a plain step: divisible by many r, so that drafts and steps meet as in the formulas
 N_SEQS = 4

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from benchmarks.formulas import Scheme, per_step, speedup
 from server.doctor.forecast import MOST, Device, Guess, beside, inside, undrafted
+from tests.formulas import Scheme, per_step, speedup
 
 FLAT = [0.0] + [1.0] * (MOST + 1)
 

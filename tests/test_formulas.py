@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from benchmarks.formulas import (
+from tests.formulas import (
     Scheme,
     flat,
     limit,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.dialect import COUNT, Outcomes, report
-from benchmarks.dialect_flags import for_duo, translated
 from server.flags import read
 from server.settings import LeadSettings
+from tests.dialect.__main__ import COUNT, Outcomes, report
+from tests.dialect.flags import for_duo, translated
 
 THEIRS = ["--port", "8080", "--offline", "--hf-repo", "a/b", "--hf-file", "c.gguf", "--no-slots", "--jinja"]
 

@@ -1,9 +1,9 @@
 """How much of llama-server's dialect duo speaks: llama.cpp's own server tests, run against duo.
 
-    python -m benchmarks.dialect --llama-cpp DIR --reference FILE [--llama-server BIN] [CASE …]
+    python -m tests.dialect --llama-cpp DIR --reference FILE [--llama-server BIN] [CASE …]
 
 DIR is an unpacked source; its tests are copied, and run by --python, which has what their requirements.txt
-names. In the place of the server's binary is a script that translates its flags (dialect_flags.py). All that
+names. In the place of the server's binary is a script that translates its flags (flags.py). All that
 the tests would download is a tiny model with random weights. What counts are the cases that llama-server
 passes under these conditions. They are told in FILE, which a run with --llama-server makes.
 Numbers of tokens must be those of llama-server; texts that only the tests' own models would say are compared
@@ -36,7 +36,7 @@ OTHER = ("mcp_servers", "proxy", "router", "stream", "tools_builtin")
 """Files of cases about running tools, fetching pages, and several models behind one address."""
 NOISE = 0.3
 """Of the draft model's weights: it is right now and then. Half: more often, and rejections go untested."""
-SHIM = '#!/bin/sh\nexec "{python}" -m benchmarks.dialect_flags "$@"\n'
+SHIM = '#!/bin/sh\nexec "{python}" -m tests.dialect.flags "$@"\n'
 
 Expected: TypeAlias = tuple[str, str | int]
 """A case, and a text or number of it that llama-server's own does not fit, or does."""
@@ -115,7 +115,7 @@ def run(
             "DIALECT_OF_MODEL": json.dumps(list(of_model)),
             "DIALECT_RESULTS": str(results.resolve()),
         }
-        what = ["-q", "-m", "not slow", "-p", "benchmarks.dialect_plugin", "--tb=short"]
+        what = ["-q", "-m", "not slow", "-p", "tests.dialect.plugin", "--tb=short"]
         what += args.cases or [f"--ignore=unit/test_{name}.py" for name in OTHER]
         log = subprocess.run(
             [args.python, "-m", "pytest", *what], cwd=tests, env=environment, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""A plugin of pytest for llama.cpp's own server tests, see benchmarks/dialect.py: writes a line of JSON for
+"""A plugin of pytest for llama.cpp's own server tests, see tests/dialect: writes a line of JSON for
 each case, ends one that takes too long, and expects what llama-server says with the model at hand: other
 numbers of tokens, and no texts that only the tests' own models would say. Imports nothing of duo: it runs
 under the interpreter of those tests."""
