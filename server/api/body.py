@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from server.api.unseen import stand_in
 from server.grammar.json_schema import MAX_DEPTH, depth
 
 Neutral: TypeAlias = Mapping[str, Sequence[Any]]
@@ -61,6 +62,17 @@ def type_of(given: Any) -> Any:
 def said_or_refused(part: Any) -> str:
     """The tag of a part that is a text or a refusal: what is wrong with one is told of the form it has."""
     return "refused" if type_of(part) == "refusal" else "said"
+
+
+class OtherPart(Body):
+    """A part that is no text, a picture say: a model without eyes gets a short text in its place."""
+
+    type: str
+
+    @property
+    def text(self) -> str:
+        """What stands in its place."""
+        return stand_in(self.type)
 
 
 Content: TypeAlias = str | Annotated[list[TextPart], Field(fail_fast=True)]

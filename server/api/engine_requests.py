@@ -31,7 +31,7 @@ from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.text.form import PLAIN, Form
 from server.text.room import Room
-from server.text.template import BARE, Setting, begun_by
+from server.text.template import BARE, ChatTemplate, Setting, begun_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,14 @@ def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) 
     return choices
 
 
-def rendered(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], Setting, str]:
+def rendered(
+    served: Served, body: ChatRequest, template: ChatTemplate | None = None
+) -> tuple[list[dict[str, Any]], Setting, str]:
     """Messages and setting of the template, and the prompt text."""
     messages = [message.for_template() for message in body.messages]
     setting = setting_of(served, body)
-    return messages, setting, unthinking(served, body, served.template.render(messages, setting))
+    text = (template or served.template).render(messages, setting)
+    return messages, setting, unthinking(served, body, text)
 
 
 def generation_requests(served: Served, body: ChatRequest) -> Prompted:

@@ -13,7 +13,8 @@ from server.api.structured import StructuredFields, incoherent
 from server.engine.beams import MAX_BEAMS
 from server.engine.request import Exactness
 
-MAX_STOPS = 32
+MAX_STOPS = 1024
+"""Stop strings: each is looked for in every piece of text, for 0.2 ms if there are 1024 of 12 characters."""
 MAX_SALT = 256
 MAX_ADAPTERS = 64
 """Scales that a request may name."""

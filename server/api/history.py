@@ -23,6 +23,7 @@ from server.llama.backend import Vocabulary
 from server.text.guard import begun, encoded, printable, unguarded
 from server.text.message import Message
 from server.text.rewritten import Rewritten
+from server.text.room import Room
 from server.text.template import continued
 from server.text.transcript import Transcript
 
@@ -58,20 +59,21 @@ class History:
         self._remembering = set[asyncio.Task[Any]]()
         self._wanted = asyncio.Event()
 
-    def rendered(self, text: str, salt: str) -> list[int]:
+    def rendered(self, text: str, salt: str, room: Room | None = None) -> list[int]:
         """The tokens of a prompt that the template has written, with earlier replies as they were generated.
         Raises as tokens_of does."""
-        return self._tokens_of(self._rewritten.as_generated(text, salt), salt, "messages")
+        return self._tokens_of(self._rewritten.as_generated(text, salt), salt, "messages", room)
 
     def tokens_of(self, text: str, salt: str, param: str) -> list[int]:
         """The tokens of a text, in which control tokens may be written out, with those of earlier replies as
         they were generated. Raises ContextOverflowError about this param, if possible before tokenising."""
         return self._tokens_of(printable(text), salt, param)
 
-    def _tokens_of(self, text: str, salt: str, param: str) -> list[int]:
-        self._served.room.check_bytes(len(encoded(text)), param)
+    def _tokens_of(self, text: str, salt: str, param: str, room: Room | None = None) -> list[int]:
+        room = room or self._served.room
+        room.check_bytes(len(encoded(text)), param)
         tokens = after_bos(self._served.vocabulary, self._transcript.tokens_for(text, salt))
-        self._served.room.check_tokens(len(tokens), param)
+        room.check_tokens(len(tokens), param)
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar, TypeVarTuple, cast
 
@@ -27,6 +28,12 @@ MAX_MARKS = 1 << 20
 """Commas of a body, and twice its quotation marks and opening brackets, those in texts included: a bound for
 its values, since the interpreter is held while they are parsed: for 50 ms by numbers, 300 by keys."""
 MARKS = {b",": 1, b'"': 2, b"{": 2, b"[": 2}
+_ESCAPES = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""Escapes in JSON; `half` is one of a pair of surrogates without the other."""
+REPLACEMENT = "\ufffd"
 WINDOW = 1 << 20  # bytes in which marks are counted at a time
 
 
@@ -65,14 +72,29 @@ async def read(request: Request, form: type[B]) -> B:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """The body as a JSON object. Raises InvalidRequestError."""
+    """Return the body as a JSON object. Halves of characters become U+FFFD: a client that cuts a text within
+    an emoji sends one in every later turn.
+
+    Raises:
+        InvalidRequestError: The body is no JSON object.
+    """
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
+        try:
+            data = orjson.loads(whole_characters(body))
+        except orjson.JSONDecodeError:
+            raise InvalidRequestError(f"the body is not valid JSON: {error}") from error
     if not isinstance(data, dict):
         raise InvalidRequestError("the body must be a JSON object")
     return cast(dict[str, Any], data)
+
+
+def whole_characters(body: bytes) -> str:
+    """Return JSON with U+FFFD for each half of a character, as an escape or in UTF-8."""
+    return _ESCAPES.sub(
+        lambda found: REPLACEMENT if found["half"] else found[0], body.decode(errors="replace")
+    )
 
 
 def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:

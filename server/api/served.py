@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from server.api.held_schemas import HeldSchemas
 from server.api.history import History
 from server.api.pacing import FRAME_S
 from server.api.prompt_work import PromptWork
@@ -184,8 +185,11 @@ class Served:
     prompt_work: PromptWork = field(default_factory=PromptWork)
     places: Places = field(default_factory=lambda: Places(1 << 30))
     history: History = field(init=False)
+    held_schemas: HeldSchemas | None = field(init=False)
 
     def __post_init__(self) -> None:
+        held = None if self.grammars is None else HeldSchemas(self.grammars)
+        object.__setattr__(self, "held_schemas", held)
         object.__setattr__(self, "history", History(self))  # derived; frozen for everybody else
 
     def state(self) -> Health:

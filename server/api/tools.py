@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from server.api.body import Body, EchoedSchema, type_of
 
-MAX_TOOLS = 128
-"""As OpenAI."""
+MAX_TOOLS = 1 << 14
+"""Tools of a request: to read and render each takes up to 0.1 ms of a core."""
 NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 CUSTOM_INPUT: dict[str, Any] = {
@@ -24,12 +24,17 @@ CUSTOM_INPUT: dict[str, Any] = {
 """Arguments of the function that stands for a custom tool."""
 
 
+def _no_list(parameters: Any) -> Any:
+    """Return None for an empty list, which PHP writes for an empty object."""
+    return None if parameters == [] else parameters
+
+
 class FunctionDefinition(Body):
     """strict: refuse a schema that cannot be compiled. Calls fit their schemas in any case."""
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
-    parameters: EchoedSchema | None = None
+    parameters: Annotated[EchoedSchema | None, BeforeValidator(_no_list)] = None
     strict: bool | None = None
 
     @property
@@ -175,6 +180,25 @@ class ToolFields(Body):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _parameters_of_uncalled_tools_may_be_wrong(cls, data: Any) -> Any:
+        """Drop what is no schema where no tool may be called: it is neither shown nor held."""
+        if not isinstance(data, dict):
+            return data
+        given = cast(dict[str, Any], data)
+        if given.get("tool_choice") != "none" or not isinstance(given.get("tools"), list):
+            return given
+        return {**given, "tools": [_without_wrong_parameters(tool) for tool in given["tools"]]}
+
+
+def _without_wrong_parameters(tool: Any) -> Any:
+    fields = cast(dict[str, Any], tool) if isinstance(tool, dict) else {}
+    function = fields.get("function")
+    if not isinstance(function, dict) or isinstance(cast(dict[str, Any], function).get("parameters"), dict):
+        return cast(Any, tool)
+    return {**fields, "function": {**cast(dict[str, Any], function), "parameters": None}}
+
 
 @dataclass(frozen=True, slots=True)
 class Calling:
@@ -220,15 +244,19 @@ def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
             return None, choice == "required"
 
 
+def _is_of_objects(schema: dict[str, Any]) -> bool:
+    kinds = schema.get("type", "object")
+    return kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
+
+
 def incoherent(body: ToolFields) -> tuple[str, str] | None:
     """The first of these fields that contradicts another, and why."""
-    names = [tool.function.name for tool in body.tools or ()]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            return f"tools.{i}.function.name", f"{name} is the name of another tool already"
+    names = dict[str, int]()
     wanted, required = _chosen(body.tool_choice)
     for i, tool in enumerate(body.tools or ()):
-        if tool.function.schema_of_arguments.get("type", "object") != "object":
+        if names.setdefault(tool.function.name, i) != i:
+            return f"tools.{i}.function.name", f"{tool.function.name} is the name of another tool already"
+        if body.tool_choice != "none" and not _is_of_objects(tool.function.schema_of_arguments):
             return f"tools.{i}.function.parameters.type", "arguments are an object"
     unknown = sorted((wanted or frozenset()).difference(names))
     if unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class StopStrings:
@@ -11,6 +11,7 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
+        self._by_first = _by_first(self._stops)
         self._held = ""
         self.found: str | None = None
 
@@ -23,7 +24,7 @@ class StopStrings:
         ends = [(at + len(s), at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
         if ends:
             self.found = min(ends)[2]
-        at = min(ends)[1] if ends else len(self._held) - n_unfinished(self._held, self._stops)
+        at = min(ends)[1] if ends else len(self._held) - _n_unfinished(self._held, self._by_first)
         sent, self._held = self._held[:at], "" if ends else self._held[at:]
         return sent, bool(ends)
 
@@ -34,7 +35,21 @@ class StopStrings:
 
 
 def n_unfinished(text: str, marks: Sequence[str]) -> int:
-    """How many characters at the text's end may become a mark; the text contains no whole one."""
-    most = min(max(map(len, marks)) - 1, len(text))
-    possible = (n for n in range(most, 0, -1) if any(mark.startswith(text[-n:]) for mark in marks))
-    return next(possible, 0)
+    """Return how many characters at the text's end may become a mark; the text contains no whole one."""
+    return _n_unfinished(text, _by_first(marks))
+
+
+def _by_first(marks: Sequence[str]) -> dict[str, list[str]]:
+    """Return the marks by their first character, the longest first."""
+    found: dict[str, list[str]] = {}
+    for mark in sorted(marks, key=len, reverse=True):
+        found.setdefault(mark[0], []).append(mark)
+    return found
+
+
+def _n_unfinished(text: str, by_first: Mapping[str, Sequence[str]]) -> int:
+    most = max((len(marks[0]) for marks in by_first.values()), default=1) - 1
+    for at in range(max(0, len(text) - most), len(text)):
+        if any(mark.startswith(text[at:]) for mark in by_first.get(text[at], ())):
+            return len(text) - at
+    return 0

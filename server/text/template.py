@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from server.errors import ContextOverflowError, DuoError, InvalidRequestError, StartupError, TimeLimitError
@@ -98,6 +98,7 @@ class ChatTemplate:
         self._room = room
         self._controls = frozenset(controls)
         self._limit = TimeLimit(room.render_s)
+        self._remake = partial(ChatTemplate, source, with_tools=with_tools, bos=bos, eos=eos)
         self.source = source = source or with_tools or CHATML
         self._of_calls = with_tools or source
         most = min(room.n_ctx * room.longest, _LONGEST)
@@ -108,6 +109,13 @@ class ChatTemplate:
             if with_tools and with_tools != source
             else None
         )
+
+    @cached_property
+    def boundless(self) -> ChatTemplate:
+        """The same template for texts of any length, which are only counted."""
+        if self._room.n_ctx == ANY.n_ctx:
+            return self
+        return self._remake(room=replace(self._room, n_ctx=ANY.n_ctx), controls=self._controls)
 
     @cached_property
     def style(self) -> Style:
@@ -159,8 +167,9 @@ class ChatTemplate:
     def stop(self) -> None:
         """End renderings that run, and refuse later ones: the server ends."""
         self._limit.stop()
-        if self._with_tools:
-            self._with_tools.stop()
+        for other in (self._with_tools, self.__dict__.get("boundless")):
+            if other is not None and other is not self:
+                other.stop()
 
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """Return the prompt for the next reply, guarded.
@@ -244,6 +253,7 @@ class ChatTemplate:
         except DuoError:
             raise
         except Exception as error:  # a template is foreign code: it may raise anything
+            self._room.check_bytes(sum(len(text_of(message.get("content"))) for message in messages))
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"
             ) from error

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from server.api.body import Body, Neutral, RefusalPart, TextPart, said_or_refused
+from server.api.body import Body, Neutral, OtherPart, RefusalPart, TextPart, said_or_refused
 from server.api.generation_fields import UNSUPPORTED, GenerationFields, Most, TopLogprobs
-from server.api.structured import forms
 from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
 
 
 def _as_text(arguments: Any) -> Any:
-    """JSON text of arguments that are given as an object, as llama-server takes them, too."""
+    """Return the JSON text of arguments that are no text: an object, say, as llama-server takes it, too."""
     try:
-        return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
+        return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -33,31 +32,91 @@ class CallInMessage(Body):
     function: FunctionCall
 
 
-def _as_part(part: TextPart | RefusalPart) -> TextPart:
-    return TextPart(type="text", text=part.text)
+def _kind_of_part(part: Any) -> str:
+    """Return the tag of a part: what is wrong with it is told of the form that it has."""
+    kind = cast(dict[str, Any], part).get("type") if isinstance(part, dict) else None
+    return "other" if isinstance(kind, str) and kind not in ("text", "refusal") else said_or_refused(part)
 
 
 Part: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("said")] | Annotated[RefusalPart, Tag("refused")],
-    Discriminator(said_or_refused),
-    AfterValidator(_as_part),
+    Annotated[TextPart, Tag("said")]
+    | Annotated[RefusalPart, Tag("refused")]
+    | Annotated[OtherPart, Tag("other")],
+    Discriminator(_kind_of_part),
 ]
 
 
 class ChatMessage(Body):
-    """content: a string, parts, or null. reasoning_content: the thoughts of an earlier reply."""
+    """A message of the conversation."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+    """A text, parts, or null. A text stands for a part that is none, but in the user's last message, where
+    it is refused."""
     name: str | None = None
     tool_calls: Annotated[list[CallInMessage], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    """The thoughts of an earlier reply. `reasoning`, `reasoning_details`, `thinking_blocks` and parts of the
+    type `thinking` are read as such, too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _thoughts_have_many_names(cls, data: Any) -> Any:
+        """Take thoughts under the first of their names that has some."""
+        if not isinstance(data, dict):
+            return data
+        given = cast(dict[str, Any], data)
+        content = given.get("content")
+        if isinstance(content, list) and any(map(_is_thought, cast(list[Any], content))):
+            parts = cast(list[Any], content)
+            given = {**given, "content": [part for part in parts if not _is_thought(part)]}
+            given.setdefault("thinking_blocks", list(filter(_is_thought, parts)))
+        said = given.get("reasoning_content")
+        if given.get("role") != "assistant" or (said and isinstance(said, str)):
+            return given
+        found = next(filter(None, (_thought(given.get(name)) for name in _NAMES_OF_THOUGHTS)), None)
+        return {**given, "reasoning_content": found}
 
     def for_template(self) -> dict[str, Any]:
-        """The message without fields that say nothing."""
-        given = {name: value for name, value in self.model_dump().items() if value}
+        """Return the message without fields that say nothing."""
+        given = {name: value for name in ChatMessage.model_fields if (value := getattr(self, name))}
+        if isinstance(self.content, list):
+            given["content"] = [{"type": "text", "text": part.text} for part in self.content]
+        if self.tool_calls:
+            given["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        if self.role == "function":
+            given["role"] = "tool"
         return {"content": "", **given}
+
+    def unread_part(self) -> tuple[int, str] | None:
+        """Return place and type of the first part that is no text."""
+        parts = self.content if isinstance(self.content, list) else ()
+        return next(((i, part.type) for i, part in enumerate(parts) if isinstance(part, OtherPart)), None)
+
+
+_NAMES_OF_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+"""DeepSeek's and llama-server's, vLLM's and OpenRouter's, OpenRouter's, LiteLLM's."""
+_TEXTS_OF_THOUGHTS = ("thinking", "text", "summary", "content")
+
+
+def _is_thought(part: Any) -> bool:
+    kinds = ("thinking", "redacted_thinking", "reasoning")
+    return isinstance(part, dict) and cast(dict[str, Any], part).get("type") in kinds
+
+
+def _thought(given: Any) -> str:
+    """Return the text in thoughts: they are a text, or a list or an object with some. Encrypted ones have
+    none."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list):
+        return "".join(map(_thought, cast(list[Any], given)))
+    if isinstance(given, dict):
+        return next(
+            filter(None, (_thought(cast(dict[str, Any], given).get(name)) for name in _TEXTS_OF_THOUGHTS)), ""
+        )
+    return ""
 
 
 Budget: TypeAlias = Annotated[int, Field(ge=-1)]
@@ -148,9 +207,23 @@ class ChatRequest(GenerationFields, ToolFields):
             )
         if self.continue_final_message and self.messages[-1].role != "assistant":
             return "continue_final_message", "the last message is not the assistant's"
-        if (found := incoherent_tools(self)) is not None:
+        if (found := self._unread() or incoherent_tools(self)) is not None:
             return found
-        asked, calls = forms(self), calling(self)
-        if calls and asked and (calls.required or self.grammar):
-            return asked[0], "a reply that calls tools has a form already"
+        calls = calling(self)
+        if calls and calls.callable and not calls.required and self.grammar:
+            return "grammar", "not beside tools that may be called: use response_format, or tool_choice none"
         return super().contradiction()
+
+    def _unread(self) -> tuple[str, str] | None:
+        """Return the place of a part that cannot be read in what the user says last, and why."""
+        last = len(self.messages) - 1
+        while last > 0 and self.messages[last].role in ("system", "developer"):
+            last -= 1
+        found = self.messages[last].unread_part() if self.messages[last].role == "user" else None
+        if found is None:
+            return None
+        part, kind = found
+        return (
+            f"messages.{last}.content.{part}.type",
+            f"`{kind}` is not supported: this model reads text only",
+        )

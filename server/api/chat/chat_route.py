@@ -13,6 +13,7 @@ from server.api.delivery import Json, deliver
 from server.api.engine_requests import generation_requests, rendered
 from server.api.incoming import aside, check_model, from_body, parsed, salted, validated
 from server.api.served import Served
+from server.text.room import ANY
 
 
 async def create(request: Request, served: Served) -> Response:
@@ -23,12 +24,15 @@ async def create(request: Request, served: Served) -> Response:
 
 async def count(request: Request, served: Served) -> Response:
     """How many tokens the prompt of a chat completion with this body has."""
-    return counted(await aside(request, n_tokens, served, await parse(request, served)))
+    body = await from_body(request, lambda data: checked(served, salted(request, parsed(data)), fits=False))
+    return counted(await aside(request, n_tokens, served, body))
 
 
 def n_tokens(served: Served, body: ChatRequest) -> int:
-    """Of the body's prompt. Slow: not for the event loop."""
-    return len(served.history.rendered(rendered(served, body)[2], body.salt))
+    """Return the tokens of the prompt, which may be more than there is room for: whoever asks wants to
+    know by how many. Slow: not for the event loop."""
+    text = rendered(served, body, served.template.boundless)[2]
+    return len(served.history.rendered(text, body.salt, ANY))
 
 
 def counted(n: int) -> Response:
@@ -40,10 +44,19 @@ async def parse(request: Request, served: Served) -> ChatRequest:
     return await from_body(request, lambda data: checked(served, salted(request, parsed(data))))
 
 
-def checked(served: Served, data: dict[str, Any]) -> ChatRequest:
-    """Raises InvalidRequestError and NotFoundError; ContextOverflowError for more messages than the context
-    has tokens, before they are validated: templates write at least one token for each."""
-    if isinstance(messages := data.get("messages"), list):
+def checked(served: Served, data: dict[str, Any], *, fits: bool = True) -> ChatRequest:
+    """Return the validated body.
+
+    Args:
+        fits: Refuse more messages than the context has tokens before they are validated: templates write at
+            least one token for each.
+
+    Raises:
+        InvalidRequestError: A field is not valid.
+        NotFoundError: There is no such model.
+        ContextOverflowError: There are too many messages.
+    """
+    if fits and isinstance(messages := data.get("messages"), list):
         served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
     body = validated(ChatRequest, data)
     check_model(body.model, served.model)

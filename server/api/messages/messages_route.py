@@ -37,7 +37,7 @@ async def count_tokens(request: Request, served: Served) -> Response:
     body = await read(request, MessagesRequest)
     turn = as_chat(body, _before(served, body))
     with renamed(turn.names):
-        n = await aside(request, n_tokens, served, checked(served, turn.chat))
+        n = await aside(request, n_tokens, served, checked(served, turn.chat, fits=False))
     return Json({"input_tokens": n})
 
 

@@ -41,7 +41,8 @@ async def count(request: Request, served: Served) -> Response:
     body = await read(request, ResponseRequest)
     turn = _turn(served, body)
     with renamed(turn.chat.names):
-        return counted(await aside(request, n_tokens, served, checked(served, turn.chat.chat)))
+        chat = checked(served, turn.chat.chat, fits=False)
+        return counted(await aside(request, n_tokens, served, chat))
 
 
 async def input_items(request: Request, served: Served) -> Response:

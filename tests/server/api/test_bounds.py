@@ -58,6 +58,17 @@ def chunks_of(response: httpx.Response) -> list[Any]:
     return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
 
 
+@pytest.mark.parametrize(
+    ("most", "n_ctx", "reason"), [(20, 4096, "max_tokens"), (None, 256, "model_context_window_exceeded")]
+)
+def test_anthropic_hears_which_limit_ends(most: int | None, n_ctx: int, reason: str):
+    """Clients compact a conversation whose context is said to be full."""
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=n_ctx)
+    with serving(backend, bounds=Bounds(max_tokens=most)) as lead:
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 32_000}
+        assert httpx.post(f"{lead.url}/v1/messages", json=body).json()["stop_reason"] == reason
+
+
 def test_a_reply_is_cut_at_the_servers_number_of_tokens():
     with bounded(Bounds(max_tokens=5)) as lead:
         for asked, given in (({}, 5), ({"max_tokens": 9}, 5), ({"max_tokens": 3}, 3)):

@@ -270,8 +270,8 @@ def test_the_tokens_of_a_response_are_counted(endless: Lead):
     counted = httpx.post(f"{endless.url}/v1/responses/input_tokens", json=body).json()
     whole = httpx.post(f"{endless.url}/v1/responses", json={**body, "max_output_tokens": 1}).json()
     assert counted["input_tokens"] == whole["usage"]["input_tokens"]
-    refused = httpx.post(f"{endless.url}/v1/responses/input_tokens", json={"input": "a" * 999})
-    assert refused.json()["error"]["param"] == "input"
+    long = httpx.post(f"{endless.url}/v1/responses/input_tokens", json={"input": "a" * 9999})
+    assert long.json()["input_tokens"] > 9999
 
 
 @pytest.mark.parametrize("bias", [{"1": None}, {"1": {"2": 3}}, [[1]], [[1, True]]])

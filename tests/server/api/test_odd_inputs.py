@@ -55,10 +55,6 @@ def with_field(field: str) -> bytes:
     [
         with_field('"x": ' + "[" * 10_000 + "]" * 10_000),
         with_field('"x": ' + '{"a":' * 10_000 + "1" + "}" * 10_000),
-        with_content('"\\ud800"'),
-        with_content('"\\udc00\\ud800"'),
-        b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',
-        b'{"messages": [{"role": "user", "content": "\xf0\x9f\x98"}]}',
         with_content('"a\x00b"'),
         with_field('"temperature": NaN'),
         with_field('"temperature": Infinity'),
@@ -73,6 +69,24 @@ def with_field(field: str) -> bytes:
 )
 def test_what_is_no_json_is_a_400_that_says_where(lead: Lead, data: bytes):
     assert "not valid JSON" in refused(post_bytes(lead, data))["message"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (b"a\\ud83d", "a\ufffd"),
+        (b"\\udc00\\ud800b", "\ufffd\ufffdb"),
+        (b"\\uD83D\\uDE00 \\ud83d", "😀 \ufffd"),
+        (b"\\\\ud83d \\udE00", "\\ud83d \ufffd"),
+        (b"\xed\xa0\x80", "\ufffd\ufffd\ufffd"),
+        (b"\xf0\x9f\x98", "\ufffd"),
+    ],
+    ids=repr,
+)
+def test_half_characters_are_replaced(lead: Lead, written: bytes, read: str):
+    body = b'{"messages": [{"role": "user", "content": "%s"}]}' % written
+    prompt = httpx.post(f"{lead.url}/apply-template", content=body).json()["prompt"]
+    assert f"user\n{read}<" in prompt
 
 
 DEEP = "[" * 1000 + "]" * 1000

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from server.api.form_of_reply import MAX_HELD
+from server.api.tools import MAX_TOOLS
 from server.grammar.compiler import Compiler, Kind
 from server.grammar.grammar_constraint import CompiledGrammar
 from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import Call, Script
-from tests.server.api.test_tools import HELLO, TOOLS, UNKEPT, WEATHER, allows, asked, refusal, setting
+from tests.server.api.test_tools import HELLO, UNKEPT, WEATHER, allows, asked, refusal, setting
 
 
 def numbered(n: int) -> list[dict[str, Any]]:
@@ -33,12 +35,12 @@ def allowed(n: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": numbered(129)}, "tools"),
-        ({"tools": TOOLS, "tool_choice": allowed(129)}, "tool_choice.allowed_tools.tools"),
+        ({"tools": numbered(MAX_TOOLS + 1)}, "tools"),
+        ({"tools": numbered(MAX_HELD + 1), "tool_choice": "required"}, "tools"),
         ({"tools": [WEATHER, nested(121)]}, "tools.1.function.parameters"),
         ({"tools": [nested(300)], "tool_choice": "none"}, "tools.0.function.parameters"),
     ],
-    ids=["tools", "allowed", "too deep", "too deep and not called"],
+    ids=["tools", "required", "too deep", "too deep and not called"],
 )
 async def test_beyond_the_limits_is_refused_by_name(fields: dict[str, Any], param: str):
     assert (await refusal(**fields))["param"] == param
@@ -46,7 +48,8 @@ async def test_beyond_the_limits_is_refused_by_name(fields: dict[str, Any], para
 
 def test_up_to_the_limits_is_fine():
     assert asked(tools=[*numbered(127), nested(120)])
-    assert asked(tools=numbered(128), tool_choice=allowed(128))
+    assert asked(tools=numbered(200), tool_choice=allowed(200)).constraint
+    assert asked(tools=numbered(MAX_HELD + 1)).constraint is None
 
 
 def multiple_of(n: int) -> dict[str, Any]:
@@ -54,14 +57,9 @@ def multiple_of(n: int) -> dict[str, Any]:
     return {"type": "function", "function": {"name": f"f{n}", "parameters": schema}}
 
 
-async def test_multiples_beyond_the_bound_together_are_refused_where_calls_are_required():
-    tools = [multiple_of(30_011), multiple_of(30_013)]
-    error = await refusal(tools=tools, tool_choice="required")
-    assert error["param"] == "tools.1.function.parameters.properties.n.multipleOf"
-
-
-def test_multiples_beyond_the_bound_together_leave_one_schema_unchecked_elsewhere():
-    request = asked(tools=[multiple_of(30_011), multiple_of(30_013)])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_multiples_beyond_their_bound_are_unchecked(choice: str):
+    request = asked(tools=[multiple_of(30_011), multiple_of(30_013)], tool_choice=choice)
     for n, held in ((30_011, True), (30_013, False)):
         call = '<tool_call>\n{"name": "f%d", "arguments": {"n": %d}}\n</tool_call>'
         assert allows(request, call % (n, n))
@@ -106,7 +104,8 @@ async def test_a_grammar_is_compiled_for_no_prompt_that_is_too_long(path: str, f
 async def test_a_refused_request_displaces_no_kept_grammar():
     grammars = Counting(FakeVocabulary())
     kept = grammars.json_object()
-    tools = [*(multiple_of(i + 2) for i in range(100)), UNKEPT]
+    strict = {**UNKEPT["function"], "strict": True}
+    tools = [*(multiple_of(i + 2) for i in range(100)), {"type": "function", "function": strict}]
     one = await answered(grammars, messages=HELLO, tools=tools, tool_choice="required")
     assert one.status == 400
     assert one.json["error"]["param"].startswith("tools.100.function.parameters")

@@ -320,10 +320,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
         "tools.0.function.parameters.type",
     ),
-    (
-        {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
-        "response_format",
-    ),
     ({"tools": TOOLS, "grammar": 'root ::= "a"'}, "grammar"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"function_call": {"name": "f"}}, "function_call"),
@@ -350,12 +346,11 @@ async def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], pa
     assert str((await refusal(**fields))["param"]).startswith(param)
 
 
-async def test_a_schema_that_cannot_be_kept_is_refused_where_somebody_insists():
-    error = await refusal(tools=[WEATHER, UNKEPT], tool_choice="required")
-    assert error["param"].startswith("tools.1.function.parameters")
+async def test_strict_schemas_that_do_not_compile_are_refused():
     strict = {"type": "function", "function": {**UNKEPT["function"], "strict": True}}
-    error = await refusal(tools=[strict])
-    assert error["param"].startswith("tools.0.function.parameters")
+    for fields in ({}, {"tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
+        error = await refusal(tools=[WEATHER, strict], **fields)
+        assert error["param"].startswith("tools.1.function.parameters")
 
 
 def allows(request: GenerationRequest, text: str) -> bool:
