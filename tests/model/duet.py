@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from drafters.drafter import Drafter
 from drafters.model import ModelDrafter
+from drafters.translating import TranslatingDrafter
 from drafters.worker import Worker
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
@@ -54,7 +56,7 @@ class Duet:
                 guesser.trim(seq, 0)  # of another duet
         if drafter and remote:
             bus.start(remote)
-            self._worker = Worker(other, own, ModelDrafter(drafter, n_branches=3))
+            self._worker = Worker(other, own, _drafter(drafter, backend))
             other.start(self._worker)
         limits = Limits(
             n_batch=backend.n_batch,
@@ -94,6 +96,13 @@ class Duet:
             self._pool.pump()
             self._worker.turn(wait=False)
         self._pool.pump()
+
+
+def _drafter(drafter: Backend, target: Backend) -> Drafter:
+    """Return one that translates where the target has another vocabulary."""
+    if vocabulary_card(drafter.vocab) == vocabulary_card(target.vocab):
+        return ModelDrafter(drafter, n_branches=3)
+    return TranslatingDrafter(ModelDrafter(drafter), drafter.vocab, target.vocab)
 
 
 def counts(outcomes: Sequence[Outcome], source: str | None = None) -> tuple[int, int]:
