@@ -188,8 +188,8 @@ class EngineThread:
 
     @property
     def n_live(self) -> int:
-        """Generations that have not ended, without those that only precompute."""
-        return sum(not generation.precompute for generation in self._generations.values())
+        """Generations that have not ended, without those that only precompute. Safe from any thread."""
+        return sum(not generation.precompute for generation in list(self._generations.values()))
 
     def look(self) -> None:
         """To be called some times a second, for stuck() and lost()."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from server.engine.meter import StepKind
 from server.errors import BackendError
-from server.lead.calibration import DISTURBED, on_own_thread
+from server.lead.calibration import DISTURBED
 from server.lead.recollection import keep, of_model, recall
-from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind, first_s, measure
+from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind, can_choose, first_s, measure
+from server.llama.context import LlamaContext
 from server.llama.library import LoadedModel
 from server.llama.options import LlamaOptions
 
@@ -29,39 +30,54 @@ MOST_STEPS = 100_000  # steps that count; older ones count less and less. Twice:
 # Share by which the other kind must be quicker for a later start to change to it: a change makes the saved
 # conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given up.
 WORTH = 0.05
+UNMEASURED: Kind = "on"  # as llama.cpp chooses by itself. Wrong: a first start is up to 11 percent slower
 
 
 Kinds = Mapping[StepKind, float]  # steps
 
 
 class AttentionChoice:
-    """Chooses for one model. kinds: how many steps of each kind this process has had, for keep()."""
+    """Chooses for one model, by what earlier starts have measured and done."""
 
     def __init__(self) -> None:
-        self.kinds: Counter[StepKind] = Counter()
+        self.kinds: Counter[StepKind] = Counter()  # steps of each kind that this process has had, for keep()
         self._what: tuple[object, ...] = ()
         self._times: AttentionTimes | None = None
-        self._kind: Kind = "off"
+        self._kind: Kind | None = None  # chosen by these times, or None
         self._earlier: Kinds = {}  # of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
-        """Where the options leave it open. Measures at the first start with a model, and remembers; again if
-        the machine was busy then."""
+        """Choose where the options leave it open, without measuring: UNMEASURED at the first start."""
         self._what = (*of_model(replace(options, n_tail=0)), WIDTHS, DEPTHS)
         known = recall("attention", self._what)
-        before: Kind | None = None  # chosen by these times
-        if known is not None:
-            self._times, before = AttentionTimes(known["seconds"]), known["kind"]
-            self._earlier = {StepKind(*kind): n for *kind, n in known["kinds"]}
-        if self._times is None or on_own_thread(was_disturbed, self._times, model, options):
-            self._times, before = on_own_thread(measure, model, options) or self._times, None
-        if self._times is None:
-            return "off"
+        if known is None:
+            return UNMEASURED if can_choose(model) else "off"
+        self._times, before = AttentionTimes(known["seconds"]), known["kind"]
+        self._earlier = {StepKind(*kind): n for *kind, n in known["kinds"]}
         self._kind, gain = chosen(self._times, self._earlier, before, shared=not options.n_streams)
         how = {"on": "with", "off": "without"}[self._kind]
         logger.info("  steps    %s flash attention, which takes %.0f percent less here", how, 100 * gain)
-        self._keep(self._times, self._earlier)
         return self._kind
+
+    @property
+    def was_asked(self) -> bool:
+        """True if the options left it open, so that it was chosen here."""
+        return bool(self._what)
+
+    def look_again(
+        self, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
+    ) -> None:
+        """Measure, unless what is known holds. It counts from the next start on.
+
+        Args:
+            options: As in the call that chose.
+            make: Makes the contexts; what their decodes raise comes through.
+        """
+        if self._times is not None and not was_disturbed(self._times, model, options, make):
+            return
+        if found := measure(model, options, make=make):
+            self._times, self._kind = found, None
+            self._keep(found, self._earlier)
 
     def keep(self) -> None:
         """Remember the steps of this process for the next start, if there is anything to choose."""
@@ -73,10 +89,12 @@ class AttentionChoice:
         keep("attention", self._what, {"seconds": times.seconds, "kind": self._kind, "kinds": steps})
 
 
-def was_disturbed(times: AttentionTimes, model: LoadedModel, options: LlamaOptions) -> bool:
-    """Whether decodes are much quicker now than when these were measured. False if it cannot be told."""
+def was_disturbed(
+    times: AttentionTimes, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext]
+) -> bool:
+    """Return whether decodes are much quicker now than when these were measured; False if nobody can tell."""
     try:
-        now = first_s(model, options)
+        now = first_s(model, options, make)
         then = [at[0] for at in times.seconds["off"][: len(now)]]
         return any(now_s < DISTURBED * then_s for now_s, then_s in zip(now, then, strict=True))
     except BackendError as error:

@@ -11,12 +11,17 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
 from server.errors import BackendError
 from server.lead.recollection import keep, recall
+from server.llama.attention_times import small_context
 from server.llama.backend import Backend
-from server.llama.shapes import CONTEXT, UNKNOWN, Shapes, decode_s, fill
+from server.llama.context import LlamaContext
+from server.llama.llamacpp import LlamaBackend
+from server.llama.shapes import CONTEXT, UNKNOWN, Shapes, TimedModel, decode_s, fill
 from server.llama.shapes import measure as measure_shapes
 
 logger = logging.getLogger("duo.lead")
@@ -32,7 +37,8 @@ PADDED = (2, 4, 8, 12, 17, 24, 33)
 # too long, of 2 it is 5, of 10 it is 1 (simulated).
 ROUNDS = 5
 BUDGET_S = 3.0  # most seconds that measuring adds to a start. Half: a slow model has fewer WIDTHS timed
-CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept measurement: of every start
+CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept measurement
+FIRST = 8  # most rows that a first start times, within CHECK_S. Half: eight rows are taken for 1.2 times four
 # If a decode now takes less than this share of the kept seconds, the machine was busy then: what is kept is
 # at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter costs BUDGET_S now and then.
 DISTURBED = 0.8
@@ -41,7 +47,7 @@ DISTURBED = 0.8
 SILENT_S = 60.0
 
 
-def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
+def measure(backend: TimedModel, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
     """Seconds of a decode by its number of rows. Measures WIDTHS up to max_rows until budget_s is spent.
 
     Each is the shortest of several decodes, since other programs can only make one longer. The KV cache must
@@ -73,7 +79,7 @@ def measure(backend: Backend, max_rows: int, *, budget_s: float = BUDGET_S) -> d
     return {width: min(times) for width, times in sorted(seen.items())}
 
 
-def _forget(backend: Backend) -> None:
+def _forget(backend: TimedModel) -> None:
     """Go back to the first CONTEXT tokens of sequence 0."""
     if not backend.can_trim:
         backend.copy(1, 0, CONTEXT, CONTEXT)  # the state there, kept in the second sequence
@@ -98,15 +104,15 @@ def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shap
         return UNKNOWN
 
 
-def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """The seconds of measure(), from the file of an earlier start if there is one.
+def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
+    """Return the seconds of measure(), from the file of an earlier start if they still hold.
 
-    A few decodes check the file: if they are much faster, all is measured again. what: of_model() of the
-    model's options.
+    A few decodes check the file: if they are much faster, all is measured again.
+
+    Args:
+        what: of_model() of the model's options.
     """
-    known: Any = recall("steps", [*what, max_rows])
-    if isinstance(known, dict) and known:
-        before = {int(width): float(seconds) for width, seconds in known.items()}  # pyright: ignore
+    if before := kept_times(max_rows, what):
         now = measure(backend, min(CHECKED, max_rows), budget_s=CHECK_S)
         if all(now.get(width, seconds) > DISTURBED * seconds for width, seconds in before.items()):
             return before
@@ -114,6 +120,59 @@ def remembered(backend: Backend, max_rows: int, what: Sequence[object]) -> dict[
     found = measure(backend, max_rows)
     keep("steps", [*what, max_rows], {str(width): seconds for width, seconds in found.items()})
     return found
+
+
+def remembered_aside(
+    backend: LlamaBackend, max_rows: int, what: Sequence[object], make: Callable[[], LlamaContext]
+) -> dict[int, float]:
+    """Return what remembered() does, measured in a small context of the same weights, from another thread.
+
+    Args:
+        make: Makes the context; what its decodes raise comes through.
+    """
+    with closing(_Aside(backend, max_rows, make())) as aside:
+        return remembered(aside, max_rows, what) if aside.n_ctx else {}
+
+
+class _Aside:
+    """A TimedModel over a small context of a backend's model. Owns the context until close()."""
+
+    def __init__(self, backend: LlamaBackend, max_rows: int, context: LlamaContext) -> None:
+        self.vocab, self.can_trim, self.can_copy = backend.vocab, backend.can_trim, backend.can_copy
+        self.n_seqs, self.n_batch = 2, max(CONTEXT, max_rows)
+        n_cells = min(CONTEXT + max_rows, backend.n_ctx)
+        options = replace(
+            backend.options,
+            n_cells=2 * n_cells,
+            n_seqs=2,
+            n_streams=0,
+            n_batch=self.n_batch,
+            n_tail=0,
+            head=None,
+        )
+        self._context = small_context(backend.model, options, options.flash_attention, context)
+        self.n_ctx = n_cells if context.handle else 0
+        self.decode, self.trim, self.copy = context.decode, context.trim, context.copy
+
+    def close(self) -> None:
+        self._context.close()
+
+
+def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
+    """Return the seconds to begin with: those of an earlier start, else of a few decodes now.
+
+    Args:
+        what: of_model() of the model's options.
+    """
+    return kept_times(max_rows, what) or measure(backend, min(FIRST, max_rows), budget_s=CHECK_S)
+
+
+def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:
+    """Return the seconds that an earlier start measured; empty if there are none."""
+    known: Any = recall("steps", [*what, max_rows])
+    if not isinstance(known, dict):
+        return {}
+    return {int(width): float(seconds) for width, seconds in known.items()}  # pyright: ignore
 
 
 def on_own_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:

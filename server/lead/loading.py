@@ -12,6 +12,7 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
 from server.lead.default_model import with_default_model
+from server.lead.vocabularies import card_of
 from server.llama.assistant import Assistant
 from server.llama.backend import Backend, Batch, PredictionBlock
 from server.llama.cuda_graphs import forgo_graphs_of_many, forgo_graphs_on_host
@@ -165,7 +166,8 @@ def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: Lla
         )
     )
     stack.enter_context(closing(draft))
-    if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(draft.vocab)):
+    cards = card_of(settings.model, settings.weights), card_of(path, settings.draft_weights)
+    if reason := misfit(*cards):
         raise StartupError(
             f"{path} cannot draft for {settings.model}: {reason}; as a drafter of its own it can: "
             f"duo draft --model {path} --translate {settings.model}"

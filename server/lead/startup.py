@@ -29,7 +29,14 @@ from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import LostModelError, StartupError
 from server.flags import n_cores
 from server.lead.attention import AttentionChoice
-from server.lead.calibration import on_own_thread, remembered, steady_widths
+from server.lead.calibration import (
+    first_times,
+    on_own_thread,
+    remembered,
+    remembered_aside,
+    steady_widths,
+)
+from server.lead.idle_measuring import IdleMeasuring
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
 from server.lead.loading import (
     drafting_inside,
@@ -43,7 +50,9 @@ from server.lead.loading import (
 from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
 from server.lead.tiers import open_snapshots, pace_of, save_copies
+from server.lead.vocabularies import card_of
 from server.llama.backend import Backend
+from server.llama.context import LlamaContext
 from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
@@ -56,7 +65,7 @@ from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
-from server.speculation.wire.presence import Presence, unique_id, vocabulary_card
+from server.speculation.wire.presence import Presence, unique_id
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
 from server.stop_signals import end_when_told, leave_if_told, take_over
@@ -139,6 +148,8 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             profile=settings.profile,
         )
         proposer.overlap(partial(engine.hand_over, guessing=True))
+        measuring = _measuring(settings, backend, attention, engine, proposer.pricing.costs)
+        stack.callback(measuring.close)
         engine.command(lambda _: warm_up(model, inline))
         _announce(site, door)
         mode = "sync" if site.draft_model else "async"
@@ -146,7 +157,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         embedding, reranking = (embedding_by(models, one, served.model) for one in (embedder, ranker))
         served = replace(served, embedding=embedding, reranking=reranking)
         served = _with_snapshots(served, snapshots, door)
-        _until_ended(models, _serve_http(engine, served, site.listener, door))
+        _until_ended(models, _serve_http(engine, served, site.listener, door, measuring))
     logger.info("duo has ended")
     leave_if_told()
     return 0
@@ -187,7 +198,9 @@ def _with_snapshots(served: Served, snapshots: Snapshots | None, door: Door) -> 
     return served
 
 
-async def _serve_http(engine: EngineThread, served: Served, listener: socket.socket, door: Door) -> None:
+async def _serve_http(
+    engine: EngineThread, served: Served, listener: socket.socket, door: Door, measuring: IdleMeasuring
+) -> None:
     app = create_app(served, door.edge)
     server = DrainingServer(configured(app, door.tls, door.bounds), engine, grace_s=door.grace_s)
     loop = asyncio.get_running_loop()
@@ -196,6 +209,7 @@ async def _serve_http(engine: EngineThread, served: Served, listener: socket.soc
     try:
         try:
             engine.start()
+            measuring.start()
             with watch.telling(lambda error: loop.call_soon_threadsafe(server.fail, error) and None):
                 await server.serve(sockets=[listener])
         finally:
@@ -232,14 +246,14 @@ def _speculator(
         n_tail=backend.n_tail,
         overlaps=backend.overlaps,
     )
+    n_timed = _n_timed(settings, backend)
     known: dict[int, float] = {}
     shapes = UNKNOWN
+    if n_timed:
+        times = remembered if backend.overlaps else first_times  # the rest is measured while nobody waits
+        known = on_own_thread(times, backend, n_timed, of_model(backend.options))
     if settings.draft_max:
-        what = of_model(backend.options)
-        known = on_own_thread(remembered, backend, policy.max_rows, what)
         shapes = on_own_thread(steady_widths, backend, most, backend.keys is not None)
-    elif settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
-        known = on_own_thread(remembered, backend, 2 * settings.parallel, of_model(backend.options))
     costs = StepCosts(policy.max_rows, known)
     widths = Widths(shapes.steady, shapes.change_s)
     proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)
@@ -250,8 +264,38 @@ def _speculator(
     return proposer
 
 
+def _n_timed(settings: LeadSettings, backend: LlamaBackend) -> int:
+    """Return the rows of the widest step whose time matters, 0 if none does."""
+    if settings.draft_max:
+        return settings.parallel + GUESSED
+    if settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
+        return 2 * settings.parallel
+    return 0
+
+
+def _measuring(
+    settings: LeadSettings,
+    backend: LlamaBackend,
+    attention: AttentionChoice,
+    engine: EngineThread,
+    costs: StepCosts,
+) -> IdleMeasuring:
+    """Return what measures while nobody waits; nothing where a GPU decodes, which was measured before."""
+    n_timed, what = _n_timed(settings, backend), of_model(backend.options)
+
+    def time_steps(make: Callable[[], LlamaContext]) -> None:
+        times = remembered_aside(backend, n_timed, what, make)
+        engine.command(lambda _: costs.calibrate(times))
+
+    def time_attention(make: Callable[[], LlamaContext]) -> None:
+        attention.look_again(backend.model, backend.options, make)
+
+    measurements = [time_steps] * bool(n_timed) + [time_attention] * attention.was_asked
+    return IdleMeasuring(lambda: bool(engine.n_live), [] if backend.overlaps else measurements)
+
+
 def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:
-    card = vocabulary_card(backend.vocab)
+    card = card_of(settings.model, settings.weights)
     own = Presence(unique_id(platform.node()), "lead", settings.name, version("duo"), card, settings.parallel)
     bus = stack.enter_context(closing(RedisBus(str(site.redis_url), settings.pool, own)))
     most = min(AHEAD, 2 * settings.draft_max)

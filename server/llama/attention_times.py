@@ -6,7 +6,7 @@ Which is quicker depends on the CPU, the model, the rows and the context (docs/a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,8 +16,8 @@ import numpy as np
 from server.errors import BackendError
 from server.llama.backend import Batch
 from server.llama.context import LlamaContext
-from server.llama.library import COMPRESSED, ROWS_ON_CPU, C, LoadedModel, context_params
-from server.llama.options import LlamaOptions
+from server.llama.library import COMPRESSED, ROWS_ON_CPU, C, LoadedModel, context_params, spare_sequence
+from server.llama.options import FlashAttention, LlamaOptions
 from server.stop_signals import leave_if_told
 
 Kind = Literal["on", "off"]
@@ -62,18 +62,34 @@ def _line(places: Sequence[int], values: Sequence[float], place: float) -> float
     return values[-1] + max(0.0, slope) * (place - places[-1])
 
 
+def can_choose(model: LoadedModel) -> bool:
+    """Return whether both kinds of attention can be timed: the model has cells only, which can be moved."""
+    stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
+    return not stateful and model.metadata("general.architecture") not in COMPRESSED
+
+
 def measure(
-    model: LoadedModel, options: LlamaOptions, *, budget_s: float = BUDGET_S
+    model: LoadedModel,
+    options: LlamaOptions,
+    *,
+    budget_s: float = BUDGET_S,
+    make: Callable[[], LlamaContext] = LlamaContext,
 ) -> AttentionTimes | None:
-    """Times two small contexts of the model in turn. None for models with a state or whose cells cannot be
-    moved, and where budget_s is not enough."""
+    """Time two small contexts of the model in turn.
+
+    Args:
+        make: Makes a context that is attached here.
+
+    Returns:
+        The times; None for models with a state or whose cells cannot be moved, and where budget_s is not
+        enough.
+    """
     small = _small(model, options)
     depths = [depth for depth in DEPTHS if depth + WIDTHS[-1] <= small.n_cells]
-    stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
-    if not depths or stateful or model.metadata("general.architecture") in COMPRESSED:
+    if not depths or not can_choose(model):
         return None
     with ExitStack() as stack:
-        contexts = [stack.enter_context(closing(_opened(model, small, kind))) for kind in KINDS]
+        contexts = [stack.enter_context(closing(small_context(model, small, kind, make()))) for kind in KINDS]
         if not all(map(_moves, contexts)):
             return None
         try:
@@ -100,10 +116,14 @@ def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int
     return found
 
 
-def first_s(model: LoadedModel, options: LlamaOptions) -> list[float]:
-    """Seconds of the first decodes that measure() times: of each of CHECKED rows after DEPTHS[0] tokens,
-    without flash attention. Quick enough for every start. Raises BackendError."""
-    with closing(_opened(model, _small(model, options), KINDS[0])) as context:
+def first_s(
+    model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
+) -> list[float]:
+    """Return the seconds of the first decodes that measure() times.
+
+    Those are of each of CHECKED rows after DEPTHS[0] tokens, without flash attention. Raises BackendError.
+    """
+    with closing(small_context(model, _small(model, options), KINDS[0], make())) as context:
         if not context.handle:
             raise BackendError("llama.cpp makes no small context")
         _decode_s(context, 0, DEPTHS[0], keep=True)
@@ -115,10 +135,14 @@ def _small(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
     return replace(options, n_cells=n_cells, n_seqs=2, n_streams=0, n_batch=DEPTHS[0], n_tail=0, head=None)
 
 
-def _opened(model: LoadedModel, options: LlamaOptions, kind: Kind) -> LlamaContext:
-    context = LlamaContext()
+def small_context(
+    model: LoadedModel, options: LlamaOptions, kind: FlashAttention, context: LlamaContext
+) -> LlamaContext:
+    """Return the context, attached to the model; without a handle if llama.cpp makes none."""
     params = context_params(replace(options, flash_attention=kind, n_ubatch=ROWS_ON_CPU))
     params.swa_full = True  # as the model's own context
+    if C.llama_model_n_swa(model.handle):
+        spare_sequence(params)
     if handle := model.context(params):
         context.attach(model, handle, n_streams=0, overlaps=False)
     return context

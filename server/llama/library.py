@@ -21,7 +21,7 @@ from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus, ten
 from server.llama.load_progress import LoadProgress
 from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
-from server.llama.tensors import tensors, unmatched
+from server.llama.tensors import tensors, trained_context, unmatched
 from server.stop_signals import leave_if_told
 
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
@@ -130,11 +130,13 @@ def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOpti
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """KV cells for n_sessions conversations of MOST_CTX tokens, or of the model's context if that is shorter.
-    Does not load the weights. Raises StartupError."""
-    bare = Weights(overrides=weights.overrides if weights else ())
-    with closing(LoadedModel(path, bare, vocab_only=True)) as model:
-        return min(model.longest(rope or Rope()), MOST_CTX) * n_sessions
+    """Return KV cells for n_sessions conversations of MOST_CTX tokens, or the model's context if shorter."""
+    changed = weights.overrides if weights else ()
+    trained = trained_context(path, {override.key: override.value for override in changed})
+    if not trained:  # llama.cpp can tell, or says why not
+        with closing(LoadedModel(path, Weights(overrides=changed), vocab_only=True)) as model:
+            trained = model.longest(Rope())
+    return min(int(trained * (rope or Rope()).stretch), MOST_CTX) * n_sessions
 
 
 class LoadedModel:

@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol
 
-from server.llama.backend import Backend, Batch
+from server.llama.backend import Batch, Logits, Vocabulary
 from server.stop_signals import leave_if_told
 
 CONTEXT = 64  # tokens that the timed rows attend to. Twice: contexts up to 128 go unmeasured
@@ -57,7 +58,26 @@ class Shapes:
 UNKNOWN = Shapes({}, {})
 
 
-def measure(backend: Backend, widths: Sequence[int]) -> Shapes:
+class TimedModel(Protocol):
+    """What of a Backend its decodes are timed with."""
+
+    @property
+    def vocab(self) -> Vocabulary: ...
+
+    n_ctx: int
+    n_seqs: int
+    n_batch: int
+    can_trim: bool
+    can_copy: bool
+
+    def decode(self, batch: Batch) -> Logits: ...
+
+    def trim(self, seq: int, length: int) -> None: ...
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None: ...
+
+
+def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
     """UNKNOWN for models that cannot be trimmed, and slow ones. The KV cache must be empty and is left so.
     Raises BackendError."""
     widths = [w for w in widths if w <= min(backend.n_batch, backend.n_ctx - CONTEXT)]
@@ -74,7 +94,7 @@ def measure(backend: Backend, widths: Sequence[int]) -> Shapes:
         backend.trim(0, 0)
 
 
-def _timed(backend: Backend, widths: Sequence[int]) -> list[float]:
+def _timed(backend: TimedModel, widths: Sequence[int]) -> list[float]:
     """Median seconds of decodes of these widths in turn."""
     seconds: list[list[float]] = [[] for _ in widths]
     for i in range(SETTLE + TIMED * len(widths)):
@@ -84,13 +104,13 @@ def _timed(backend: Backend, widths: Sequence[int]) -> list[float]:
     return [median(s[-TIMED:]) for s in seconds]
 
 
-def fill(backend: Backend) -> None:
+def fill(backend: TimedModel) -> None:
     """Evaluate CONTEXT tokens in sequence 0, which is empty."""
     for position in range(0, CONTEXT, backend.n_batch):
         decode_s(backend, position, min(backend.n_batch, CONTEXT - position))
 
 
-def decode_s(backend: Backend, position: int, width: int) -> float:
+def decode_s(backend: TimedModel, position: int, width: int) -> float:
     """Seconds of a decode of `width` rows of sequence 0 from this position on."""
     text = backend.vocab.tokenize(TEXT, special=False)
     batch = Batch()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from server.llama.devices import GGML
@@ -14,7 +15,7 @@ from server.llama.parts import parts
 
 ASSISTANTS = ("gemma4-assistant",)  # architectures of models that read the KV cache of their target
 EAGLE3 = "eagle3"  # the architecture of EAGLE-3 heads
-_TEXT = 8  # GGUF_TYPE_STRING
+_U32, _TEXT = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
 _HALF = (1, 30)  # GGML_TYPE_F16, GGML_TYPE_BF16
 MATRIX = 2**20  # bytes: vectors and the tables of positions are smaller, a layer's matrices larger
 
@@ -26,20 +27,64 @@ class _GGUFParams(ctypes.Structure):
 
 
 def architecture(path: Path) -> str | None:
-    """As general.architecture names it; None if llama.cpp cannot read the file. Raises StartupError if it is
-    missing, or no GGUF file."""
+    """Return general.architecture of a model's metadata; None if llama.cpp cannot read the file.
+
+    Raises StartupError if it is missing, or no GGUF file.
+    """
+    with _opened(parts(path)[0]) as file:
+        return _text_of(file, "general.architecture") if file else None
+
+
+def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
+    """Return the tokens of context that a model was trained with, 0 if its metadata do not say.
+
+    Args:
+        overrides: Values that replace metadata, by their keys.
+
+    Returns:
+        None if llama.cpp cannot read the file.
+
+    Raises:
+        StartupError: it is missing, or no GGUF file.
+    """
+    with _opened(parts(path)[0]) as file:
+        if not file:
+            return None
+        key = f"{_text_of(file, 'general.architecture')}.context_length"
+        found = overrides.get(key) or _number_of(file, key)
+        return int(found) if isinstance(found, int) else 0
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[ctypes.c_void_p]:
+    """Open a file without its tensors' data. Yields a handle, which is false if llama.cpp cannot read it."""
     GGML.gguf_init_from_file.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(path), _GGUFParams(True, None)))
+    try:
+        yield file
+    finally:
+        if file:
+            GGML.gguf_free(file)
+
+
+def _key_of(file: ctypes.c_void_p, key: str, kind: int) -> ctypes.c_int64 | None:
+    """Return where this key is, None if it is not there or of another type."""
     GGML.gguf_find_key.restype = ctypes.c_int64
     GGML.gguf_get_kv_type.restype = ctypes.c_int
+    place = ctypes.c_int64(GGML.gguf_find_key(file, key.encode()))
+    return place if place.value >= 0 and GGML.gguf_get_kv_type(file, place) == kind else None
+
+
+def _text_of(file: ctypes.c_void_p, key: str) -> str | None:
     GGML.gguf_get_val_str.restype = ctypes.c_char_p
-    file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(parts(path)[0]), _GGUFParams(True, None)))
-    if not file:
-        return None
-    key = ctypes.c_int64(GGML.gguf_find_key(file, b"general.architecture"))
-    is_text = key.value >= 0 and GGML.gguf_get_kv_type(file, key) == _TEXT
-    name = GGML.gguf_get_val_str(file, key).decode(errors="replace") if is_text else None
-    GGML.gguf_free(file)
-    return name
+    place = _key_of(file, key, _TEXT)
+    return None if place is None else GGML.gguf_get_val_str(file, place).decode(errors="replace")
+
+
+def _number_of(file: ctypes.c_void_p, key: str) -> int:
+    GGML.gguf_get_val_u32.restype = ctypes.c_uint32
+    place = _key_of(file, key, _U32)
+    return 0 if place is None else int(GGML.gguf_get_val_u32(file, place))
 
 
 def tensors(path: Path) -> dict[str, int]:
@@ -54,19 +99,16 @@ def has_half_matrices(path: Path) -> bool:
 
 def _listed(path: Path) -> Iterator[tuple[str, int, int]]:
     """Name, ggml_type and bytes of each tensor."""
-    GGML.gguf_init_from_file.restype = ctypes.c_void_p
     GGML.gguf_get_n_tensors.restype = ctypes.c_int64
     GGML.gguf_get_tensor_name.restype = ctypes.c_char_p
     GGML.gguf_get_tensor_type.restype = ctypes.c_int
     GGML.gguf_get_tensor_size.restype = ctypes.c_size_t
     for part in parts(path):
-        file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(part), _GGUFParams(True, None)))
-        if not file:  # broken: loading it will say how
-            continue
-        for i in map(ctypes.c_int64, range(int(GGML.gguf_get_n_tensors(file)))):
-            name = GGML.gguf_get_tensor_name(file, i).decode()
-            yield name, int(GGML.gguf_get_tensor_type(file, i)), int(GGML.gguf_get_tensor_size(file, i))
-        GGML.gguf_free(file)
+        with _opened(part) as file:
+            n_tensors = int(GGML.gguf_get_n_tensors(file)) if file else 0  # broken: loading it will say how
+            for i in map(ctypes.c_int64, range(n_tensors)):
+                name = GGML.gguf_get_tensor_name(file, i).decode()
+                yield name, int(GGML.gguf_get_tensor_type(file, i)), int(GGML.gguf_get_tensor_size(file, i))
 
 
 def has_block(path: Path) -> bool:
@@ -78,20 +120,17 @@ def is_whole(path: Path) -> bool:
     """Return whether a file of one part is there and as long as its tensors say."""
     if not path.is_file():
         return False
-    for function in (GGML.gguf_init_from_file, GGML.gguf_get_data_offset, GGML.gguf_get_tensor_offset):
+    for function in (GGML.gguf_get_data_offset, GGML.gguf_get_tensor_offset, GGML.gguf_get_tensor_size):
         function.restype = ctypes.c_size_t
     GGML.gguf_get_n_tensors.restype = ctypes.c_int64
-    GGML.gguf_get_tensor_size.restype = ctypes.c_size_t
-    file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(path), _GGUFParams(True, None)))
-    if not file:
-        return False
-    last = ctypes.c_int64(GGML.gguf_get_n_tensors(file) - 1)
-    end = 0
-    if last.value >= 0:
-        end = GGML.gguf_get_tensor_offset(file, last) + GGML.gguf_get_tensor_size(file, last)
-    whole = GGML.gguf_get_data_offset(file) + end
-    GGML.gguf_free(file)
-    return path.stat().st_size >= whole
+    with _opened(path) as file:
+        if not file:
+            return False
+        last = ctypes.c_int64(GGML.gguf_get_n_tensors(file) - 1)
+        end = GGML.gguf_get_data_offset(file)
+        if last.value >= 0:
+            end += GGML.gguf_get_tensor_offset(file, last) + GGML.gguf_get_tensor_size(file, last)
+        return path.stat().st_size >= end
 
 
 def unmatched(tensors: Sequence[str], places: Sequence[TensorPlace]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from server.lead.calibration import measure, steady_widths
+from server.lead.calibration import kept_times, measure, remembered_aside, steady_widths
 from server.llama.backend import Batch
+from server.llama.context import LlamaContext
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.settings import BUNDLED_MODEL
 from tests.process.duo import run
@@ -34,3 +36,17 @@ def test_steps_wider_than_a_batch_are_refused_at_start():
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert "--batch-size 64" in done.stdout + done.stderr
+
+
+def test_steps_are_timed_beside_a_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=2, n_batch=64)
+    with closing(LlamaBackend(options)) as backend:
+        rows = Batch()
+        rows.extend(0, 0, [5, 6, 7], 1)
+        backend.decode(rows)
+        times = remembered_aside(backend, 8, ["it"], LlamaContext)
+        assert sorted(times) == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert all(seconds > 0 for seconds in times.values())
+        assert backend.length(0) == 3, "the lead's own KV cache is untouched"
+    assert kept_times(8, ["it"]) == times

@@ -64,12 +64,18 @@ class StepCosts:
     def __init__(self, max_rows: int, calibrated: Mapping[int, float] | None = None) -> None:
         """calibrated: seconds by rows as measured at start, for widths that no step has had yet."""
         self._max_rows = max_rows
-        self._calibrated = {r: s for r, s in (calibrated or {}).items() if 0 < r <= max_rows}
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
-        self._wider = _wider(self._calibrated)
         self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
         self._now = 0
+        self.calibrate(calibrated or {})
+
+    def calibrate(self, seconds: Mapping[int, float]) -> None:
+        """Replace what calibration said, by rows of a step. What steps took stays."""
+        self._calibrated = {r: s for r, s in seconds.items() if 0 < r <= self._max_rows}
+        self._wider = _wider(self._calibrated)
+        self._curves.clear()
+        self._least.clear()
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
         """A decode of `rows` rows, with n_cells cells in use, took `seconds`."""

@@ -9,7 +9,16 @@ import pytest
 
 from server.engine.meter import StepKind
 from server.lead import attention
-from server.lead.attention import ASSUMED, BEFORE, MOST_STEPS, WORTH, AttentionChoice, chosen, merged
+from server.lead.attention import (
+    ASSUMED,
+    BEFORE,
+    MOST_STEPS,
+    UNMEASURED,
+    WORTH,
+    AttentionChoice,
+    chosen,
+    merged,
+)
 from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind
 from server.llama.library import LoadedModel
 from server.llama.options import LlamaOptions
@@ -93,58 +102,70 @@ class Measured:
     def __init__(self, found: AttentionTimes | None) -> None:
         self.found, self.n = found, 0
 
-    def __call__(self, model: LoadedModel, options: LlamaOptions) -> AttentionTimes | None:
+    def __call__(self, model: LoadedModel, options: LlamaOptions, **_: object) -> AttentionTimes | None:
         self.n += 1
         return self.found
+
+
+def started(options: LlamaOptions) -> Kind:
+    """What a start chooses; it looks again while it is idle."""
+    choice = AttentionChoice()
+    kind = choice(NO_MODEL, options)
+    choice.look_again(NO_MODEL, options)
+    return kind
 
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaOptions:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(attention, "first_s", lambda model, options: [SINGLE_MS, SINGLE_MS])  # pyright: ignore
+    monkeypatch.setattr(attention, "first_s", lambda *_: [SINGLE_MS, SINGLE_MS])  # pyright: ignore
+    monkeypatch.setattr(attention, "can_choose", lambda _: True)  # pyright: ignore
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     return LlamaOptions(tmp_path / "model.gguf", 1024, 4)
 
 
-def test_it_is_measured_once_and_later_starts_know_the_steps_of_earlier_ones(
-    options: LlamaOptions, monkeypatch: pytest.MonkeyPatch
-):
+def test_later_starts_know_the_steps_of_earlier_ones(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
     measured = Measured(MIXED)
     monkeypatch.setattr(attention, "measure", measured)
+    assert started(options) == UNMEASURED
     first = AttentionChoice()
     assert first(NO_MODEL, options) == "on"
     first.kinds[LONG] += 10 * BEFORE
     first.keep()
-    assert AttentionChoice()(NO_MODEL, options) == "off"
+    assert started(options) == "off"
     third = AttentionChoice()
     third.kinds[SHORT] += 1000 * BEFORE
     assert third(NO_MODEL, options) == "off", "its own steps are for the next start"
     third.keep()
-    assert AttentionChoice()(NO_MODEL, options) == "on"
+    assert started(options) == "on"
     assert measured.n == 1
 
 
-def test_what_was_measured_on_a_busy_machine_is_measured_again(
-    options: LlamaOptions, monkeypatch: pytest.MonkeyPatch
-):
+def test_no_start_measures(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(attention, "measure")
+    monkeypatch.delattr(attention, "first_s")
+    assert AttentionChoice()(NO_MODEL, options) == UNMEASURED
+
+
+def test_busy_measurement_is_repeated(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
     """One in which wide decodes alone took longer, as they do beside other work on their cores."""
     calm, slow = Measured(MIXED), [20.0, 21.0, 22.0]
     single = [SINGLE_MS, 10.5, 11.0]
     busy = AttentionTimes({"on": [[30.0, 31.0, 50.0]] * 3, "off": [single, slow, slow]})
     monkeypatch.setattr(attention, "measure", Measured(busy))
-    assert AttentionChoice()(NO_MODEL, options) == "off"
+    started(options)
     monkeypatch.setattr(attention, "measure", calm)
-    assert [AttentionChoice()(NO_MODEL, options) for _ in range(3)] == ["on"] * 3
+    assert [started(options) for _ in range(4)] == ["off", "on", "on", "on"]
     assert calm.n == 1
 
 
-def test_a_model_that_could_not_be_measured_does_without_until_it_can(
-    options: LlamaOptions, monkeypatch: pytest.MonkeyPatch
-):
+def test_unmeasurable_model_keeps_its_kind(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention, "measure", Measured(None))
-    choice = AttentionChoice()
-    assert choice(NO_MODEL, options) == "off"
-    choice.kinds[SHORT] += 1
-    choice.keep()
-    monkeypatch.setattr(attention, "measure", Measured(MIXED))
-    assert AttentionChoice()(NO_MODEL, options) == "on"
+    assert [started(options) for _ in range(2)] == [UNMEASURED] * 2
+    monkeypatch.setattr(attention, "measure", Measured(times((11, 11, 11), (10, 10, 10))))
+    assert [started(options) for _ in range(2)] == [UNMEASURED, "off"]
+
+
+def test_model_without_a_choice_does_without(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attention, "can_choose", lambda _: False)  # pyright: ignore
+    assert AttentionChoice()(NO_MODEL, options) == "off"

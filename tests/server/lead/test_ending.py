@@ -12,6 +12,7 @@ import pytest
 
 from server.api.middleware import Edge
 from server.lead import startup
+from server.lead.idle_measuring import IdleMeasuring
 from server.lead.listening import Door, open_socket
 from server.stop_signals import end_when_told
 from tests.fake_backend import FakeBackend
@@ -51,7 +52,8 @@ def starting() -> None:
 
 def serve(engine: Any) -> None:
     with serving(FakeBackend()) as lead, closing(open_socket("127.0.0.1", 0)) as listener:
-        asyncio.run(startup._serve_http(engine, lead.served, listener, Door(Edge(), None, 0)))  # pyright: ignore[reportPrivateUsage]
+        door, measuring = Door(Edge(), None, 0), IdleMeasuring(lambda: False, [])
+        asyncio.run(startup._serve_http(engine, lead.served, listener, door, measuring))  # pyright: ignore[reportPrivateUsage]
 
 
 def told() -> None:

@@ -1,0 +1,93 @@
+"""Measures what a lead on a CPU wants to know about its model, while nobody waits for a reply.
+
+A lead answers at once, with the times that an earlier start kept, or with those of a few decodes. The rest is
+measured here, in a small context of the same weights, and given up at the next decode when a request comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from server.llama.backend import Batch, Logits
+from server.llama.context import LlamaContext
+from server.stop_signals import leave_if_told
+
+logger = logging.getLogger("duo.lead")
+
+# Seconds without a reply before a measurement begins, and between two looks whether one runs. Half: whoever
+# opens the page and types at once waits for a decode of the measurement; twice: it begins 2 s later.
+QUIET_S = 2.0
+POLL_S = 0.1
+
+Measurement = Callable[[Callable[[], LlamaContext]], None]
+"""Measures with contexts that this function makes, unattached. May raise InterruptedMeasuringError."""
+
+
+class InterruptedMeasuringError(Exception):
+    """A request came, or the lead is ending."""
+
+
+class _YieldingContext(LlamaContext):
+    """A context that looks before each decode whether it shall go on."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        self._check()
+        return super().start(batch)
+
+
+class IdleMeasuring:
+    """Carries out measurements on threads of its own, one after the other, until close()."""
+
+    def __init__(self, is_busy: Callable[[], bool], measurements: Sequence[Measurement]) -> None:
+        """Args:
+        is_busy: Whether a reply runs or waits. Called from another thread.
+        """
+        self._is_busy = is_busy
+        self._left = list(measurements)
+        self._ending = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="duo-measuring", daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait for idle moments."""
+        self._keeper.start()
+
+    def close(self) -> None:
+        """Give up what runs. Returns once it has ended; the model may be freed then."""
+        self._ending.set()
+        if self._keeper.ident is not None:
+            self._keeper.join()
+
+    def _keep(self) -> None:
+        while self._left and self._wait_until_quiet():
+            # a thread for each attempt: llama.cpp's worker threads end with it
+            attempt = threading.Thread(target=self._attempt, name="duo-measuring-once")
+            attempt.start()
+            attempt.join()
+
+    def _wait_until_quiet(self) -> bool:
+        """Wait for QUIET_S without a reply. Returns False if the lead ends first."""
+        quiet_s = 0.0
+        while quiet_s < QUIET_S:
+            if self._ending.wait(POLL_S):
+                return False
+            quiet_s = 0.0 if self._is_busy() else quiet_s + POLL_S
+        return True
+
+    def _attempt(self) -> None:
+        try:
+            self._left[0](lambda: _YieldingContext(self._check))
+        except InterruptedMeasuringError:
+            return  # tried again in the next idle moment
+        except Exception:
+            logger.exception("a measurement failed")
+        self._left.pop(0)
+
+    def _check(self) -> None:
+        leave_if_told()
+        if self._ending.is_set() or self._is_busy():
+            raise InterruptedMeasuringError
