@@ -11,10 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 
 import uvloop
 
@@ -49,6 +48,7 @@ from server.lead.loading import (
 )
 from server.lead.recollection import keep, of_model, recall
 from server.lead.serving import embedding_by, served_by
+from server.lead.site import Site, announce
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.lead.vocabularies import card_of
 from server.llama.backend import Backend
@@ -80,23 +80,6 @@ AHEAD = 32
 GUESSED = 64  # rows of a step for guesses of all sessions: the most that --draft-max allows for one
 GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
 RECALLED = 64  # conversations on disk whose exact tokens are known from the start
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """listener: the listening socket. redis_url: where its drafters are. n_threads: of the model on the CPU.
-    draft_model: drafts in this process, between steps. join, join_elsewhere: commands with which drafters
-    join from this machine and from others, the latter with a password, which is printed and not logged.
-    reach: from where the one that is told does, if that is known. remark: who drafts here, and why."""
-
-    listener: socket.socket
-    redis_url: str | None
-    n_threads: int
-    draft_model: Path | None = None
-    join: str | None = None
-    join_elsewhere: str | None = None
-    reach: str = ""
-    remark: str | None = None
 
 
 def serve(settings: LeadSettings) -> int:
@@ -151,7 +134,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         measuring = _measuring(settings, backend, attention, engine, proposer.pricing.costs)
         stack.callback(measuring.close)
         engine.command(lambda _: warm_up(model, inline))
-        _announce(site, door)
+        announce(site, door)
         mode = "sync" if site.draft_model else "async"
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
         embedding, reranking = (embedding_by(models, one, served.model) for one in (embedder, ranker))
@@ -329,21 +312,3 @@ def _engine_maker(
         return engine
 
     return make
-
-
-def _announce(site: Site, door: Door) -> None:
-    host, port = site.listener.getsockname()[:2]
-    scheme = "http" if door.tls is None else "https"
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    if site.remark:
-        logger.info("  drafts   %s", site.remark)
-    logger.info("  page     %s", url)
-    logger.info("  API      %s/v1", url)
-    if door.made_key:
-        print(f"  clients  with this API key, made for this start: {door.made_key}", flush=True)
-    else:
-        logger.info("  clients  %s", door.clients)
-    if site.join_elsewhere:
-        print(f"  drafters join, {site.reach}, with: {site.join_elsewhere}", flush=True)
-    elif site.join:
-        logger.info("  join     %s%s", f"{site.reach}: " if site.reach else "", site.join)

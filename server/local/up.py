@@ -15,7 +15,8 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.listening import open_socket
 from server.lead.loading import assistant_of, head_of, prepared
-from server.lead.startup import Site, run_lead
+from server.lead.site import Site
+from server.lead.startup import run_lead
 from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
 from server.llama.tensors import has_block, on_host

@@ -13,7 +13,7 @@ import pytest
 from drafters.drafter_settings import DrafterSettings
 from server.errors import StartupError
 from server.flags import read
-from server.lead.startup import Site
+from server.lead.site import Site
 from server.llama.options import tensor_places
 from server.local import up as local_up
 from server.local.up import up
