@@ -99,10 +99,7 @@ def serve(settings: LeadSettings) -> int:
 
 def run_lead(settings: LeadSettings, site: Site) -> int:
     """Load the model, serve until stopped, and leave nothing behind. Returns the exit status."""
-    console = LogConsole(highlight=False)
-    log_to(console, settings.log_format)
-    if settings.log_format == "json" and settings.print != "none":
-        raise StartupError("--print is for people: give it with --log-format text only")
+    console = _console(settings)
     door = door_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
     end_when_told()
@@ -113,8 +110,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             backend = _load(models, settings, site, attention)
             model, inline = drafting_inside(models, settings, site.draft_model, backend)
             proposer = _speculator(stack, settings, site, backend, inline)
-            embedder = load_embedder(models, settings, backend)
-            ranker = load_ranker(models, settings, backend)
+            beside = load_embedder(models, settings, backend), load_ranker(models, settings, backend)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
@@ -137,13 +133,22 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         announce(site, door)
         mode = "sync" if site.draft_model else "async"
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
-        embedding, reranking = (embedding_by(models, one, served.model) for one in (embedder, ranker))
+        embedding, reranking = (embedding_by(models, one, served.model) for one in beside)
         served = replace(served, embedding=embedding, reranking=reranking)
         served = _with_snapshots(served, snapshots, door)
         _until_ended(models, _serve_http(engine, served, site.listener, door, measuring))
     logger.info("duo has ended")
     leave_if_told()
     return 0
+
+
+def _console(settings: LeadSettings) -> LogConsole:
+    """Return the console that duo logs to from now on. Raises StartupError."""
+    console = LogConsole(highlight=False)
+    log_to(console, settings.log_format)
+    if settings.log_format == "json" and settings.print != "none":
+        raise StartupError("--print is for people: give it with --log-format text only")
+    return console
 
 
 def _bounds(settings: LeadSettings) -> Bounds:
