@@ -38,10 +38,10 @@ class Written:
 
     def submit(self, request: GenerationRequest) -> Script:
         if request.precompute:  # what is settled after a reply, which is nobody's request
-            return Script(*_events("")).submit(request)
+            return Script(*events_of("")).submit(request)
         reply = self.replies[len(self.requests)]
         self.requests.append(request)
-        return Script(Started(len(request.prompt), 0), *_events(reply)).submit(request)
+        return Script(Started(len(request.prompt), 0), *events_of(reply)).submit(request)
 
     @property
     def prompts(self) -> list[str]:
@@ -52,7 +52,7 @@ class Written:
         ]
 
 
-def _events(reply: str | DuoError | tuple[str, DuoError]) -> list[Event]:
+def events_of(reply: str | DuoError | tuple[str, DuoError]) -> list[Event]:
     text, error = ("", reply) if isinstance(reply, DuoError) else (reply, None)
     text, error = text if isinstance(text, tuple) else (text, error)
     tokens = [*VOCABULARY.tokenize(text, special=True), *(() if error else (IM_END,))]
@@ -70,12 +70,12 @@ def writing(
     """Serve them on a free port, to a template that knows thoughts and tools."""
     written = Written(replies)
     state = replace(served(written), template=ChatTemplate(THINKING), embedding=embedding)
-    with _live(state) as written.url:
+    with live(state) as written.url:
         yield written
 
 
 @contextmanager
-def _live(state: Served) -> Generator[str]:
+def live(state: Served) -> Generator[str]:
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(configured(witnessed(create_app(state)), None))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))

@@ -219,7 +219,9 @@ class ChatRequest(GenerationFields, ToolFields):
         last = len(self.messages) - 1
         while last > 0 and self.messages[last].role in ("system", "developer"):
             last -= 1
-        found = self.messages[last].unread_part() if self.messages[last].role == "user" else None
+        shown_by_tool = last > 0 and self.messages[last - 1].role in ("tool", "function")
+        asks = self.messages[last].role == "user" and not shown_by_tool
+        found = self.messages[last].unread_part() if asks else None
         if found is None:
             return None
         part, kind = found
