@@ -64,7 +64,14 @@ MAY_IMPORT = {
         "server.text",
         "server.formats",
     ),
-    "server/formats/": ("server.formats", "server.text.form", "server.text.message", "server.text.stops"),
+    "server/formats/": (
+        "server.formats",
+        "server.text.form",
+        "server.text.guard",
+        "server.text.indentation",
+        "server.text.message",
+        "server.text.stops",
+    ),
     "server/text/": (
         "server.text",
         "server.formats",
@@ -98,6 +105,9 @@ MAY_IMPORT = {
     ),
     "server/grammar/": (
         "server.grammar",
+        "server.formats.description",
+        "server.text.detokenize",
+        "server.text.guard",
         "server.errors",
         "server.llama.backend",
         "server.sampling.constraint",

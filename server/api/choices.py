@@ -18,8 +18,9 @@ from server.errors import BusyError, DuoError
 from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
-from server.text.detokenize import Span, control_tokens
+from server.text.detokenize import Span
 from server.text.form import Form
+from server.text.guard import unguarded
 from server.text.message import Content, Message, Piece, coalesced, folded
 from server.text.reply import ReplyText
 
@@ -72,11 +73,9 @@ class ReplyChoice:
         self._sourced = SourcedText() if body.return_sources else None
         beside = self._with_logprobs or self._with_tokens or body.return_sources
         self._aligned = beside or form.thoughts is not None
-        shown = control_tokens(vocabulary, form.marks)
-        self._text = ReplyText(
-            vocabulary, body.stops, aligned=self._aligned, shown=shown, begins=begins, n_indent=body.n_indent
-        )
-        self._reader = MessageReader(form)
+        self._reader = MessageReader(form, stops=body.stops, n_indent=body.n_indent)
+        hear = self._sourced.feed if self._sourced else None
+        self._text = ReplyText(vocabulary, self._reader, aligned=self._aligned, begins=begins, hear=hear)
         self._untold = Untold()
         self._told: list[Piece] = []
         self.n_reasoning = 0  # told tokens of thoughts and their marks
@@ -133,12 +132,9 @@ class ReplyChoice:
                     self._end(event)
 
     def _end(self, event: Finished) -> None:
-        rest = self._text.end()
-        self.reason = self._text.finish_reason(
-            "length" if self._silent or self._out_of_time else event.reason
-        )
-        cut = self.reason == "length" or self._text.stopped
-        self._untold.add(self._read(rest) + self._reader.end(cut=cut))
+        reason = "length" if self._silent or self._out_of_time else event.reason
+        self._untold.add(self._text.end(reason))
+        self.reason = self._text.finish_reason(reason)
         if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
             self.reason = "tool_calls"
         self._stats = self._text.stats(event.stats)
@@ -164,10 +160,9 @@ class ReplyChoice:
         """Read the step's tokens, which wait for their turn where that makes the stream flow."""
         if self._untold.spreads(len(step.tokens), step.at):
             n_settled = self._reader.n_settled
-            read = [(self._read(text), self._reader.n_settled) for text in self._text.feed_each(step)]
-            self._untold.spread(n_settled, read, step.plain_s, monotonic())
+            self._untold.spread(n_settled, self._text.feed_each(step), step.plain_s, monotonic())
         else:
-            self._untold.add(self._read(self._text.feed(step)))
+            self._untold.add(self._text.feed(step))
 
     def _is_late(self) -> bool:
         late = 0 < self._most_ms < (self._last_at - self._first_at) * 1e3
@@ -190,11 +185,6 @@ class ReplyChoice:
         for one in told:
             so_far = {"timings": timings(evaluating(one))} if self._with_timings else {}
             yield {"prompt_progress": one, **so_far}
-
-    def _read(self, text: str) -> list[Piece]:
-        if self._sourced is not None:
-            self._sourced.feed(text)
-        return self._reader.feed(text)
 
     def portion(self) -> Portion:
         """What may be told and is not yet. Tokens wait for the text they are part of, or for the end of the
@@ -256,7 +246,7 @@ class ReplyChoice:
     @property
     def stop_string(self) -> str | None:
         """The one that has ended the reply."""
-        return self._text.stop_string
+        return self._reader.stop_string
 
     @property
     def mean_logprob(self) -> float:
@@ -286,7 +276,7 @@ class SourcedText:
         for span in spans:
             if reader.content.has(span.start, span.end):
                 start, end = reader.content.part(span.start, span.end)
-                text = self._text[max(start, self._n_told) : end]
+                text = unguarded(self._text[max(start, self._n_told) : end])
                 found.append({"text": text, "source": self._sources[span.position]})
             self._n_told = max(span.end, self._n_told)
         return found

@@ -11,7 +11,7 @@ from server.formats.description import Calls, tokens_in
 from server.formats.schemas import definitions
 from server.grammar.schema_form import Schema
 from server.llama.backend import Vocabulary
-from server.text.detokenize import control_tokens
+from server.text.detokenize import mark_tokens
 
 _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
@@ -57,8 +57,8 @@ class GrammarRules:
         return f"%json {json.dumps({**told, **(_LOOSE if self.loose else _STRICT)})}"
 
     def control(self, text: str) -> int | None:
-        """The control token that this text is."""
-        return next(iter(control_tokens(self._vocabulary, [text])), None)
+        """The token of its own that this text is."""
+        return mark_tokens(self._vocabulary, [text]).get(text)
 
     def tokens_but(self, *marks: int) -> str:
         """Any token but these, and none that ends the reply."""

@@ -20,8 +20,9 @@ from server.engine.request import GenerationRequest
 from server.errors import DuoError
 from server.formats.extent import extent
 from server.llama.backend import Vocabulary
-from server.text.guard import begun, encoded, printable, unguarded
+from server.text.guard import begun, encoded, printable
 from server.text.message import Message
+from server.text.reply import as_read
 from server.text.rewritten import Rewritten
 from server.text.room import Room
 from server.text.template import continued
@@ -165,8 +166,8 @@ class History:
         generated = self._transcript.spelled(tokens)
         if not settled.startswith(asked.text):
             return False
-        shown = settled[len(asked.text) :]
-        n_written, n_generated = (extent(unguarded(one), asked.form, message) for one in (shown, generated))
+        shown, read = settled[len(asked.text) :], as_read(self._served.vocabulary, asked.form, tokens)
+        n_written, n_generated = (extent(one, asked.form, message) for one in (shown, read))
         if n_written is None or n_generated is None:
             return False
         written = asked.text + begun(shown, n_written)

@@ -6,16 +6,21 @@ import json
 
 from server.formats.reading import MessageReader
 from server.text.form import Form
+from server.text.guard import GUARD
 from server.text.message import Arguments, CallBegun, Content, Message, Piece, folded
 
 
 def extent(text: str, form: Form, message: Message) -> int | None:
-    """The characters of a text from the beginning of a reply on until all of the message is read: its calls,
-    thoughts and content, without white space around these. None if the text says another message."""
+    """Return how many characters of a guarded text, from its beginning on, say the message.
+
+    That is its calls, thoughts and content, without white space around these. Guards do not count. None if
+    the text says another message.
+    """
     reader, pieces = MessageReader(form), list[Piece]()
     content = message.content.lstrip()
-    n_content = n_calls = 0
-    for n_read, character in enumerate(text, 1):
+    n_content = n_calls = n_read = 0
+    for character in text:
+        n_read += character != GUARD
         new = reader.feed(character)
         more = "".join(piece.text for piece in new if isinstance(piece, Content))
         n_content += len(more if n_content else more.lstrip())

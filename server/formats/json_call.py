@@ -12,6 +12,7 @@ from collections.abc import Callable
 from server.formats.call_state import ArgumentReader, CallState, after_blank
 from server.formats.description import LONGEST
 from server.formats.jsonscan import ValueScanner
+from server.text.guard import unguarded
 from server.text.message import CallBegun
 
 _KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # and what is there for its colon
@@ -169,6 +170,7 @@ class JsonCallReader(ArgumentReader):
 
 def _decoded(string: str) -> str:
     """What can be encoded, whatever a model has escaped."""
+    string = unguarded(string)
     try:
         value = json.loads(string, strict=False)
     except ValueError:

@@ -7,7 +7,8 @@ follows. However the text is cut, the pieces are the same once neighbours of one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from server.formats.call_state import ArgumentReader, CallState, after_blank, new_call_id
@@ -17,21 +18,44 @@ from server.formats.marks import Marks
 from server.formats.spans import ContentSpans
 from server.formats.written_call import LooseCallReader, TaggedCallReader
 from server.text.form import Form
+from server.text.guard import GUARD, unguarded
+from server.text.indentation import Indentation
 from server.text.message import CallBegun, Content, Piece, Reasoning
+from server.text.stops import StopStrings
 
 _NOTHING = Thoughts("", "")
 _NO_CALLS = Calls("⟨object⟩")
 
 
 class MessageReader:
-    """Reads one reply. n_settled: characters whose meaning is known; n_thought: how far the thoughts reach,
-    with their marks; content: which characters are content; broken_off: the text has ended within a call,
-    before the end of its arguments."""
+    """Reads one reply, whose text is guarded: what a guard is in is no mark. Positions count guards, too."""
 
-    def __init__(self, form: Form, call_id: Callable[[int], str] = new_call_id) -> None:
-        self.n_settled = self.n_thought = self._n_calls = 0
-        self.broken_off = False
-        self._form = form
+    def __init__(
+        self,
+        form: Form,
+        call_id: Callable[[int], str] = new_call_id,
+        *,
+        stops: Sequence[str] = (),
+        n_indent: int = 0,
+    ) -> None:
+        """Begin a reply.
+
+        Args:
+            form: How it is to be read.
+            call_id: Makes an id for the call of this number, where the model gives none.
+            stops: Strings in the content that end the reply; neither they nor what follows is told.
+            n_indent: Spaces that each line of the content but the first begins with, else the reply ends.
+        """
+        self.form = form
+        self.n_settled = 0  # characters whose meaning is known
+        self.n_thought = 0  # how far the thoughts reach, with their marks
+        self.broken_off = False  # the text has ended within a call, before the end of its arguments
+        self.outdented = False  # the text has ended at a line with too little indentation
+        self._n_calls = 0
+        self._stops = StopStrings(stops)
+        self._indentation = Indentation(n_indent)
+        self.may_stop = bool(self._stops) or n_indent > 0
+        self._n_plain = 0  # characters at the buffer's beginning that begin nothing
         self._thoughts = thoughts = form.thoughts or _NOTHING
         self._calls = calls = form.calls or _NO_CALLS
         self._call_id = call_id
@@ -53,9 +77,19 @@ class MessageReader:
         self._step: Callable[[], bool] = self._first_step()
 
     def _first_step(self) -> Callable[[], bool]:
-        if self._form.thoughts and self._form.thinking:
-            return self._think if self._form.amid else self._think_first
-        return self._begin if self._form.headed else self._header
+        if self.form.thoughts and self.form.thinking:
+            return self._think if self.form.amid else self._think_first
+        return self._begin if self.form.headed else self._header
+
+    @property
+    def stop_string(self) -> str | None:
+        """The one that has ended the reply."""
+        return self._stops.found
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the reply has ended, whatever follows."""
+        return self.outdented or self._stops.found is not None
 
     def feed(self, text: str) -> list[Piece]:
         """More of the text; returns what it makes known."""
@@ -72,19 +106,44 @@ class MessageReader:
         while self._step():
             pass
         pieces, self._pieces = self._pieces, []
-        return pieces
+        return list(map(_unguarded, pieces)) if pieces else pieces
 
     # What becomes of the first n characters of the buffer.
 
     def _drop(self, n: int) -> None:
         self._buffer, self._blank = self._buffer[n:], 0
+        self._n_plain = max(0, self._n_plain - n)
         self.n_settled += n
 
     def _tell_content(self, n: int) -> None:
-        if n:
-            self._pieces.append(Content(self._buffer[:n]))
-            self.content.add(self.n_settled, self.n_settled + n)
-            self._drop(n)
+        text = self._buffer[:n]
+        if self.may_stop:
+            text, self.outdented = self._indentation.feed(text)
+        if text:
+            self._pieces.append(Content(text))
+            self.content.add(self.n_settled, self.n_settled + len(text))
+            self._drop(len(text))
+
+    def _tell_up_to(self, n: int, *, mark: bool, keeps_blank: bool) -> bool:
+        """Tell the first n characters as content, as far as no stop string ends it or may still do so.
+
+        Args:
+            n: They are text, whatever follows.
+            mark: Something else begins behind them.
+            keeps_blank: White space at their end belongs to them.
+
+        Returns:
+            Whether the reply goes on.
+        """
+        text = self._buffer[:n]
+        n = self._stops.n_tellable(text, whole=mark or self._ended)
+        if not self.stopped and not keeps_blank:
+            n = min(n, len(text.rstrip()))
+        self._tell_content(n)
+        if self.stopped:
+            self._buffer = ""
+            self._step = self._ignore
+        return not self.stopped
 
     def _tell_thought(self, n: int) -> None:
         if n:
@@ -98,12 +157,12 @@ class MessageReader:
     # Steps. Each returns whether another one may follow at once.
 
     def _plain(self) -> bool:
-        self._tell_content(len(self._buffer))
+        self._tell_up_to(len(self._buffer), mark=False, keeps_blank=True)
         return False
 
     def _begin(self) -> bool:
         """Thoughts, or the answer. What ends thoughts that have not begun means nothing."""
-        thoughts = self._form.thoughts
+        thoughts = self.form.thoughts
         if thoughts is None:
             return self._answer()
         n_blank = after_blank(self._buffer)
@@ -137,7 +196,7 @@ class MessageReader:
 
     def _end_thought(self, mark: str) -> None:
         """The buffer begins with white space and a mark that ends thoughts, or with a call's within them."""
-        n_blank, channels = after_blank(self._buffer), self._form.channels
+        n_blank, channels = after_blank(self._buffer), self.form.channels
         if mark in self._calls.marks and not channels:
             self._blank = n_blank
             self._step = partial(self._open_call, self._calls.opening, self._no_call_in_thoughts)
@@ -153,27 +212,28 @@ class MessageReader:
 
     def _answer(self) -> bool:
         """It may be a call, without a mark."""
-        if self._form.plain or (self._form.thoughts and not self._in_content):
+        if self.form.plain or (self.form.thoughts and not self._in_content):
             self._step = self._plain
             return True
         first = self._buffer[after_blank(self._buffer) :][:1]
-        if self._form.calls and self._calls.bare and first == "{":
+        if self.form.calls and self._calls.bare and first == "{":
             return self._call_from(0, self._object(strict=True))
-        if self._form.calls and self._calls.bare and not first and not self._ended:
+        if self.form.calls and self._calls.bare and not first and not self._ended:
             return False
         self._step = self._content
         return True
 
     def _content(self) -> bool:
         """Up to what begins something else, without the white space in front of that."""
-        found = self._in_content.first(self._buffer, ended=self._ended)
-        text = self._buffer[: found.at]
-        self._tell_content(len(text.rstrip()) if found.mark or not self._ended else len(text))
-        return bool(found.mark) and self._enter(found.mark)
+        found = self._in_content.first(self._buffer[self._n_plain :], ended=self._ended)
+        keeps_blank = self._ended and not found.mark
+        n = self._n_plain + found.at
+        goes_on = self._tell_up_to(n, mark=bool(found.mark), keeps_blank=keeps_blank)
+        return goes_on and bool(found.mark) and self._enter(found.mark)
 
     def _enter(self, mark: str) -> bool:
         """The buffer begins with a mark, after white space."""
-        channels, n_blank = self._form.channels, after_blank(self._buffer)
+        channels, n_blank = self.form.channels, after_blank(self._buffer)
         if mark in self._calls.marks and not channels:
             self._blank = n_blank
             self._step = partial(self._open_call, self._calls.opening, self._no_call)
@@ -197,7 +257,7 @@ class MessageReader:
 
     def _header(self) -> bool:
         """A message's header, up to what ends it. One broken off is no text, one that is too long is."""
-        channels = self._form.channels
+        channels = self.form.channels
         assert channels
         at = after_blank(self._buffer)
         begun = self._buffer.startswith(channels.start, at)
@@ -218,10 +278,10 @@ class MessageReader:
 
     def _of_header(self, kind: str, name: str) -> Callable[[], bool]:
         """What follows a header of this kind."""
-        if kind == "call" and self._form.calls:
+        if kind == "call" and self.form.calls:
             self._named = name
             return self._called
-        if kind == "thought" and self._form.thoughts:
+        if kind == "thought" and self.form.thoughts:
             self.n_thought = self.n_settled
             return self._think_first
         return self._silent if kind in ("call", "silent") else self._content
@@ -248,7 +308,7 @@ class MessageReader:
 
     def _object(self, *, strict: bool) -> JsonCallReader:
         def begin(name: str, id: str) -> CallBegun | None:
-            return self._new_call(name, id) if not strict or name in self._form.functions else None
+            return self._new_call(name, id) if not strict or name in self.form.functions else None
 
         return JsonCallReader(
             begin, strict=strict, id_last=len(self._calls.members) == 3 and self._calls.members[0] == "name"
@@ -257,7 +317,7 @@ class MessageReader:
     def _arguments(self, begun: CallBegun) -> ArgumentReader:
         match self._calls.arguments:
             case "parameters":
-                return TaggedCallReader(self._calls, begun, self._form.functions.get(begun.name, {}))
+                return TaggedCallReader(self._calls, begun, self.form.functions.get(begun.name, {}))
             case "json":
                 reader = JsonCallReader(self._new_call, strict=False)
                 reader.named(begun)
@@ -289,7 +349,7 @@ class MessageReader:
             return self._ignore() if unnamed else otherwise()
         if reader.state is CallState.DONE:
             self._drop(self._at)
-            self._step = self._ignore if self._n_calls == self._form.most_calls else self._after_call
+            self._step = self._ignore if self._n_calls == self.form.most_calls else self._after_call
             return True
         if self._ended:
             self.broken_off = not reader.has_arguments
@@ -297,18 +357,21 @@ class MessageReader:
         return False
 
     def _no_call(self) -> bool:
-        """What looked like one is content."""
-        return self._as_text(self._tell_content, self._content)
+        """What looked like one is content, as far as its mark."""
+        self._n_plain = self._n_mark
+        self._within, self._step = False, self._content
+        return True
 
     def _no_call_in_thoughts(self) -> bool:
-        return self._as_text(self._tell_thought, self._think)
-
-    def _as_text(self, tell: Callable[[int], None], then: Callable[[], bool]) -> bool:
-        """What looked like a call is told, as far as its mark."""
-        marks = (len(one) for one in self._calls.marks if self._buffer.startswith(one, self._blank))
-        tell(self._blank + next(marks, 0))
-        self._within, self._step = False, then
+        self._tell_thought(self._n_mark)
+        self._within, self._step = False, self._think
         return True
+
+    @property
+    def _n_mark(self) -> int:
+        """How far the mark of what looked like a call reaches."""
+        marks = (len(one) for one in self._calls.marks if self._buffer.startswith(one, self._blank))
+        return self._blank + next(marks, 0)
 
     def _after_call(self) -> bool:
         """What follows calls, another call, or text."""
@@ -316,7 +379,7 @@ class MessageReader:
         if not self._buffer:
             return False
         calls = self._calls
-        if self._form.channels:
+        if self.form.channels:
             self._step = self._silent
             return True
         mark = self._after.at_beginning(self._buffer, ended=self._ended)
@@ -348,3 +411,9 @@ class MessageReader:
         """What follows the last call that is wanted, or is a call without a name."""
         self._drop(len(self._buffer))
         return False
+
+
+def _unguarded(piece: Piece) -> Piece:
+    if isinstance(piece, CallBegun):
+        return replace(piece, name=unguarded(piece.name), id=unguarded(piece.id))
+    return replace(piece, text=unguarded(piece.text)) if GUARD in piece.text else piece

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from server.formats.description import tokens_in
 from server.grammar.compiler import Start
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
+from server.text.detokenize import mark_tokens
+from server.text.guard import OrdinaryText
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,14 @@ class ThinkingBudget:
         """ending: the tokens of what is written at the limit."""
         self._vocabulary = vocabulary
         self._inner = inner
-        self._marks = limit.open.encode(), limit.close.encode()
+        self._marks = limit.open, limit.close
+        self._ordinary = OrdinaryText(mark_tokens(vocabulary, tokens_in(limit.open + limit.close)))
         self._inside = limit.opened
         self._left = limit.most
         self._ending = ending
         self._forced: tuple[int, ...] = ()
         self._taken = False  # by the inner constraint, so far
-        self._tail = b""  # the end of the text, as long as no mark is whole in it
+        self._tail = ""  # the end of the guarded text, as long as no mark is whole in it
         self._character = codecs.getincrementaldecoder("utf-8")("replace")
         self._any = np.ones(vocabulary.size, dtype=np.bool_)
         self._close_at_limit()
@@ -71,12 +75,12 @@ class ThinkingBudget:
             self._inner.accept(token)
         if self._forced:
             self._forced = self._forced[1:] if token == self._forced[0] else ()
-            self._inside, self._tail = bool(self._forced), b""
+            self._inside, self._tail = bool(self._forced), ""
             return
         self._left -= self._inside
         piece = self._vocabulary.piece(token, special=True)
-        self._character.decode(piece)
-        self._look_for_mark(piece)
+        text = self._character.decode(piece)
+        self._look_for_mark(self._ordinary.guarded(token, text))
         self._close_at_limit()
 
     def forced(self) -> tuple[int, ...]:
@@ -101,11 +105,11 @@ class ThinkingBudget:
             self._taken = self._taken and inner.allows(token)
         return self._taken or not self._forced
 
-    def _look_for_mark(self, piece: bytes) -> None:
+    def _look_for_mark(self, text: str) -> None:
         mark = self._marks[self._inside]
-        self._tail += piece
+        self._tail += text
         if mark in self._tail:
-            self._inside, self._tail = not self._inside, b""
+            self._inside, self._tail = not self._inside, ""
         self._tail = self._tail[-len(mark) :]
 
     def _close_at_limit(self) -> None:

@@ -88,8 +88,10 @@ class Alignment:
         return spans
 
 
-def control_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> frozenset[int]:
-    """The control tokens among these texts."""
-    found = (vocabulary.tokenize(text, special=True) for text in texts)
-    single = {tokens[0] for tokens in found if len(tokens) == 1}
-    return frozenset(token for token in single - vocabulary.eog if not vocabulary.piece(token))
+def mark_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> dict[str, int]:
+    """Return the ids of those texts that are tokens of their own, unless they end a generation.
+
+    In a vocabulary that has such a token no other token stands for its text.
+    """
+    found = ((text, vocabulary.added.get(text)) for text in texts)
+    return {text: token for text, token in found if token is not None and token not in vocabulary.eog}

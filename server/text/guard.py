@@ -109,6 +109,30 @@ class Spellings:
         return any(one.startswith(end) and len(one) > len(end) for one in some)
 
 
+class OrdinaryText:
+    """Guards what the ordinary tokens of a reply spell, token by token."""
+
+    def __init__(self, marks: Mapping[str, int]) -> None:
+        """Take the ids of tokens by their texts, which are told apart from their spelling."""
+        self._tokens = frozenset(marks.values())
+        self._spellings = Spellings(marks)
+        self._before = ""  # what may have begun a spelling
+
+    def guarded(self, token: int, text: str) -> str:
+        """Return the text of the next token, with a guard if it makes a spelling whole."""
+        if token in self._tokens:
+            self._before = ""
+            return text
+        n_before = len(self._before)
+        whole = self._before + text
+        done, parts = n_before, list[str]()
+        for _, end in self._spellings.spans(whole):
+            parts += [whole[done : end - 1], GUARD]
+            done = end - 1
+        self._before = whole[max(done + 1 if parts else 0, len(whole) - self._spellings.longest + 1) :]
+        return "".join([*parts, whole[done:]]) if parts else text
+
+
 class ClientTexts:
     """Guards the texts of a request before a template shows them."""
 

@@ -1,109 +1,119 @@
-"""One reply as text: engine events in, pieces of text out, counted exactly up to where the reply ends."""
+"""One reply: engine events in, pieces of its message out, counted exactly up to where the reply ends."""
 
 from __future__ import annotations
 
+import codecs
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from server.engine.events import Committed, DrafterCount, FinishReason, Stats, Tally
+from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
-from server.text.detokenize import Alignment, Detokenizer, Span
-from server.text.indentation import Indentation
-from server.text.stops import StopStrings
+from server.text.detokenize import Alignment, Detokenizer, Span, mark_tokens
+from server.text.form import Form
+from server.text.guard import OrdinaryText
+from server.text.message import Piece
 
 
 class ReplyText(Tally):
-    """Follows one generation. Counts what belongs to the text returned, which a stop string may end in the
-    middle of a step; the tokens drafted for that step count all."""
+    """Follows one generation. Counts what belongs to the reply, which a stop string may end in the middle of
+    a step; the tokens drafted for that step count all."""
 
     def __init__(
         self,
         vocabulary: Vocabulary,
-        stops: Sequence[str],
+        reader: MessageReader,
         *,
         aligned: bool = False,
-        shown: Set[int] = frozenset(),
         begins: bool = False,
-        n_indent: int = 0,
+        hear: Callable[[str], None] | None = None,
     ) -> None:
-        """aligned: completed() will be asked for. shown: control tokens that are part of the text. begins: a
-        message begins here (Detokenizer). n_indent: spaces that each line but the first begins with."""
+        """Begin a reply.
+
+        Args:
+            vocabulary: Of the tokens.
+            reader: Reads the text as a message, and finds where it ends.
+            aligned: completed() will be asked for.
+            begins: A message begins here, so that a space which the tokenizer adds before a text is no part.
+            hear: Called with each text that the reader is given.
+        """
         super().__init__()
-        self.stopped = False
+        self.reader = reader
         self._silent = vocabulary.eog  # not text, even if their pieces are printable
-        self._detokenizer = Detokenizer(vocabulary, shown, begins=begins)
-        self._stops = StopStrings(stops)
-        self._indentation = Indentation(n_indent)
-        self._outdented = False  # a line has too little of it: the text is cut there
+        marks = mark_tokens(vocabulary, reader.form.marks)
+        self._detokenizer = Detokenizer(vocabulary, frozenset(marks.values()), begins=begins)
+        self._ordinary = OrdinaryText(marks) if marks else None
         self._accepted: Counter[str | None] = Counter()
         self._per_step: Counter[int] = Counter()
         self._alignment = Alignment() if aligned else None
-        self._n_sent = 0
+        self._hear = hear
 
-    def feed(self, step: Committed) -> str:
-        """The text this step adds. After it `stopped` says whether a stop string was completed, or a line
-        begun too far left: what follows is not part of the reply."""
-        return "".join(self.feed_each(step))
+    @property
+    def stopped(self) -> bool:
+        """Whether the text has ended before the generation: what follows is not part of the reply."""
+        return self.reader.stopped
 
-    def feed_each(self, step: Committed) -> list[str]:
-        """The text that each token of this step adds, those after a stop string left out. `stopped`: as for
-        feed()."""
-        texts = self._up_to_stop(step.tokens)
-        if (n := len(texts)) < len(step.tokens):
+    def feed(self, step: Committed) -> list[Piece]:
+        """Return what this step makes known of the message."""
+        if self.reader.may_stop:
+            return [piece for pieces, _ in self.feed_each(step) for piece in pieces]
+        text = "".join(self._texts(step.tokens))
+        self._count(step)
+        return self._read(text)
+
+    def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
+        """Return what each token of this step makes known, and how many characters are settled then; nothing
+        for tokens after a stop string."""
+        read = list[tuple[list[Piece], int]]()
+        for text in self._texts(step.tokens):
+            read.append((self._read(text), self.reader.n_settled))
+            if self.stopped:
+                break
+        if (n := len(read)) < len(step.tokens):
             step = replace(step, tokens=step.tokens[:n], sources=step.sources[:n])
+        self._count(step)
+        return read
+
+    def _count(self, step: Committed) -> None:
         self.count(step)
         if step.n_drafted:
             self._accepted.update(step.sources)
             self._per_step[step.n_accepted] += 1
-        return texts
 
-    def _up_to_stop(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each of these tokens, until a stop string is complete."""
-        texts: list[str] = []
+    def _texts(self, tokens: Sequence[int]) -> Iterator[str]:
+        """The guarded text of each of these tokens."""
         for position, token in enumerate(tokens, self.n_predicted):
-            if self.stopped:
-                break
-            texts.append("" if token in self._silent else self._feed(token, position))
-        return texts
+            yield "" if token in self._silent else self._text(token, position)
 
-    def _feed(self, token: int, position: int) -> str:
+    def _text(self, token: int, position: int) -> str:
         text = self._detokenizer.feed(token)
+        if self._ordinary:
+            text = self._ordinary.guarded(token, text)
         if self._alignment:
             self._alignment.add(position, text, unfinished=self._detokenizer.unfinished)
-        return self._send(text)
+        return text
 
-    def _send(self, text: str) -> str:
-        sent, self.stopped = self._stops.feed(text)
-        return self._indented(sent)
+    def _read(self, text: str) -> list[Piece]:
+        if self._hear:
+            self._hear(text)
+        return self.reader.feed(text)
 
-    def _indented(self, text: str) -> str:
-        sent, self._outdented = self._indentation.feed(text)
-        self.stopped = self.stopped or self._outdented
-        self._n_sent += len(sent)
-        return sent
-
-    def end(self) -> str:
-        """The rest of the text, once the generation has ended by itself."""
-        if self.stopped:
-            return ""
-        text = self._send(self._detokenizer.flush())
-        return text if self.stopped else text + self._indented(self._stops.flush())
+    def end(self, reason: FinishReason) -> list[Piece]:
+        """Return the rest of the message, once the generation has ended by itself."""
+        pieces = [] if self.stopped else self._read(self._detokenizer.flush())
+        cut = self.stopped or self.finish_reason(reason) == "length"
+        return pieces + self.reader.end(cut=cut)
 
     def completed(self, n_characters: int) -> list[Span]:
-        """The tokens that so much of the text returned is made of, each once. Tokens that a stop string is
-        wholly made of are none of them, nor is a stop token."""
-        cut = self.stopped and n_characters == self._n_sent
+        """The tokens that so much of the text is made of, each once. Tokens that a stop string is wholly made
+        of are none of them, nor is a stop token."""
+        cut = self.stopped and n_characters == self.reader.n_settled
         return self._alignment.released(n_characters, cut=cut) if self._alignment else []
-
-    @property
-    def stop_string(self) -> str | None:
-        """The one that has ended the reply."""
-        return self._stops.found
 
     def finish_reason(self, reason: FinishReason) -> str:
         """OpenAI's word for the end: stop or length."""
-        cut = self._outdented or (reason == "length" and not self.stopped)
+        cut = self.reader.outdented or (reason == "length" and not self.stopped)
         return "length" if cut else "stop"
 
     def stats(self, stats: Stats) -> Stats:
@@ -123,3 +133,11 @@ class ReplyText(Tally):
             drafters=drafters,
             accepted_per_step=tuple(self._per_step[n] for n in range(max(self._per_step, default=-1) + 1)),
         )
+
+
+def as_read(vocabulary: Vocabulary, form: Form, tokens: Sequence[int]) -> str:
+    """Return the guarded text of a reply, control tokens included, as a reader of this form is given it."""
+    ordinary = OrdinaryText(mark_tokens(vocabulary, form.marks))
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    pieces = ((token, vocabulary.piece(token, special=True)) for token in tokens)
+    return "".join(ordinary.guarded(token, decoder.decode(piece)) for token, piece in pieces)

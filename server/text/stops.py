@@ -1,37 +1,42 @@
-"""Stop strings over a growing text: what may be sent, and where it ends. Pure; ReplyText feeds it."""
+"""Stop strings in a growing text: how much of it may be told, and where it ends. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from server.text.guard import GUARD, begun, unguarded
+
 
 class StopStrings:
-    """Holds back the end of the text as long as it may still become a stop string. found: the one that has
-    become complete."""
+    """Looks for stop strings in text that has not been told yet."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._by_first = _by_first(self._stops)
-        self._held = ""
-        self.found: str | None = None
+        self.found: str | None = None  # the one that has become complete
 
-    def feed(self, text: str) -> tuple[str, bool]:
-        """Add text; returns what may be sent now, and whether a stop string is complete. The stop string
-        that ends first wins, the longest if several end there; neither it nor what follows is sent."""
+    def __bool__(self) -> bool:
+        return bool(self._stops)
+
+    def n_tellable(self, text: str, *, whole: bool) -> int:
+        """Return how many characters of the text may be told; `found` then tells whether it ends there.
+
+        The stop string that ends first wins, the longest if several end there. Text that may still become one
+        is held back.
+
+        Args:
+            text: Guarded text, from the first character on that has not been told.
+            whole: Nothing follows that a stop string could go on with.
+        """
         if not self._stops:
-            return text, False
-        self._held += text
-        ends = [(at + len(s), at, s) for s in self._stops if (at := self._held.find(s)) >= 0]
+            return len(text)
+        plain = unguarded(text) if GUARD in text else text
+        ends = [(at + len(s), at, s) for s in self._stops if (at := plain.find(s)) >= 0]
         if ends:
-            self.found = min(ends)[2]
-        at = min(ends)[1] if ends else len(self._held) - _n_unfinished(self._held, self._by_first)
-        sent, self._held = self._held[:at], "" if ends else self._held[at:]
-        return sent, bool(ends)
-
-    def flush(self) -> str:
-        """What was held back: the text has ended without a stop string."""
-        held, self._held = self._held, ""
-        return held
+            _, n, self.found = min(ends)
+        else:
+            n = len(plain) - (0 if whole else _n_unfinished(plain, self._by_first))
+        return n if plain is text else len(begun(text, n))
 
 
 def n_unfinished(text: str, marks: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.formats.families import JSON_IN_TAGS, THINK
-from server.text.detokenize import control_tokens
+from server.text.detokenize import mark_tokens
 from server.text.form import Form, style_of
 from server.text.template import CHATML
 from tests import templates
@@ -36,10 +36,10 @@ def test_thoughts_that_the_prompt_has_opened():
     assert not Form().after("<think>").thinking
 
 
-def test_marks_that_are_control_tokens_are_found():
+def test_marks_that_are_tokens_are_found():
     vocabulary = MarkedVocabulary()
     form = Form(THINK, calls=JSON_IN_TAGS)
-    assert control_tokens(vocabulary, form.marks) == {
-        vocabulary.token(mark) for mark in ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    assert mark_tokens(vocabulary, form.marks) == {
+        mark: vocabulary.token(mark) for mark in ("<think>", "</think>", "<tool_call>", "</tool_call>")
     }
-    assert control_tokens(vocabulary, ["<function=", "", "<|im_end|>"]) == frozenset()
+    assert mark_tokens(vocabulary, ["<function=", "", "<|im_end|>"]) == {}

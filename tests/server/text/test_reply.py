@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from server.engine.events import Committed, DrafterCount, Stats
+from server.formats.reading import MessageReader
+from server.text.form import PLAIN, Form
+from server.text.message import Piece, folded
 from server.text.reply import ReplyText
 from tests.fake_backend import IM_END, FakeVocabulary
 
@@ -14,6 +19,20 @@ class PrintableEnd(FakeVocabulary):
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         return super().piece(token, special=True)
+
+
+class Reply(ReplyText):
+    """Of which content is asked for."""
+
+    def __init__(self, vocabulary: FakeVocabulary, stops: Sequence[str], form: Form = PLAIN) -> None:
+        super().__init__(vocabulary, MessageReader(form, stops=stops))
+
+    def says(self, step: Committed) -> str:
+        return content(self.feed(step))
+
+
+def content(pieces: list[Piece]) -> str:
+    return folded(pieces).content
 
 
 def step(text: str, *sources: str | None, n_drafted: int = 0) -> Committed:
@@ -29,10 +48,10 @@ def stats(**drafters: DrafterCount) -> Stats:
 
 
 def test_a_whole_reply_is_counted_as_the_engine_counts_it():
-    reply = ReplyText(FakeVocabulary(), ())
-    assert reply.feed(step("ab", "d", n_drafted=3)) == "ab"
-    assert reply.feed(step("c")) == "c"
-    assert reply.end() == ""
+    reply = Reply(FakeVocabulary(), ())
+    assert reply.says(step("ab", "d", n_drafted=3)) == "ab"
+    assert reply.says(step("c")) == "c"
+    assert content(reply.end("stop")) == ""
     counted = reply.stats(stats(d=DrafterCount(3, 1)))
     assert (counted.n_predicted, counted.n_steps, counted.n_drafted, counted.n_accepted) == (3, 2, 3, 1)
     assert counted.drafters == {"d": DrafterCount(3, 1)}
@@ -44,12 +63,12 @@ def test_a_whole_reply_is_counted_as_the_engine_counts_it():
     [("abXYcde", "ab", 4, 4), ("XYabcde", "", 2, 2), ("abcdeXY", "abcde", 7, 6)],
 )
 def test_a_stop_string_inside_a_run_of_accepted_tokens(text: str, sent: str, n_tokens: int, n_accepted: int):
-    reply = ReplyText(FakeVocabulary(), ["XY"])
-    assert reply.feed(step("go ")) == "go "
-    assert reply.feed(step(text, *["d"] * 6, n_drafted=6)) == sent
+    reply = Reply(FakeVocabulary(), ["XY"])
+    assert reply.says(step("go ")) == "go "
+    assert reply.says(step(text, *["d"] * 6, n_drafted=6)) == sent
     assert reply.stopped
     assert reply.n_predicted == 3 + n_tokens
-    assert reply.end() == ""
+    assert content(reply.end("stop")) == ""
     counted = reply.stats(stats(d=DrafterCount(40, 30)))
     assert (counted.n_predicted, counted.n_accepted) == (3 + n_tokens, n_accepted)
     assert (counted.n_steps, counted.n_drafted) == (2, 6)
@@ -57,10 +76,10 @@ def test_a_stop_string_inside_a_run_of_accepted_tokens(text: str, sent: str, n_t
 
 
 def test_a_stop_string_over_two_steps_and_two_drafters():
-    reply = ReplyText(FakeVocabulary(), ["XY"])
-    assert reply.feed(step("abX", "d", "e", n_drafted=2)) == "ab"
+    reply = Reply(FakeVocabulary(), ["XY"])
+    assert reply.says(step("abX", "d", "e", n_drafted=2)) == "ab"
     assert not reply.stopped
-    assert reply.feed(step("Yz", "e", "e", n_drafted=2)) == ""
+    assert reply.says(step("Yz", "e", "e", n_drafted=2)) == ""
     assert reply.stopped
     assert reply.n_predicted == 4
     counted = reply.stats(stats(d=DrafterCount(1, 1), e=DrafterCount(3, 3)))
@@ -69,29 +88,29 @@ def test_a_stop_string_over_two_steps_and_two_drafters():
 
 
 def test_what_was_held_back_comes_at_the_end():
-    reply = ReplyText(FakeVocabulary(), ["XY"])
-    assert reply.feed(step("aX")) == "a"
-    assert reply.end() == "X"
+    reply = Reply(FakeVocabulary(), ["XY"])
+    assert reply.says(step("aX")) == "a"
+    assert content(reply.end("stop")) == "X"
 
 
 def test_a_character_left_unfinished_comes_as_a_replacement():
-    reply = ReplyText(FakeVocabulary(), ["XY"])
-    assert reply.feed(Committed((ord("X"), 0xC3), (None, None))) == ""
-    assert reply.end() == "X\ufffd"
+    reply = Reply(FakeVocabulary(), ["XY"])
+    assert reply.says(Committed((ord("X"), 0xC3), (None, None))) == ""
+    assert content(reply.end("stop")) == "X\ufffd"
 
 
 @pytest.mark.parametrize("vocabulary", [FakeVocabulary(), PrintableEnd()])
 def test_a_stop_token_is_counted_but_is_no_text(vocabulary: FakeVocabulary):
-    reply = ReplyText(vocabulary, ())
-    assert reply.feed(Committed((ord("a"), IM_END), (None, "d"), 1)) == "a"
-    assert reply.end() == ""
+    reply = Reply(vocabulary, ())
+    assert reply.says(Committed((ord("a"), IM_END), (None, "d"), 1)) == "a"
+    assert content(reply.end("stop")) == ""
     assert reply.n_predicted == 2
 
 
 @pytest.mark.parametrize(("text", "reason"), [("abX", "length"), ("abXY", "stop")])
 def test_a_stop_string_outranks_the_length(text: str, reason: str):
-    reply = ReplyText(FakeVocabulary(), ["XY"])
+    reply = Reply(FakeVocabulary(), ["XY"])
     reply.feed(step(text))
-    reply.end()
+    reply.end("length")
     assert reply.finish_reason("length") == reason
     assert reply.finish_reason("stop") == "stop"

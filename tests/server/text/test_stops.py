@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.text.guard import GUARD
 from server.text.stops import StopStrings
 
 
@@ -15,12 +16,15 @@ def run(stops: Sequence[str], pieces: Iterable[str]) -> tuple[list[str], bool]:
     """What is sent after each piece, the rest at the end included, and whether a stop string came."""
     strings = StopStrings(stops)
     sent: list[str] = []
+    pending = ""
     for piece in pieces:
-        text, stopped = strings.feed(piece)
-        sent.append(text)
-        if stopped:
+        pending += piece
+        n = strings.n_tellable(pending, whole=False)
+        sent.append(pending[:n])
+        pending = pending[n:]
+        if strings.found is not None:
             return sent, True
-    return [*sent, strings.flush()], False
+    return [*sent, pending], False
 
 
 def expected(stops: Sequence[str], text: str) -> tuple[str, bool]:
@@ -69,12 +73,19 @@ def test_character_by_character_it_is_the_definition(stops: list[str], pieces: l
 )
 def test_nothing_is_held_that_cannot_become_a_stop_string(stops: list[str], pieces: list[str]):
     strings = StopStrings(stops)
-    whole = sent = ""
+    held = ""
     for piece in pieces:
-        text, stopped = strings.feed(piece)
-        whole, sent = whole + piece, sent + text
-        if stopped:
+        held += piece
+        n = strings.n_tellable(held, whole=False)
+        if strings.found is not None:
             return
-        held = whole[len(sent) :]
-        assert whole == sent + held
+        held = held[n:]
         assert not held or any(stop.startswith(held) and stop != held for stop in stops)
+    assert strings.n_tellable(held, whole=True) == len(held)
+
+
+def test_a_guard_is_no_part_of_a_text():
+    strings = StopStrings(["</b>", "X"])
+    assert strings.n_tellable(f"a</b{GUARD}", whole=False) == 1
+    assert strings.n_tellable(f"a<{GUARD}>bX", whole=False) == 5
+    assert strings.found == "X"
