@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from server.formats.call_state import ArgumentReader, CallState, after_blank, new_call_id
 from server.formats.description import LONGEST, Calls, Thoughts
 from server.formats.json_call import JsonCallReader
 from server.formats.marks import Marks
-from server.formats.spans import ContentSpans
+from server.formats.telling import Telling
 from server.formats.written_call import LooseCallReader, TaggedCallReader
 from server.text.form import Form
-from server.text.guard import GUARD, unguarded
-from server.text.indentation import Indentation
-from server.text.message import CallBegun, Content, Piece, Reasoning
-from server.text.stops import StopStrings
+from server.text.message import CallBegun, Piece
 
 _NOTHING = Thoughts("", "")
 _NO_CALLS = Calls("⟨object⟩")
 
 
-class MessageReader:
+class MessageReader(Telling):
     """Reads one reply, whose text is guarded: what a guard is in is no mark. Positions count guards, too."""
 
     def __init__(
@@ -46,25 +42,14 @@ class MessageReader:
             stops: Strings in the content that end the reply; neither they nor what follows is told.
             n_indent: Spaces that each line of the content but the first begins with, else the reply ends.
         """
+        super().__init__(stops, n_indent, plain=form.plain)
         self.form = form
-        self.n_settled = 0  # characters whose meaning is known
-        self.n_thought = 0  # how far the thoughts reach, with their marks
         self.broken_off = False  # the text has ended within a call, before the end of its arguments
-        self.outdented = False  # the text has ended at a line with too little indentation
         self._n_calls = 0
-        self._stops = StopStrings(stops)
-        self._indentation = Indentation(n_indent)
-        self.may_stop = bool(self._stops) or n_indent > 0
-        self._n_plain = 0  # characters at the buffer's beginning that begin nothing
         self._thoughts = thoughts = form.thoughts or _NOTHING
         self._calls = calls = form.calls or _NO_CALLS
         self._call_id = call_id
-        self._pieces: list[Piece] = []
-        self.content = ContentSpans(plain=form.plain)
-        self._buffer = ""  # the text from n_settled on
-        self._ended = self._cut = False  # cut: the model would have gone on
         self._at = 0  # how far the call at the buffer's beginning has been read
-        self._blank = 0  # white space in front of it: it belongs to the text if this is no call
         self._within = False  # after what stands before calls, and not yet after what ends them
         begins = calls.marks if form.calls and not form.channels else ()
         ends = (form.channels.start, *form.channels.ends) if form.channels else ()
@@ -81,16 +66,6 @@ class MessageReader:
             return self._think if self.form.amid else self._think_first
         return self._begin if self.form.headed else self._header
 
-    @property
-    def stop_string(self) -> str | None:
-        """The one that has ended the reply."""
-        return self._stops.found
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the reply has ended, whatever follows."""
-        return self.outdented or self._stops.found is not None
-
     def feed(self, text: str) -> list[Piece]:
         """More of the text; returns what it makes known."""
         self._buffer += text
@@ -105,54 +80,7 @@ class MessageReader:
     def _run(self) -> list[Piece]:
         while self._step():
             pass
-        pieces, self._pieces = self._pieces, []
-        return list(map(_unguarded, pieces)) if pieces else pieces
-
-    # What becomes of the first n characters of the buffer.
-
-    def _drop(self, n: int) -> None:
-        self._buffer, self._blank = self._buffer[n:], 0
-        self._n_plain = max(0, self._n_plain - n)
-        self.n_settled += n
-
-    def _tell_content(self, n: int) -> None:
-        text = self._buffer[:n]
-        if self.may_stop:
-            text, self.outdented = self._indentation.feed(text)
-        if text:
-            self._pieces.append(Content(text))
-            self.content.add(self.n_settled, self.n_settled + len(text))
-            self._drop(len(text))
-
-    def _tell_up_to(self, n: int, *, mark: bool, keeps_blank: bool) -> bool:
-        """Tell the first n characters as content, as far as no stop string ends it or may still do so.
-
-        Args:
-            n: They are text, whatever follows.
-            mark: Something else begins behind them.
-            keeps_blank: White space at their end belongs to them.
-
-        Returns:
-            Whether the reply goes on.
-        """
-        text = self._buffer[:n]
-        n = self._stops.n_tellable(text, whole=mark or self._ended)
-        if not self.stopped and not keeps_blank:
-            n = min(n, len(text.rstrip()))
-        self._tell_content(n)
-        if self.stopped:
-            self._buffer = ""
-            self._step = self._ignore
-        return not self.stopped
-
-    def _tell_thought(self, n: int) -> None:
-        if n:
-            self._pieces.append(Reasoning(self._buffer[:n]))
-            self._drop_thought(n)
-
-    def _drop_thought(self, n: int) -> None:
-        self._drop(n)
-        self.n_thought = self.n_settled
+        return self._taken()
 
     # Steps. Each returns whether another one may follow at once.
 
@@ -228,8 +156,10 @@ class MessageReader:
         found = self._in_content.first(self._buffer[self._n_plain :], ended=self._ended)
         keeps_blank = self._ended and not found.mark
         n = self._n_plain + found.at
-        goes_on = self._tell_up_to(n, mark=bool(found.mark), keeps_blank=keeps_blank)
-        return goes_on and bool(found.mark) and self._enter(found.mark)
+        self._tell_up_to(n, mark=bool(found.mark), keeps_blank=keeps_blank)
+        if self.stopped:
+            self._step = self._ignore
+        return bool(found.mark) and not self.stopped and self._enter(found.mark)
 
     def _enter(self, mark: str) -> bool:
         """The buffer begins with a mark, after white space."""
@@ -411,9 +341,3 @@ class MessageReader:
         """What follows the last call that is wanted, or is a call without a name."""
         self._drop(len(self._buffer))
         return False
-
-
-def _unguarded(piece: Piece) -> Piece:
-    if isinstance(piece, CallBegun):
-        return replace(piece, name=unguarded(piece.name), id=unguarded(piece.id))
-    return replace(piece, text=unguarded(piece.text)) if GUARD in piece.text else piece

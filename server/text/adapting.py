@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, takewhile
 from typing import Any, TypeAlias, cast
 
 from server.formats.description import Calls
@@ -22,6 +22,9 @@ Tell: TypeAlias = Callable[[str], None]
 """Takes what a template cannot show, and what is done instead."""
 
 _SHORT_ID = 9
+_INSTRUCTIONS = ("system", "developer")
+_GO_ON: Message = {"role": "user", "content": "Go on."}
+_NO_RESULT = "There is no result."
 
 INSTRUCTIONS = """\
 # Tools
@@ -60,19 +63,29 @@ def adapted(
         texts: Guards what the client has written.
     """
     told = [_formed(message, manners, tell, texts) for message in messages]
-    if manners.calls and (manners.bare or manners.null):
-        told = list(_apart(told, manners, tell))
-    if not manners.calls or not manners.results:
-        told = _written_out(told, manners)
-    else:
-        told = told if manners.several else list(_one_by_one(told, tell))
-        told = told if manners.followed else list(_answered(told, tell))
+    told = told if manners.empty else [message for message in told if not _is_empty(message)]
     if tools and not manners.tools:
         tell("no tools: they are described to the model in words")
         told = _instructed(told, tools, manners)
-    if not (manners.system and manners.later):
-        told = _without_system(told, manners, tell)
+    if manners.joined:
+        told = _joined(told, tell)
+    told = _without_system(told, manners, tell)
+    told = _with_calls(told, manners, tell)
+    told = told if manners.begins else _begun_by_user(told, tell)
     return told if manners.repeated else _alternating(told, tell)
+
+
+def _with_calls(messages: list[Message], manners: Manners, tell: Tell) -> list[Message]:
+    """Calls and their results as the template takes them."""
+    told = messages
+    if not manners.calls or not manners.results:
+        return _written_out(told, manners)
+    told = told if manners.orphans else list(_without_orphans(told, tell))
+    told = told if manners.unanswered else list(_all_answered(told, tell))
+    if manners.bare or manners.null:
+        told = list(_apart(told, manners, tell))
+    told = told if manners.several else list(_one_by_one(told, tell))
+    return told if manners.followed else list(_answered(told, tell))
 
 
 def text_of(content: Any) -> str:
@@ -156,14 +169,55 @@ def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]
     """Calls that the template does not show as the assistant's text, results as the user's; results that
     follow each other in one message."""
     told: list[Message] = []
+    apart = manners.calls and (manners.bare or manners.null)
+    messages = list(_apart(messages, manners, lambda _: None)) if apart else messages
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         if of_tools and not manners.results:
-            results = (f"<tool_response>\n{text_of(one.get('content'))}\n</tool_response>" for one in run)
-            told.append({"role": "user", "content": "\n".join(results)})
+            told.append(_as_users(run))
         else:
             spell = not manners.calls
             told += [_spelled(one, manners.syntax) if spell and one.get("tool_calls") else one for one in run]
     return told
+
+
+def _as_users(results: Iterable[Message]) -> Message:
+    """Results of tools as a message of the user's."""
+    each = (f"<tool_response>\n{text_of(one.get('content'))}\n</tool_response>" for one in results)
+    return {"role": "user", "content": "\n".join(each)}
+
+
+def _is_empty(message: Message) -> bool:
+    """Whether the assistant says nothing in it."""
+    said = (message.get("content"), message.get("tool_calls"), message.get(THOUGHT_FIELDS[0]))
+    return message["role"] == "assistant" and not any(said)
+
+
+def _without_orphans(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+    """Results that follow no call, as the user's."""
+    called = False
+    for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
+        if of_tools and not called:
+            tell("no results without a call: they are shown as the user's")
+            yield _as_users(run)
+            continue
+        for message in run:
+            called = of_tools or bool(message.get("tool_calls"))
+            yield message
+
+
+def _all_answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+    """A result for each call that has none, behind those that there are."""
+    open = dict[str, None]()
+    for message in [*messages, None]:
+        if message is not None and message["role"] == "tool":
+            open.pop(message.get("tool_call_id") or next(iter(open), ""), None)
+        elif open and message is not None:
+            tell("no calls without a result: one that says so is put behind them")
+            yield from ({"role": "tool", "tool_call_id": id, "content": _NO_RESULT} for id in open)
+            open.clear()
+        if message is not None:
+            open.update(dict.fromkeys(call.get("id", "") for call in message.get("tool_calls") or ()))
+            yield message
 
 
 def _spelled(message: Message, syntax: Calls) -> Message:
@@ -182,6 +236,8 @@ def _apart(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterato
         if content:
             tell("no content beside calls: it is shown as a message of its own")
             yield {"role": message["role"], "content": content}
+            if not manners.repeated:
+                yield _GO_ON
         yield {**message, "content": None if manners.null else ""}
 
 
@@ -229,14 +285,37 @@ def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners
     return [{**first, "content": _paragraphs(first.get("content"), text)}, *rest]
 
 
+def _joined(messages: Sequence[Message], tell: Tell) -> list[Message]:
+    """System and developer messages at the beginning as one."""
+    first = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages))
+    if len(first) < 2:
+        return list(messages)
+    tell("one system or developer message at the beginning: several are joined")
+    content = _paragraphs(*(message.get("content") for message in first))
+    return [{**first[0], "content": content}, *messages[len(first) :]]
+
+
 def _without_system(messages: Sequence[Message], manners: Manners, tell: Tell) -> list[Message]:
-    """System messages that the template does not show, as the user's."""
+    """System and developer messages that the template does not show, as the other's or the user's."""
     told = list(messages)
+    n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
+    known = {"system": manners.system, "developer": manners.developer}
+    later = [role for role, is_known in known.items() if is_known and role in manners.later]
     for i, message in enumerate(told):
-        if message["role"] == "system" and not (manners.system and i == 0):
+        role = message["role"]
+        if role in known and not (known[role] and (i < n_first or role in later)):
             tell("no system messages, or only as the first: others become the user's")
-            told[i] = {**message, "role": "user"}
+            told[i] = {**message, "role": later[0] if later else "user"}
     return told
+
+
+def _begun_by_user(messages: list[Message], tell: Tell) -> list[Message]:
+    """A short message of the user's before an assistant that begins."""
+    first = next((i for i, message in enumerate(messages) if message["role"] not in _INSTRUCTIONS), None)
+    if first is None or messages[first]["role"] != "assistant":
+        return messages
+    tell("no assistant that begins: a message of the user's is put before it")
+    return [*messages[:first], _GO_ON, *messages[first:]]
 
 
 def _alternating(messages: Sequence[Message], tell: Tell) -> list[Message]:

@@ -23,36 +23,36 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """no_tools: what stands for having none. tools, calls, results: it shows them. described: tools and
-    their parameters must have a description. objects: arguments as objects, not as JSON text. null: what
-    stands for no content beside calls is null. bare: calls have no content beside them; alone: they have
-    none if there are thoughts. several: calls in one message. short_ids: of nine letters or digits. parts:
-    roles whose content may be a list. thought_parts: thoughts are a part of such a list. system, developer:
-    it knows these roles; later: system messages after the first, too. repeated: messages of one role may
-    follow each other; followed: the user may follow a result. syntax: how the model writes calls."""
+    """What a template takes, and in which form."""
 
-    no_tools: Sequence[Tool] | None = None
-    tools: bool = True
-    calls: bool = True
-    results: bool = True
-    described: bool = False
-    objects: bool = False
-    null: bool = False
-    bare: bool = False
-    alone: bool = False
-    several: bool = True
-    short_ids: bool = False
-    parts: frozenset[str] = frozenset()
-    thought_parts: bool = False
-    system: bool = True
-    later: bool = True
-    developer: bool = False
-    repeated: bool = True
-    followed: bool = True
-    syntax: Calls = JSON_IN_TAGS
+    no_tools: Sequence[Tool] | None = None  # what stands for having none
+    tools: bool = True  # it shows tools
+    described: bool = False  # tools and their parameters must have a description
+    calls: bool = True  # it shows calls
+    results: bool = True  # it shows results of calls
+    objects: bool = False  # arguments are objects, not JSON text
+    several: bool = True  # a message may have more than one call
+    short_ids: bool = False  # ids of calls are nine letters or digits
+    null: bool = False  # what stands for no content beside calls is null
+    bare: bool = False  # calls have no content beside them
+    alone: bool = False  # calls have no content beside them if there are thoughts
+    unanswered: bool = True  # the user may follow a call without a result
+    orphans: bool = True  # results may stand without a call
+    followed: bool = True  # the user may follow a result
+    parts: frozenset[str] = frozenset()  # roles whose content may be a list
+    thought_parts: bool = False  # thoughts are a part of such a list
+    system: bool = True  # it shows a system message at the beginning
+    developer: bool = False  # it shows a developer message at the beginning
+    joined: bool = False  # it shows only one of such messages at the beginning
+    later: frozenset[str] = frozenset(("system",))  # which of these two roles it also shows later, in place
+    repeated: bool = True  # messages of one role may follow each other
+    begins: bool = True  # the assistant may begin
+    empty: bool = True  # an assistant's message may have no content
+    syntax: Calls = JSON_IN_TAGS  # how the model writes calls
 
 
 ONE, OTHER = "probe-one", "probe-other"
+_EARLIER = ("probe-first", "probe-second", "probe-third")
 _USER: Message = {"role": "user", "content": "?"}
 _ASSISTANT: Message = {"role": "assistant", "content": "."}
 _PARTS = [{"type": "text", "text": ONE}, {"type": "text", "text": OTHER}]
@@ -93,17 +93,47 @@ class _Probe:
         return any(f"{quote}{role}{quote}" in self.source for quote in ("'", '"'))
 
     def of_roles(self, found: Manners) -> Manners:
-        told = _said("system", ONE)
-        system = self.shows([told, _USER], ONE)
+        first, second = _said("user", ONE), _said("user", OTHER)
+        empty = [_USER, _said("assistant", ""), first]
         return replace(
-            found,
-            system=system,
-            later=system and self.shows([_USER, _ASSISTANT, told, _USER], ONE),
-            developer=self.knows("developer") and self.shows([_said("developer", ONE), _USER], ONE),
-            repeated=self.shows([_said("user", ONE), _said("user", OTHER), _ASSISTANT, _USER], ONE, OTHER),
+            self._of_instructions(found),
+            repeated=self.shows([first, second, _ASSISTANT, _USER], ONE, OTHER),
+            begins=self.shows([_said("assistant", ONE), second], ONE, OTHER),
+            empty=self.shows(empty, ONE),
             tools=_in_order(self.render([_USER], [_TOOL]), "probed"),
             described=self.render([_USER], [_BARE_TOOL]) is None
             and self.render([_USER], described([_BARE_TOOL])) is not None,
+        )
+
+    def _of_instructions(self, found: Manners) -> Manners:
+        """How system and developer messages are shown: alone, together, and later."""
+        system = self._shows_with_tools([_said("system", ONE), _USER], ONE)
+        developer = self.knows("developer") and self._shows_with_tools([_said("developer", ONE), _USER], ONE)
+        known = [role for role, shown in (("system", system), ("developer", developer)) if shown]
+        pairs = ([_said(one, ONE), _said(other, OTHER), _USER] for one in known for other in known)
+        return replace(
+            found,
+            system=system,
+            developer=developer,
+            joined=not all(self._shows_with_tools(pair, ONE, OTHER) for pair in pairs),
+            later=frozenset(role for role in known if self._shows_later(role)),
+        )
+
+    def _shows_with_tools(self, messages: Sequence[Message], *marks: str) -> bool:
+        """Whether it shows the marks without tools, and with them if it takes any."""
+        beside = self.render([_USER], [_TOOL]) is not None
+        return self.shows(messages, *marks) and (not beside or self.shows(messages, *marks, tools=[_TOOL]))
+
+    def _shows_later(self, role: str) -> bool:
+        """Whether it shows messages of this role where they stand, wherever that is, and what was before."""
+        system, user, assistant = map(_said, ("system", "user", "assistant"), _EARLIER)
+        told, last = _said(role, ONE), _said("user", OTHER)
+        first, asked, said = _EARLIER
+        return (
+            self.shows([system, user, assistant, told, last], *_EARLIER, ONE, OTHER)
+            and self.shows([user, assistant, told, last], asked, said, ONE, OTHER)
+            and self.shows([system, user, told, assistant, last], first, asked, ONE, said, OTHER)
+            and self.shows([system, user, assistant, last, told], *_EARLIER, OTHER, ONE)
         )
 
     def of_calls(self, found: Manners) -> Manners:
@@ -127,25 +157,43 @@ class _Probe:
         arguments = _nothing(found)
         calling, beside = _called(found, arguments), {"content": "."}
         thoughtful = [{**_thinking(one), **beside} if "tool_calls" in one else one for one in calling]
-        saying = [{**one, **beside} if "tool_calls" in one else one for one in calling]
-        asking = [*_called(found, arguments), _said("user", OTHER)]
+        asking, asked = [*calling, _said("user", OTHER)], _said("user", OTHER)
+        orphan: Message = {**calling[-1], "content": ONE}
+        orphans = ([_USER, _ASSISTANT, orphan, asked], [orphan, asked])
+        followed = found.repeated or self.render(asking, [_TOOL]) is not None
         return replace(
             found,
-            followed=found.repeated or self.render(asking, [_TOOL]) is not None,
+            followed=followed,
+            orphans=followed and all(_in_order(self.render(one, [_TOOL]), ONE, OTHER) for one in orphans),
+            unanswered=_in_order(self.render([*calling[:2], asked], [_TOOL]), ONE, OTHER),
             results=_in_order(self.render(_called(found, arguments, content=OTHER), [_TOOL]), OTHER),
             several=_in_order(self.render(_called(found, arguments, arguments), [_TOOL]), ONE, OTHER),
-            bare=not _in_order(self.render(saying, [_TOOL]), ONE),
+            bare=not self._shows_beside(found),
             alone=self.render(thoughtful, [_TOOL]) is None,
         )
 
+    def _shows_beside(self, found: Manners) -> bool:
+        """Whether it shows content before the calls of its message, and goes on as it does without it."""
+        calling = _called(found, _nothing(found), content=OTHER)
+        saying = [{**one, "content": _EARLIER[0]} if "tool_calls" in one else one for one in calling]
+        without, text = self.render(calling, [_TOOL]), self.render(saying, [_TOOL])
+        if without is None or text is None or not _in_order(text, _EARLIER[0], ONE):
+            return False
+        return text.rpartition(OTHER)[2] == without.rpartition(OTHER)[2]
+
     def of_parts(self, found: Manners) -> Manners:
+        nothing = _nothing(found)
+        beside = [
+            {**one, "content": _PARTS} if "tool_calls" in one else one for one in _called(found, nothing)
+        ]
+        calling = [beside] * (found.calls and not found.bare)
         histories = {
-            "system": [_said("system", _PARTS), _USER],
-            "user": [_said("user", _PARTS), _ASSISTANT, _USER],
-            "assistant": [_USER, _said("assistant", _PARTS), _USER],
-            "tool": _called(found, _nothing(found), content=_PARTS),
+            "system": [[_said("system", _PARTS), _USER]],
+            "user": [[_said("user", _PARTS), _ASSISTANT, _USER]],
+            "assistant": [[_USER, _said("assistant", _PARTS), _USER], *calling],
+            "tool": [_called(found, nothing, content=_PARTS)],
         }
-        taken = (role for role, history in histories.items() if self.shows(history, ONE, OTHER))
+        taken = (role for role, of in histories.items() if all(self.shows(one, ONE, OTHER) for one in of))
         return replace(found, parts=frozenset(taken))
 
     def of_thoughts(self, found: Manners) -> Manners:

@@ -182,7 +182,8 @@ class ChatTemplate:
         """
         begun = begun_by(messages, setting)
         if begun is None:
-            return self._render(messages, setting, add_generation_prompt=setting.opens)
+            said = without_empty_end(messages, setting)
+            return self._render(said, setting, add_generation_prompt=setting.opens)
         *before, last = messages
         marked = {**last, begun.field: begun.text + _PREFILL_MARK}
         rendered = self._render([*before, marked], setting, add_generation_prompt=False)
@@ -312,16 +313,24 @@ class ChatTemplate:
 
 
 def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> Begun | None:
-    """How much of the reply the client has written itself; None if it has not begun it."""
-    if (
-        not setting.continues
-        or not messages
-        or messages[-1]["role"] != "assistant"
-        or messages[-1].get("tool_calls")
-    ):
+    """Return how much of the reply the client has written itself; None if it has not begun it."""
+    if not setting.continues or not _is_said(messages):
         return None
     content, thought = text_of(messages[-1].get("content")), messages[-1].get("reasoning_content")
-    return Begun(str(thought), thought=True) if thought and not content else Begun(content)
+    if not content and not thought:
+        return None
+    return Begun(content) if content else Begun(str(thought), thought=True)
+
+
+def without_empty_end(messages: Sequence[Message], setting: Setting = BARE) -> Sequence[Message]:
+    """Return the messages without a last one of the assistant's that begins a reply with nothing."""
+    empty = setting.continues and _is_said(messages) and begun_by(messages, setting) is None
+    return messages[:-1] if empty else messages
+
+
+def _is_said(messages: Sequence[Message]) -> bool:
+    """Whether the last message is the assistant's and calls no tools."""
+    return bool(messages) and messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls")
 
 
 def continued(
@@ -329,6 +338,6 @@ def continued(
 ) -> tuple[Sequence[Message], Message]:
     """The messages before a reply, and the whole of it: with what the client had begun."""
     if (begun := begun_by(messages, setting)) is None:
-        return messages, reply
+        return without_empty_end(messages, setting), reply
     whole = {**messages[-1], **reply, begun.field: begun.text + (reply.get(begun.field) or "")}
     return messages[:-1], whole

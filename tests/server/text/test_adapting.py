@@ -164,8 +164,8 @@ def test_roles_that_a_template_does_not_know():
     ]
     assert adapted(said, [], Manners(developer=True)) == said
     assert roles(adapted(said, [], Manners()))[0] == ("system", "d")
-    assert roles(adapted(said, [], Manners(later=False)))[4] == ("user", "s")
-    assert roles(adapted(said, [], Manners(system=False, later=False, repeated=False))) == [
+    assert roles(adapted(said, [], Manners(later=frozenset())))[4] == ("user", "s")
+    assert roles(adapted(said, [], Manners(system=False, later=frozenset(), repeated=False))) == [
         ("user", "d\n\na\n\nb"),
         ("assistant", "c"),
         ("user", "s\n\ne"),

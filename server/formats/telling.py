@@ -1,0 +1,99 @@
+"""What a reader of replies has told: content and thoughts, up to where a stop string ends the reply. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from server.formats.spans import ContentSpans
+from server.text.guard import GUARD, unguarded
+from server.text.indentation import Indentation
+from server.text.message import CallBegun, Content, Piece, Reasoning
+from server.text.stops import StopStrings
+
+
+class Telling:
+    """Text that has been read so far, and what has become of it. Positions count guards, too."""
+
+    def __init__(self, stops: Sequence[str], n_indent: int, *, plain: bool) -> None:
+        """Begin a reply.
+
+        Args:
+            stops: Strings in the content that end the reply; neither they nor what follows is told.
+            n_indent: Spaces that each line of the content but the first begins with, else the reply ends.
+            plain: All of the text is content.
+        """
+        self.n_settled = 0  # characters whose meaning is known
+        self.n_thought = 0  # how far the thoughts reach, with their marks
+        self.outdented = False  # the text has ended at a line with too little indentation
+        self.content = ContentSpans(plain=plain)  # which characters are content
+        self._stops = StopStrings(stops)
+        self._indentation = Indentation(n_indent)
+        self.may_stop = bool(self._stops) or n_indent > 0
+        self._pieces: list[Piece] = []
+        self._buffer: str = ""  # the text from n_settled on
+        self._n_plain = 0  # characters at the buffer's beginning that begin nothing
+        self._blank: int = (
+            0  # white space in front of what may be a call: it belongs to the text if it is none
+        )
+        self._ended = self._cut = False  # cut: the model would have gone on
+
+    @property
+    def stop_string(self) -> str | None:
+        """The one that has ended the reply."""
+        return self._stops.found
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the reply has ended, whatever follows."""
+        return self.outdented or self._stops.found is not None
+
+    def _drop(self, n: int) -> None:
+        self._buffer, self._blank = self._buffer[n:], 0
+        self._n_plain = max(0, self._n_plain - n)
+        self.n_settled += n
+
+    def _tell_content(self, n: int) -> None:
+        text = self._buffer[:n]
+        if self.may_stop:
+            text, self.outdented = self._indentation.feed(text)
+        if text:
+            self._pieces.append(Content(text))
+            self.content.add(self.n_settled, self.n_settled + len(text))
+            self._drop(len(text))
+
+    def _tell_up_to(self, n: int, *, mark: bool, keeps_blank: bool) -> None:
+        """Tell the first n characters as content, as far as no stop string ends it or may still do so.
+
+        Args:
+            n: They are text, whatever follows.
+            mark: Something else begins behind them.
+            keeps_blank: White space at their end belongs to them.
+        """
+        text = self._buffer[:n]
+        n = self._stops.n_tellable(text, whole=mark or self._ended)
+        if not self.stopped and not keeps_blank:
+            n = min(n, len(text.rstrip()))
+        self._tell_content(n)
+        if self.stopped:
+            self._buffer = ""
+
+    def _tell_thought(self, n: int) -> None:
+        if n:
+            self._pieces.append(Reasoning(self._buffer[:n]))
+            self._drop_thought(n)
+
+    def _drop_thought(self, n: int) -> None:
+        self._drop(n)
+        self.n_thought = self.n_settled
+
+    def _taken(self) -> list[Piece]:
+        """What has been told since the last call of this."""
+        pieces, self._pieces = self._pieces, []
+        return list(map(_unguarded, pieces)) if pieces else pieces
+
+
+def _unguarded(piece: Piece) -> Piece:
+    if isinstance(piece, CallBegun):
+        return replace(piece, name=unguarded(piece.name), id=unguarded(piece.id))
+    return replace(piece, text=unguarded(piece.text)) if GUARD in piece.text else piece
