@@ -14,7 +14,7 @@ from server.formats.call_state import ArgumentReader, CallState, after_blank, ne
 from server.formats.description import LONGEST, Calls, Thoughts
 from server.formats.json_call import JsonCallReader
 from server.formats.marks import Marks
-from server.formats.telling import Telling
+from server.formats.settled_text import SettledText
 from server.formats.written_call import LooseCallReader, TaggedCallReader
 from server.text.form import Form
 from server.text.message import CallBegun, Piece
@@ -23,7 +23,7 @@ _NOTHING = Thoughts("", "")
 _NO_CALLS = Calls("⟨object⟩")
 
 
-class MessageReader(Telling):
+class MessageReader(SettledText):
     """Reads one reply, whose text is guarded: what a guard is in is no mark. Positions count guards, too."""
 
     def __init__(

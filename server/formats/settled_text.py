@@ -12,7 +12,7 @@ from server.text.message import CallBegun, Content, Piece, Reasoning
 from server.text.stops import StopStrings
 
 
-class Telling:
+class SettledText:
     """Text that has been read so far, and what has become of it. Positions count guards, too."""
 
     def __init__(self, stops: Sequence[str], n_indent: int, *, plain: bool) -> None:
