@@ -168,7 +168,7 @@ class CallGrammar(ArgumentGrammar):
 
     def _grammar(self, body: str, rules: Sequence[str]) -> str:
         thoughts = self._thoughts()
-        must = self._form.thinking and not (self.loose and self.calls.in_thoughts)
+        must = self._form.thinking and not (self.loose and self._mark)
         head = "" if not thoughts else "thoughts BLANK? " if must else "(thoughts BLANK?)? "
         drops = " | ".join(map(self.written, self._form.drops))
         if drops:  # some of which may stand around anything

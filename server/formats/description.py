@@ -60,7 +60,7 @@ class Calls:
     """call: the pattern of one. open, between, close: what stands before the first call, between two, and
     after the last; each: every call has its own open and close. members: keys of ⟨object⟩ for name and
     arguments, as they are written; a third one is the id's. bare: a reply that is such a call from its
-    beginning is one without open. in_thoughts: a call ends the thoughts that it begins in."""
+    beginning is one without open. A call ends the thoughts that it begins in."""
 
     call: str
     open: str = ""
@@ -70,7 +70,6 @@ class Calls:
     parameter: str = ""
     members: tuple[str, ...] = ("name", "arguments")
     bare: bool = False
-    in_thoughts: bool = False
 
     @cached_property
     def arguments(self) -> str:
@@ -165,6 +164,17 @@ class Channels:
     call: str | None = None
     silent: str | None = None
 
+    def may_begin_header(self, text: str) -> bool:
+        """Whether text without the end of a header may be the beginning of one."""
+        begun = text.strip()
+        heads = [
+            tokens_in(part)[0] for part in (self.start, self.header.strip(), self.content.strip()) if part
+        ]
+        fixed = [head.partition("⟨")[0] for head in heads]
+        if any(head and (head.startswith(begun) or begun.startswith(head)) for head in fixed):
+            return True
+        return "" in fixed and re.fullmatch(NAME, begun) is not None
+
     def kind_of(self, header: str) -> tuple[str, str]:
         """call, with the function's name, silent, thought, or content."""
         called = re.search(self.call, header) if self.call else None
@@ -196,6 +206,11 @@ class Family:
 def tokens_in(text: str) -> list[str]:
     """Pieces of fixed text that vocabularies may have as control tokens, with what is between them."""
     return [piece for piece in _TOKENS.split(text) if piece]
+
+
+def is_token(text: str) -> bool:
+    """Whether a vocabulary may have this fixed text as a control token."""
+    return _TOKENS.fullmatch(text) is not None
 
 
 def words(text: str) -> list[str]:

@@ -16,7 +16,6 @@ FUNCTION_TAGS = Calls(
     "\n",
     each=True,
     parameter="<parameter=⟨key⟩>\n⟨value⟩\n</parameter>\n",
-    in_thoughts=True,
 )
 ARG_TAGS = Calls(
     "⟨name⟩\n⟨parameters⟩",
@@ -25,7 +24,6 @@ ARG_TAGS = Calls(
     "\n",
     each=True,
     parameter="<arg_key>⟨key⟩</arg_key>\n<arg_value>⟨value⟩</arg_value>\n",
-    in_thoughts=True,
 )
 ARG_TAGS_IN_LINE = Calls(
     "⟨name⟩⟨parameters⟩",
@@ -33,7 +31,6 @@ ARG_TAGS_IN_LINE = Calls(
     "</tool_call>",
     each=True,
     parameter="<arg_key>⟨key⟩</arg_key><arg_value>⟨value⟩</arg_value>",
-    in_thoughts=True,
 )
 DEEPSEEK = Calls(
     "<｜tool▁call▁begin｜>⟨name⟩<｜tool▁sep｜>⟨json⟩<｜tool▁call▁end｜>",
@@ -50,7 +47,6 @@ KIMI = Calls(
     "<|tool_call_begin|>⟨named_id⟩<|tool_call_argument_begin|>⟨json⟩<|tool_call_end|>",
     "<|tool_calls_section_begin|>",
     "<|tool_calls_section_end|>",
-    in_thoughts=True,
 )
 ATEM = Calls(
     '<atem:function_calls>\n<atem:invoke name="⟨name⟩">\n⟨parameters⟩</atem:invoke>\n</atem:function_calls>',
@@ -76,7 +72,6 @@ def _dsml(section: str) -> Calls:
         f"\n</｜DSML｜{section}>",
         "\n",
         parameter='<｜DSML｜parameter name="⟨key⟩" string="⟨string⟩">⟨value⟩</｜DSML｜parameter>\n',
-        in_thoughts=True,
     )
 
 
@@ -164,7 +159,6 @@ FAMILIES: tuple[Family, ...] = (
             "\n</minimax:tool_call>",
             "\n",
             parameter='<parameter name="⟨key⟩">⟨value⟩</parameter>\n',
-            in_thoughts=True,
         ),
     ),
     Family(
@@ -184,7 +178,6 @@ FAMILIES: tuple[Family, ...] = (
             "\n",
             each=True,
             parameter="<parameter=⟨key⟩>⟨value⟩</parameter>\n",
-            in_thoughts=True,
         ),
     ),
     Family("function tags", ("<tool_call>", "<function=", "<parameter="), THINK, FUNCTION_TAGS),

@@ -179,9 +179,12 @@ def _decoded(string: str) -> str:
 
 
 def _as_object(value: str) -> str:
-    """Arguments as the JSON text of an object, which some models write as a string. What is none, null for
-    example, is taken for no arguments."""
+    """Return arguments as the JSON text of an object, which some models write as a string.
+
+    What is none becomes the member `arguments` of one; an empty text and null are no arguments.
+    """
     text = _decoded(value).strip() if value.startswith('"') else value
     scanner = ValueScanner()
-    whole = text.startswith("{") and scanner.scan(text, 0) == len(text) and scanner.done
-    return text if whole else "{}"
+    if text.startswith("{") and scanner.scan(text, 0) == len(text) and scanner.done:
+        return text
+    return "{}" if text in ("", "null") else json.dumps({"arguments": text}, ensure_ascii=False)

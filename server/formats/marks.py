@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from server.formats.description import is_token, tokens_in
+
 
 class MarkFound(NamedTuple):
     """at: how far the text has no mark in it; mark: which one begins there, "" if none or not yet."""
@@ -45,6 +47,14 @@ class Marks:
             return None
         found = self._any.match(text)
         return found[0] if found else ""
+
+    def broken_off(self, text: str) -> int | None:
+        """Return where a text that has ended breaks off in a mark, behind a whole token of it."""
+        for start in self._first.finditer(text, max(0, len(text) - self._longest + 1)):
+            rest = text[start.start() :]
+            if is_token(tokens_in(rest)[0]) and self.grows(rest):
+                return start.start()
+        return None
 
     def grows(self, text: str, than: str = "") -> bool:
         """Whether the whole text may still become a mark, longer than this one."""

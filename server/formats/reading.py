@@ -55,8 +55,11 @@ class MessageReader(SettledText):
         ends = (form.channels.start, *form.channels.ends) if form.channels else ()
         again = (thoughts.open,) if thoughts.anywhere and not form.channels else ()
         self._in_content = Marks((*begins, *form.drops, *ends, *again))
+        # a call within thoughts has ended them, which the model may do once more
+        self._behind_thoughts = Marks((*begins, *form.drops, thoughts.close, *again))
         close = ends if form.channels else (thoughts.close,)
-        self._in_thoughts = Marks((*close, *(begins if calls.in_thoughts else ())))
+        self._in_thoughts = Marks((*close, *begins))
+        self._before_call = self._in_content
         self._after = Marks((*calls.follow, *begins) if form.calls else ())
         self._named = ""  # the function that a header tells
         self._step: Callable[[], bool] = self._first_step()
@@ -127,6 +130,7 @@ class MessageReader(SettledText):
         n_blank, channels = after_blank(self._buffer), self.form.channels
         if mark in self._calls.marks and not channels:
             self._blank = n_blank
+            self._in_content, self._before_call = self._behind_thoughts, self._in_content
             self._step = partial(self._open_call, self._calls.opening, self._no_call_in_thoughts)
         else:
             is_header = channels is not None and mark == channels.start
@@ -153,7 +157,11 @@ class MessageReader(SettledText):
 
     def _content(self) -> bool:
         """Up to what begins something else, without the white space in front of that."""
-        found = self._in_content.first(self._buffer[self._n_plain :], ended=self._ended)
+        text = self._buffer[self._n_plain :]
+        found = self._in_content.first(text, ended=self._ended)
+        if self._ended and (n := self._in_content.broken_off(text)) is not None and n <= found.at:
+            self._tell_up_to(self._n_plain + n, mark=True, keeps_blank=False)
+            return self._ignore()
         keeps_blank = self._ended and not found.mark
         n = self._n_plain + found.at
         self._tell_up_to(n, mark=bool(found.mark), keeps_blank=keeps_blank)
@@ -174,6 +182,9 @@ class MessageReader(SettledText):
         elif mark == self._thoughts.open:
             self._drop_thought(len(mark))
             self._step = self._think_first
+        elif mark == self._thoughts.close and self._in_content is self._behind_thoughts:
+            self._drop_thought(len(mark))
+            self._in_content, self._step = self._before_call, self._answer_first
         else:
             self._drop(len(mark))
             self._step = self._silent if channels else self._content
@@ -194,11 +205,12 @@ class MessageReader(SettledText):
         at += len(channels.start) if begun else 0
         end = self._buffer.find(channels.message, at, LONGEST)
         if end < 0:
-            unread = len(self._buffer) < LONGEST and not self._ended
-            if unread or (self._cut and channels.kind_of(self._buffer)[0] == "call"):
-                return not unread and self._ignore()
+            if len(self._buffer) < LONGEST and not self._ended:
+                return False
+            if self._ended and (begun or channels.may_begin_header(self._buffer)):
+                return self._ignore()
             if begun:  # as text its mark is told, too: it would begin the same header again
-                self._tell_content(at) if len(self._buffer) >= LONGEST else self._drop(len(self._buffer))
+                self._tell_content(at)
             self._step = self._content
             return bool(self._buffer)
         header = self._buffer[at:end]
@@ -214,7 +226,7 @@ class MessageReader(SettledText):
         if kind == "thought" and self.form.thoughts:
             self.n_thought = self.n_settled
             return self._think_first
-        return self._silent if kind in ("call", "silent") else self._content
+        return self._silent if kind in ("call", "silent") and self.form.calls else self._content
 
     def _called(self) -> bool:
         """The body of a message to a function."""
@@ -293,6 +305,7 @@ class MessageReader(SettledText):
         return True
 
     def _no_call_in_thoughts(self) -> bool:
+        self._in_content = self._before_call
         self._tell_thought(self._n_mark)
         self._within, self._step = False, self._think
         return True

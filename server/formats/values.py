@@ -132,11 +132,8 @@ class LooseText:
             if next == ",":
                 self._at += 1
                 continue
-            key = self._value(depth, bare=True)
-            if self._next() != sign:
-                raise ValueError(self._text)
-            self._at += 1
-            found[str(key)] = self._value(depth)
+            key = self._key(sign)
+            found[key] = self._value(depth)
         self._at += len(close)
         return found
 
@@ -145,8 +142,19 @@ class LooseText:
         self._at = blank.end() if blank else self._at
         return self._text[self._at : self._at + 1]
 
-    def _value(self, depth: int, *, bare: bool = False) -> Any:
-        """bare: a word stands for itself."""
+    def _key(self, sign: str) -> str:
+        """A string, or any text up to the sign, which is read, too."""
+        quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
+        start = self._at
+        key = "" if quote is None else self._string(quote)
+        end = self._text.find(sign, self._at)
+        between = self._text[self._at : end].strip()
+        if end < 0 or not (between if quote is None else not between):
+            raise ValueError(self._text[start:])
+        self._at = end + len(sign)
+        return between if quote is None else key
+
+    def _value(self, depth: int) -> Any:
         if depth > DEEPEST:
             raise ValueError(self._text)
         first = self._next()
@@ -162,8 +170,6 @@ class LooseText:
         if word is None:
             raise ValueError(self._text)
         self._at = word.end()
-        if bare:
-            return word[0]
         return _WORDS[word[0]] if word[0] in _WORDS else _read(word[0])
 
     def _list(self, close: str, depth: int) -> list[Any]:

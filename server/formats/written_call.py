@@ -24,6 +24,7 @@ class TaggedCallReader(ArgumentReader):
         super().__init__(begun)
         self._calls = calls
         self._first = words(calls.parameter)[0]
+        self._behind = (self._first, *calls.follow[:1])  # what may follow a value
         self._whole = schema
         found = schema.get("properties")
         self._properties: Mapping[str, Schema] = found if isinstance(found, Mapping) else {}
@@ -101,16 +102,32 @@ class TaggedCallReader(ArgumentReader):
                 return at + len(_CDATA)
             if _CDATA.startswith(text[at:]):
                 return None
-        end = text.find(mark, at)
+        end, certain = self._closing(text, at)
         if self._types == STRING:
-            return self._string(text, at, end)
-        if end < 0:
+            return self._string(text, at, end, certain=certain)
+        if end < 0 or not certain:
             return None
         value = text[at : end - 1] if breaks and text[at:end].endswith("\n") else text[at:end]
         self._tell_value(value)
         return end + len(mark)
 
-    def _string(self, text: str, at: int, end: int) -> int | None:
+    def _closing(self, text: str, at: int) -> tuple[int, bool]:
+        """Return where the value's end tag may be, -1 if nowhere yet, and whether it is that for certain.
+
+        A value may have the tag in it: it ends where another parameter or the call's end follows.
+        """
+        mark, _ = self._end
+        end = text.find(mark, at)
+        while end >= 0:
+            rest = text[after_blank(text, end + len(mark)) :]
+            if any(rest.startswith(one) for one in self._behind):
+                return end, True
+            if any(one.startswith(rest) for one in self._behind):
+                return end, False
+            end = text.find(mark, end + 1)
+        return -1, False
+
+    def _string(self, text: str, at: int, end: int, *, certain: bool) -> int | None:
         mark, breaks = self._end
         if not self._begun_value:
             self._begun_value = True
@@ -120,7 +137,7 @@ class TaggedCallReader(ArgumentReader):
             stop -= 1
         if self._streams and stop > at:
             self._tell_arguments(quoted(text[at:stop])[1:-1])
-        if end < 0:
+        if not certain:
             return stop if stop > at else None
         if self._streams:
             self._tell_arguments('"')
@@ -166,6 +183,6 @@ class LooseCallReader(ArgumentReader):
                 self._tell_arguments(dumped(LooseText(inner, self._quotes).members(self._sign)))
                 self.state = CallState.DONE
             except (ValueError, RecursionError):
-                self._tell_arguments("{}")
+                self._tell_arguments(dumped({"arguments": inner}))
                 self.state = CallState.DONE
         return end

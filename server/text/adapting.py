@@ -146,7 +146,12 @@ def _call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -> dict
 def _arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
     """As the template takes them. An empty text and null are no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
-    return texts.of(_object(text) if manners.objects else text)
+    if not manners.objects:
+        return texts.of(text)
+    try:
+        return texts.of(_object(text))
+    except RecursionError:
+        return {"arguments": texts.of(text)}
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -238,7 +238,8 @@ class ChatTemplate:
             given = self._texts.of(list(setting.tools))
             told = adapted(messages, given, manners, self._tell, self._texts)
             tools = described(given) if manners.described else given
-            variables = self._texts.of(setting.variables)
+            wanted = {key: one for key, one in setting.variables.items() if self._sandboxed.wants(key)}
+            variables = {**setting.variables, **self._texts.of(wanted)}
             text = self._limit.run(
                 lambda: self._raw(
                     told,

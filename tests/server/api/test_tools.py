@@ -150,14 +150,18 @@ async def test_a_call_that_is_broken_off_ends_by_its_length():
     assert PARIS.startswith(choice["message"]["tool_calls"][0]["function"]["arguments"])
 
 
-@pytest.mark.parametrize(
-    ("text", "stop"), [(A_CALL, "Par"), (A_CALL[:50], None), (f"{ANOTHER}{A_CALL[:50]}", None)]
-)
-async def test_a_call_that_is_broken_off_is_not_to_be_made(text: str, stop: str | None):
-    choice = await whole(text, tools=TOOLS, stop=stop)
+async def test_a_stop_string_in_a_call_ends_nothing():
+    choice = await whole(A_CALL, tools=TOOLS, stop="Par")
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris"}'
+    assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("text", [A_CALL[:50], f"{ANOTHER}{A_CALL[:50]}"])
+async def test_a_call_that_is_broken_off_is_not_to_be_made(text: str):
+    choice = await whole(text, tools=TOOLS)
     assert choice["message"]["tool_calls"][-1]["function"]["name"] == "weather"
     assert choice["finish_reason"] == "stop"
-    assert (await deltas(text, tools=TOOLS, stop=stop))[-1] == {"finish_reason": "stop"}
+    assert (await deltas(text, tools=TOOLS))[-1] == {"finish_reason": "stop"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -102,7 +102,7 @@ def test_thoughts_and_an_answer(reply: Reply):
 @every
 def test_a_call_within_thoughts(reply: Reply):
     calls, thoughts = reply.form.calls, reply.form.thoughts
-    if thoughts is None or calls is None or not calls.in_thoughts:
+    if thoughts is None or calls is None or not calls.marks or calls.bare or reply.form.channels:
         return
     for parts in ([f"hm\n{reply.one}"], list(f"hm\n{reply.one}")):
         message = read(reply, *parts, thinking=True)
@@ -124,7 +124,7 @@ def test_text_about_calls_stays_text(reply: Reply):
 @every
 def test_thoughts_about_calls_stay_thoughts(reply: Reply):
     calls, thoughts = reply.form.calls, reply.form.thoughts
-    if thoughts is None or calls is None or not calls.in_thoughts:
+    if thoughts is None or calls is None or not calls.marks or reply.form.channels:
         return
     thought = f"Perhaps {calls.marks[0]} !, or {calls.marks[0]} ?, who knows."
     text = f"{thought}{thoughts.close}Yes."

@@ -95,12 +95,12 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
     "hermes, neither an object nor its text": (
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call><tool_call>{"arguments": "x", "name": "f"}',
         form(HERMES),
-        Message(calls=(call("f", "{}"), call("f", "{}", index=1))),
+        Message(calls=(call("f", '{"arguments": "[1]"}'), call("f", '{"arguments": "x"}', index=1))),
     ),
     "hermes, two texts of objects": (
         '<tool_call>{"name": "f", "arguments": "{}{}"}</tool_call>',
         form(HERMES),
-        Message(calls=(call("f", "{}"),)),
+        Message(calls=(call("f", '{"arguments": "{}{}"}'),)),
     ),
     "hermes, arguments twice": (
         f'<tool_call>{{"name": "f", "arguments": {CITY}, "parameters": {{"b": 2}}}}</tool_call>',
