@@ -14,8 +14,8 @@ from server.formats.call_state import ArgumentReader, CallState, after_blank, ne
 from server.formats.description import LONGEST, Calls, Thoughts
 from server.formats.json_call import JsonCallReader
 from server.formats.marks import Marks
+from server.formats.reader_choice import reader_of
 from server.formats.settled_text import SettledText
-from server.formats.written_call import LooseCallReader, TaggedCallReader
 from server.text.form import Form
 from server.text.message import CallBegun, Piece
 
@@ -89,6 +89,7 @@ class MessageReader(SettledText):
 
     def _plain(self) -> bool:
         self._tell_up_to(len(self._buffer), mark=False, keeps_blank=True)
+        self._step = self._ignore if self.stopped else self._plain
         return False
 
     def _begin(self) -> bool:
@@ -257,15 +258,7 @@ class MessageReader(SettledText):
         )
 
     def _arguments(self, begun: CallBegun) -> ArgumentReader:
-        match self._calls.arguments:
-            case "parameters":
-                return TaggedCallReader(self._calls, begun, self.form.functions.get(begun.name, {}))
-            case "json":
-                reader = JsonCallReader(self._new_call, strict=False)
-                reader.named(begun)
-                return reader
-            case _:
-                return LooseCallReader(self._calls, begun)
+        return reader_of(self._calls, begun, self.form.functions.get(begun.name, {}))
 
     def _call_from(
         self, at: int, reader: ArgumentReader, otherwise: Callable[[], bool] | None = None

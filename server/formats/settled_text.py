@@ -55,7 +55,7 @@ class SettledText:
 
     def _tell_content(self, n: int) -> None:
         text = self._buffer[:n]
-        if self.may_stop:
+        if text and self.may_stop:
             text, self.outdented = self._indentation.feed(text)
         if text:
             self._pieces.append(Content(text))

@@ -145,7 +145,8 @@ async def test_a_whole_message_has_the_blocks_that_a_stream_grows():
         (script("yes.", reason="length"), {}, "max_tokens", None),  # the server's own limit
         (filling(), {}, "model_context_window_exceeded", None),
         (script("one two"), {"stop_sequences": ["x", " t"]}, "stop_sequence", " t"),
-        (script("<think>\nno"), {"stop_sequences": ["no"]}, "stop_sequence", "no"),
+        (script("<think>\nno"), {"stop_sequences": ["no"]}, "end_turn", None),
+        (script("<think>\nno</think>or no"), {"stop_sequences": ["no"]}, "stop_sequence", "no"),
         (script(CALL), {"tools": [WEATHER]}, "tool_use", None),
         (script(CALL[:50], reason="length"), {"tools": [WEATHER], "max_tokens": 50}, "max_tokens", None),
     ],

@@ -1,0 +1,29 @@
+"""Which reader reads the arguments of a call. Pure."""
+
+from __future__ import annotations
+
+from server.formats.call_state import ArgumentReader
+from server.formats.description import Calls
+from server.formats.json_call import JsonCallReader
+from server.formats.schemas import Schema
+from server.formats.written_call import LooseCallReader, TaggedCallReader
+from server.text.message import CallBegun
+
+
+def reader_of(calls: Calls, begun: CallBegun, schema: Schema) -> ArgumentReader:
+    """Return a reader of the arguments behind a call's name.
+
+    Args:
+        calls: How the model writes calls; not name and arguments in one object.
+        begun: The call.
+        schema: Of its arguments.
+    """
+    match calls.arguments:
+        case "parameters":
+            return TaggedCallReader(calls, begun, schema)
+        case "json":
+            reader = JsonCallReader(lambda name, id: None, strict=False)
+            reader.named(begun)
+            return reader
+        case _:
+            return LooseCallReader(calls, begun)
