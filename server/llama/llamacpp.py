@@ -30,6 +30,7 @@ from server.llama.library import (
     spare_sequence,
     tokenize,
 )
+from server.llama.mapped_files import own_memory, release_mapped
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 from server.llama.tails import with_tail
@@ -130,7 +131,10 @@ class LlamaBackend(LlamaContext):
 
     def __init__(self, options: LlamaOptions, attention: ChooseAttention | None = None) -> None:
         """attention: chooses flash attention on a CPU where the options leave it open; None: without it."""
+        before = own_memory()
         self.model = LoadedModel(options.model_path, options.weights)
+        if own_memory() - before > self.model.n_bytes // 2:  # the weights were copied, in another order
+            release_mapped(options.files)
         self.options = options
         self._model = self.model.handle
         try:
