@@ -40,10 +40,10 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.llama.tensors import tensors
 
-IDLE_S = 3.0
-BUSY = Command("busy", (sys.executable, "-c", "while True: pass"))  # takes one core
+IDLE_MEASURED_S = 3.0
+SPINNING = Command("busy", (sys.executable, "-c", "while True: pass"))  # takes one core
 DRAFTING = "duo, drafts"
-ALONE = "--drafters=0"  # in --duo-flags: guesses by what is in the lead, its model's prediction block say
+NO_DRAFTERS = "--drafters=0"  # in --duo-flags: guesses of what is in the lead alone
 
 
 def commands(args: argparse.Namespace) -> list[Command]:
@@ -68,7 +68,7 @@ def commands(args: argparse.Namespace) -> list[Command]:
     settings: list[list[str]] = args.duo_flags or [[]]
     for more in settings if args.sweep or args.clients else ():
         name = report.arguments([DRAFTING, *more]) if len(settings) > 1 else DRAFTING
-        found.append(Command(name, duo("up", *drafting, *more, **size), drafts=ALONE not in more))
+        found.append(Command(name, duo("up", *drafting, *more, **size), drafts=NO_DRAFTERS not in more))
     return found
 
 
@@ -126,10 +126,10 @@ def compare(args: argparse.Namespace) -> list[str]:
             bouts = contest.run_bouts(servers, args)
             what = f"Draft mode: {', '.join(modes)}. Slowest client: its tokens/s, by the mean."
             return [what, contest.bouts_table([server.name for server in servers], bouts)]
-        idle = idle_cpu(servers, IDLE_S)
+        idle = idle_cpu(servers, IDLE_MEASURED_S)
         failed: list[str] = []
         for _ in range(args.busy):
-            stack.enter_context(Process(BUSY))
+            stack.enter_context(Process(SPINNING))
         heats = contest.run(servers, _asked(args), args.max_tokens, contest.print_heat, failed)
         names = [server.name for server in servers]
         parts = [contest.standings_table(contest.standings(names, heats), idle)] if heats else []

@@ -21,7 +21,7 @@ from benchmarks.client import Reply, ReplyError, ask
 from benchmarks.processes import Process
 from benchmarks.prompts import Prompt, endless, load
 
-SHORTEST = 16  # tokens; below, the rate of a reply is mostly the clock's error
+RATED_TOKENS = 16  # tokens; below, the rate of a reply is mostly the clock's error
 WARM_UP_TOKENS = 8
 _STANDINGS = (
     "server | t/s, its own report | ratio | t/s, client's clock | ratio | t/s in all | first text, ms"
@@ -44,7 +44,7 @@ class Heat:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One server over all heats. Rates are medians; ratios are medians over heats of this server's rate by
-    the first server's. Heats with a reply below SHORTEST tokens count for texts and drafts only.
+    the first server's. Heats with a reply below RATED_TOKENS tokens count for texts and drafts only.
     total_rate: tokens of all heats by their seconds, without each first token and its time."""
 
     name: str
@@ -110,7 +110,7 @@ def warm_up(servers: Sequence[Process]) -> None:
 
 def _standing(name: str, heats: Sequence[Heat], i: int) -> Standing:
     own = [heat.replies[i] for heat in heats]
-    long = [heat for heat in heats if min(reply.n_tokens for reply in heat.replies) >= SHORTEST]
+    long = [heat for heat in heats if min(reply.n_tokens for reply in heat.replies) >= RATED_TOKENS]
     pairs = [(heat.replies[i], heat.replies[0]) for heat in long]
     return Standing(
         name=name,

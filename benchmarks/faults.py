@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import texts
 from benchmarks.link import Link
-from benchmarks.processes import POLL_S, Command, Options, Process, drafter, duo, options_of, start
+from benchmarks.processes import READY_POLL_S, Command, Options, Process, drafter, duo, options_of, start
 from benchmarks.prompts import Prompt
 from server.errors import StartupError
 from server.flags import n_cores
@@ -81,7 +81,7 @@ class Crew:
                 process.check_alive()
             if time.monotonic() > deadline:
                 raise StartupError(f"the lead does not see its drafters after {PRESENT_S:.0f} s")
-            self._ended.wait(POLL_S)
+            self._ended.wait(READY_POLL_S)
 
     def _stop(self) -> None:
         with ExitStack() as stack:
@@ -105,7 +105,7 @@ class Crew:
         if self._ended.wait(crash.away):
             return
         while self._n_present() > 0 and not self._ended.is_set():
-            self._ended.wait(POLL_S)  # else the lead could take a new process for the old one
+            self._ended.wait(READY_POLL_S)  # else the lead could take a new process for the old one
         self._start()
 
 

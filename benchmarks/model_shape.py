@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from server.errors import StartupError
 
-WHOLE = 32  # channels: Q8_0 has blocks of 32
+WIDTH_STEP = 32  # channels: Q8_0 has blocks of 32
 MOST_LAYERS = 48  # of a chosen shape: beyond, real models are wider instead
 
 
@@ -59,7 +59,7 @@ class Shape:
     def widened(self, factor: int | Fraction, n_layers: int) -> Shape:
         """Return a shape of n_layers layers with every width times `factor`.
 
-        It has more heads of this size and grouping; other widths become multiples of WHOLE.
+        It has more heads of this size and grouping; other widths become multiples of WIDTH_STEP.
         """
         return self.enlarged(
             n_layers=n_layers,
@@ -107,8 +107,8 @@ def choose(small: Shape, n_params: int) -> Shape:
 
 
 def _whole(width: int | Fraction) -> int:
-    """Return the next multiple of WHOLE, a whole width as it is."""
-    return width if isinstance(width, int) else -(-width // WHOLE) * WHOLE
+    """Return the next multiple of WIDTH_STEP, a whole width as it is."""
+    return width if isinstance(width, int) else -(-width // WIDTH_STEP) * WIDTH_STEP
 
 
 def parse_count(text: str) -> int:

@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 from benchmarks.client import ReplyError, call_json
 from server.errors import StartupError
 
-START_S = 120.0
-STOP_S = 15.0
+READY_S = 120.0
+END_S = 15.0
 HEALTH_S = 5.0
-POLL_S = 0.05
+READY_POLL_S = 0.05
 PACKAGED = Path(__file__).with_name("xllamacpp_server.py")
 
 
@@ -73,7 +73,7 @@ class Process:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def wait_ready(self, n_drafters: int = 0, timeout_s: float = START_S) -> None:
+    def wait_ready(self, n_drafters: int = 0, timeout_s: float = READY_S) -> None:
         """Until GET /health is 200 and n_drafters are there, at least one if the command drafts, unless the
         draft model is in the lead. Raises StartupError."""
         deadline = time.monotonic() + timeout_s
@@ -81,7 +81,7 @@ class Process:
             self.check_alive()
             if time.monotonic() > deadline:
                 raise StartupError(f"{self.name} is not ready after {timeout_s:.0f} s: {self._last_lines()}")
-            time.sleep(POLL_S)
+            time.sleep(READY_POLL_S)
 
     def check_alive(self) -> None:
         """Raises StartupError when it has ended."""
@@ -131,11 +131,11 @@ class Process:
         return self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, insist after STOP_S. Harmless when it has ended."""
+        """Ask it to end, insist after END_S. Harmless when it has ended."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(timeout=STOP_S)
+                self._process.wait(timeout=END_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -32,9 +32,9 @@ from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message
 from server.speculation.wire.presence import Presence, vocabulary_card
 
-N_PROMPT = 8  # tokens of a prompt: a step reads them beside up to 56 sessions
-WARM_UP_STEPS = 40
-N_TOKENS = 2_000  # of the vocabulary: so many that a session rarely says two of them in a row again
+QUIET_PROMPT_TOKENS = 8  # tokens of a prompt: a step reads them beside up to 56 sessions
+QUIET_WARM_UP_STEPS = 40
+QUIET_REPLY_TOKENS = 2_000  # of the vocabulary: so many that a session rarely says two of them in a row again
 GREEDY = SamplingParams(temperature=0.0)
 # who is awake
 NOBODY, ASKED, LOOKUPS, DRAFTERS = "nobody", "somebody", "lookups", "lookups and a drafter"
@@ -47,7 +47,7 @@ class RandomBackend(PreparedBackend):
     overlaps = True
 
     def __init__(self, n_sessions: int, watch: Watch) -> None:
-        super().__init__(np.eye(N_TOKENS, dtype=np.float32), 1 << 20, watch, n_seqs=n_sessions)
+        super().__init__(np.eye(QUIET_REPLY_TOKENS, dtype=np.float32), 1 << 20, watch, n_seqs=n_sessions)
         self._rng = np.random.default_rng(1)
 
     def decode(self, batch: Batch) -> Logits:
@@ -56,7 +56,7 @@ class RandomBackend(PreparedBackend):
         return super().decode(batch)
 
     def _row(self, position: int) -> int:
-        return int(self._rng.integers(N_TOKENS))
+        return int(self._rng.integers(QUIET_REPLY_TOKENS))
 
 
 class DeafBus(QuietBus):
@@ -80,7 +80,7 @@ class QuietLead:
         self._engine = Engine(backend, proposer, _ignore, n_slots=n_sessions, limits=limits, clock=watch)
         for _ in range(n_sessions):
             self._begin()
-        for _ in range(WARM_UP_STEPS):
+        for _ in range(QUIET_WARM_UP_STEPS):
             self.step()
 
     def step(self) -> float:
@@ -98,7 +98,7 @@ class QuietLead:
     def _begin(self) -> None:
         id = next(self._ids)
         self._live.append(id)
-        prompt = self._rng.integers(0, N_TOKENS, N_PROMPT).tolist()
+        prompt = self._rng.integers(0, QUIET_REPLY_TOKENS, QUIET_PROMPT_TOKENS).tolist()
         self._engine.submit(id, GenerationRequest(prompt, GREEDY))
 
 
@@ -131,8 +131,8 @@ def measure(n_sessions: int, n_steps: int, watch: type[Watch]) -> Mapping[str, S
 
 def measure_all(args: argparse.Namespace) -> program.Result:
     """Raises StartupError."""
-    if not 0 < args.sessions <= N_BATCH - N_PROMPT or args.n < 1:
-        raise StartupError(f"--sessions: 1 to {N_BATCH - N_PROMPT}, --n: 1 or more")
+    if not 0 < args.sessions <= N_BATCH - QUIET_PROMPT_TOKENS or args.n < 1:
+        raise StartupError(f"--sessions: 1 to {N_BATCH - QUIET_PROMPT_TOKENS}, --n: 1 or more")
     name, unit, watch = ("bytecodes", 1.0, BytecodeWatch) if args.bytecodes else ("microseconds", 1e-6, Watch)
     found = measure(args.sessions, args.n, watch)
     lines = [[awake, *[f"{spent / unit:.0f}" for spent in medians]] for awake, medians in found.items()]
@@ -143,7 +143,12 @@ def measure_all(args: argparse.Namespace) -> program.Result:
 def _parser() -> argparse.ArgumentParser:
     parser = program.make_parser("quiet", "Microseconds of Python in a step without guesses.")
     add = parser.add_argument
-    add("--sessions", type=int, default=N_BATCH - N_PROMPT, help="that decode, with what reads a prompt")
+    add(
+        "--sessions",
+        type=int,
+        default=N_BATCH - QUIET_PROMPT_TOKENS,
+        help="that decode, with what reads a prompt",
+    )
     add("--n", type=int, default=300, help="steps of each case")
     add("--bytecodes", action="store_true", help="count those: no noise, but not all that takes time")
     return parser

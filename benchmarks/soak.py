@@ -31,8 +31,8 @@ from tests.chaos.seeds import exact_models
 from tests.chaos.system import System, live
 
 WARM_SHARE = 0.25  # of the time, before the slope is taken: caches fill. Half: their filling counts as a leak
-N_ROWS = 12  # of the table
-N_TOKENS = 64  # of a conversation's reply
+TABLE_ROWS = 12  # of the table
+REPLY_TOKENS = 64  # of a conversation's reply
 N_FILLING = 4  # conversations at once that fill the lead's memory: its slots
 TALKS_ON_S = 0.01  # after the last fault: who talks to a lead that is stopped has no answer before
 BARS = "▁▂▃▄▅▆▇█"
@@ -61,7 +61,7 @@ def talking(system: System, chance: Random) -> Heal:
             for prompt in islice(endless(PYTHON), salt % 1000, None):
                 if stopped.is_set():
                     return
-                client.ask(system.port, prompt, N_TOKENS, more={"cache_salt": f"{salt}"})
+                client.ask(system.port, prompt, REPLY_TOKENS, more={"cache_salt": f"{salt}"})
         except client.ReplyError as error:
             failures.append(error)
 
@@ -84,7 +84,7 @@ def fill(port: int) -> None:
     """Hold as many conversations as a lead remembers the tokens of. Raises ReplyError."""
 
     def hold(prompt: Prompt) -> None:
-        client.ask(port, prompt, N_TOKENS, more={"speculative": False})
+        client.ask(port, prompt, REPLY_TOKENS, more={"speculative": False})
 
     with ThreadPoolExecutor(N_FILLING) as pool:
         for _ in pool.map(hold, islice(endless(PYTHON), MOST_CONVERSATIONS)):
@@ -153,7 +153,7 @@ def plot(values: Sequence[float]) -> str:
 
 
 def table(samples: Sequence[Sample]) -> str:
-    each = -(-len(samples) // N_ROWS)
+    each = -(-len(samples) // TABLE_ROWS)
     rows = [_row(samples[i : i + each]) for i in range(0, len(samples), each)]
     digits = (0, 1, 0, 0, 0, 2, 1, 1)
     cells = [[report.number(value, n) for value, n in zip(row, digits, strict=True)] for row in rows]

@@ -42,8 +42,8 @@ QUESTION = "Could you say that once more, in one sentence?"
 TITLE_OF = "Write a title of at most five words for a conversation that begins with: "
 TITLE_CHARS = 200
 SHORT_TOKENS = 16
-SETTLE_S = 3.0
-POLL_S = 0.05
+MOVED_S = 3.0
+TURN_POLL_S = 0.05
 SLOT_FILE = "turns.bin"
 MESSAGE_TOKENS = 200  # a history is cut into messages of this length
 
@@ -161,9 +161,9 @@ def _cells(samples: Sequence[Sample]) -> list[str]:
 
 
 def settle(processes: Sequence[Process]) -> None:
-    """Until they take no CPU, for at most SETTLE_S: what one saves after a reply must not slow the other."""
-    deadline = time.monotonic() + SETTLE_S
-    while any(idle_cpu(processes, POLL_S)) and time.monotonic() < deadline:
+    """Until they take no CPU, for at most MOVED_S: what one saves after a reply must not slow the other."""
+    deadline = time.monotonic() + MOVED_S
+    while any(idle_cpu(processes, TURN_POLL_S)) and time.monotonic() < deadline:
         pass
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from benchmarks import report
 from benchmarks.client import Reply
-from benchmarks.contest import SHORTEST, Heat
+from benchmarks.contest import RATED_TOKENS, Heat
 
-SLOW = 0.9  # a reply below this ratio counts as one that drafting has harmed
-DOCUMENT = "document"  # kind of the prompts that are long
+HARMED = 0.9  # a reply below this ratio counts as one that drafting has harmed
+DOCUMENT_KIND = "document"  # kind of the prompts that are long
 _HEADS = (
     "pair | in all | with prompts | median | slowest reply | below 0.9 | first text | of documents"
     " | memory | same text"
@@ -26,8 +26,8 @@ class Verdict:
     with_prompts: float  # of tokens per second from the requests to the ends
     median: float | None  # of the ratios of single replies, by the client's clock
     slowest: float | None  # the least of them
-    n_slow: int  # replies with a ratio below SLOW
-    n_rated: int  # replies of at least SHORTEST tokens from both
+    n_slow: int  # replies with a ratio below HARMED
+    n_rated: int  # replies of at least RATED_TOKENS tokens from both
     first_text: float  # of seconds to the first text, the median over prompts
     first_text_of_documents: float | None  # the same over the long prompts
     n_equal: int  # replies with the same text
@@ -43,18 +43,18 @@ def verdict(heats: Sequence[Heat], ours: int, theirs: int) -> Verdict:
     if not heats:
         raise ValueError("no prompt was answered by both servers")
     pairs = [(heat.replies[ours], heat.replies[theirs]) for heat in heats]
-    long = [pair for pair in pairs if min(reply.n_tokens for reply in pair) >= SHORTEST]
+    long = [pair for pair in pairs if min(reply.n_tokens for reply in pair) >= RATED_TOKENS]
     ratios = [a.client_rate / b.client_rate for a, b in long if a.client_rate and b.client_rate]
     firsts = [a.first_ms / b.first_ms for a, b in pairs if b.first_ms]
     kinds = [heat.prompt.kind for heat in heats]
-    documents = [first for first, kind in zip(firsts, kinds, strict=False) if kind == DOCUMENT]
+    documents = [first for first, kind in zip(firsts, kinds, strict=False) if kind == DOCUMENT_KIND]
     mine, other = (_rate_in_all([pair[i] for pair in long]) for i in (0, 1))
     return Verdict(
         in_all=mine / other if mine and other else None,
         with_prompts=_rate_with_prompts([a for a, _ in pairs]) / _rate_with_prompts([b for _, b in pairs]),
         median=statistics.median(ratios) if ratios else None,
         slowest=min(ratios, default=None),
-        n_slow=sum(ratio < SLOW for ratio in ratios),
+        n_slow=sum(ratio < HARMED for ratio in ratios),
         n_rated=len(ratios),
         first_text=statistics.median(firsts) if firsts else 1.0,
         first_text_of_documents=statistics.median(documents) if documents else None,

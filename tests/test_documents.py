@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from server.flags import SYNONYMS
 from server.settings_page import page
 
 ROOT = Path(__file__).parent.parent
-OTHERS = ROOT / "benchmarks" / "README.md", ROOT / "server" / "models" / "MODEL_CARD.md"
+OTHERS = (
+    ROOT / "benchmarks" / "README.md",
+    ROOT / "benchmarks" / "RESULTS.md",
+    ROOT / "server" / "models" / "MODEL_CARD.md",
+)
 FOUND = *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *OTHERS
 DOCUMENTS = [path for path in FOUND if "node_modules" not in path.parts]
 
@@ -52,3 +57,36 @@ def test_tests_that_hold_a_promise_exist():
     }
     missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in defined.get(path, "")]
     assert missing == []
+
+
+LINES = {
+    "README.md": 110,
+    "ARCHITECTURE.md": 160,
+    "benchmarks/RESULTS.md": 350,
+    "docs/adr/0008-pausing-a-drafter-is-closing-its-sessions.md": 155,  # 60 when it is shortened, like these
+    "docs/adr/0009-tiers-of-the-prompt-cache.md": 88,
+    "docs/adr/0010-steps-of-one-shape.md": 196,
+    "docs/adr/0012-flash-attention-on-cpus.md": 98,
+}
+ADR_LINES = 60
+PROSE_WORDS = 41_000  # of README, ARCHITECTURE, SECURITY, docs and ADRs; it only falls, to 22,000
+RECORD_WORDS = 8_000  # of CHANGELOG and RESULTS
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_stay_short(path: Path):
+    name = path.relative_to(ROOT).as_posix()
+    most = LINES.get(name, ADR_LINES if name.startswith("docs/adr/") else None)
+    assert most is None or path.read_text().count("\n") <= most
+
+
+def words(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text().split()) for path in paths)
+
+
+def test_prose_has_few_words():
+    records = [ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "RESULTS.md"]
+    prose = [path for path in DOCUMENTS if path not in records and path.name != "MODEL_CARD.md"]
+    prose = [path for path in prose if "recipe" not in path.parts]
+    assert words(prose) <= PROSE_WORDS
+    assert words(records) <= RECORD_WORDS

@@ -16,8 +16,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 GENERAL, PYTHON = "general", "python"
-DOCUMENT = "{document}"  # in a prompt: stands for the text of document.txt
-HARD = (
+DOCUMENT_MARK = "{document}"  # in a prompt: stands for the text of document.txt
+HARD_TEXTS = (
     "Compose a limerick about volcanoes, in Norwegian.",
     "List the kings of Sweden with one remark on each.",
     "qzx vorpal 8841 kettle? blue seventeen;",
@@ -59,7 +59,7 @@ def load(n: int | None = None, subject: str = GENERAL) -> list[Prompt]:
     with (FOLDER / f"{subject}.jsonl").open() as file:
         rows: list[dict[str, Any]] = [json.loads(line) for line in file if line.strip()]
     for message in (message for row in rows for message in row["messages"]):
-        message["content"] = message["content"].replace(DOCUMENT, document)
+        message["content"] = message["content"].replace(DOCUMENT_MARK, document)
     prompts = [Prompt(row["id"], row["messages"]) for row in rows if "tools" not in row]
     if n is None or n >= len(prompts):
         return prompts
@@ -72,7 +72,7 @@ def hard() -> list[Prompt]:
     The toy draft model is right for a quarter of their tokens.
     """
     more = {"temperature": 1, "seed": 3, "ignore_eos": True}
-    asked = enumerate(HARD, start=1)
+    asked = enumerate(HARD_TEXTS, start=1)
     return [Prompt(f"hard-{i:02}", [{"role": "user", "content": text}], more=more) for i, text in asked]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client import Reply, ask
-from benchmarks.contest import SHORTEST, Heat, heat_line, run, standings, standings_table
+from benchmarks.contest import RATED_TOKENS, Heat, heat_line, run, standings, standings_table
 from benchmarks.processes import Command, Process, idle_cpu
 from benchmarks.prompts import Prompt, load
 from benchmarks.report import arguments, machine
@@ -138,7 +138,7 @@ def test_ratios_are_medians_over_prompts_not_ratios_of_medians():
 
 
 def test_short_replies_count_for_the_text_only():
-    short = Heat(PROMPT, [reply(1.0), reply(90.0, "other", SHORTEST - 1)])
+    short = Heat(PROMPT, [reply(1.0), reply(90.0, "other", RATED_TOKENS - 1)])
     heats = [short, Heat(PROMPT, [reply(10.0), reply(10.0)])]
     second = standings(["a", "b"], heats)[1]
     assert second.server_ratio == 1.0

@@ -15,7 +15,7 @@ from benchmarks.quiet import ASKED, AWAKE, DRAFTERS, LOOKUPS, NOBODY, QuietLead,
 def test_hardly_a_step_has_more_rows_than_sessions_and_prompts(awake: str, *, prompts: bool):
     lead = QuietLead(awake, 8, Watch(), prompts=prompts)
     rows = [(lead.step(), lead.n_rows)[1] for _ in range(50)]
-    plain = 7 + quiet.N_PROMPT if prompts else 8
+    plain = 7 + quiet.QUIET_PROMPT_TOKENS if prompts else 8
     assert sum(n == plain for n in rows) >= 45
 
 
