@@ -11,6 +11,8 @@ from server.api.grammar_rules import literal
 from server.api.own_values import OwnValues
 from server.formats.description import SLOT
 from server.formats.schemas import STRING, limited, only_values, resolved, types_of, ways
+from server.formats.written_call import GEMMA_QUOTE
+from server.grammar.definition import Definition, definition_of
 from server.grammar.schema_form import Schema
 
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
@@ -64,10 +66,17 @@ class ArgumentGrammar(OwnValues):
         return f"({self.rule(self._parameter(None, {'type': 'string'}))})*"
 
     def _member(self, syntax: str, key: str, schema: Schema) -> str:
+        definition = definition_of(schema)
         if syntax == "python":
-            return f"{literal(key + '=')} {self.python(schema)}"
+            value = self.python(schema)
+            if definition:
+                value = f"{literal(chr(34))} {self.held(definition, chr(34), in_json=True)}"
+            return f"{literal(key + '=')} {value}"
         if syntax == "gemma":
-            return f"{literal(key + ':')} {self.gemma(schema)}"
+            value = self.gemma(schema)
+            if definition:
+                value = f"{self.spelled(GEMMA_QUOTE)} {self.held(definition, GEMMA_QUOTE)}"
+            return f"{literal(key + ':')} {value}"
         return self._parameter(key, schema)
 
     def _parameter(self, key: str | None, schema: Schema) -> str:
@@ -99,8 +108,9 @@ class ArgumentGrammar(OwnValues):
                 close = fixed.replace("\n", "") if self.loose else fixed
                 if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
                     close = fixed + told["key"] + ">"
-                if text and (self._most(schema) is not None or not self._is_free(schema)):  # its line break
-                    head = head.rstrip("\n")
+                is_limited = self._most(schema) is not None or not self._is_free(schema)
+                if (text and is_limited) or definition_of(schema):
+                    head = head.rstrip("\n")  # the value's rule has the line break
                 return " ".join([*made, self.written(head), self._value(schema, types, close)])
             if slot and key is None:
                 made += [self.written(head), _ANY[slot]]
@@ -110,6 +120,8 @@ class ArgumentGrammar(OwnValues):
         raise AssertionError(self.calls.parameter)
 
     def _value(self, schema: Schema, types: frozenset[str], close: str, depth: int = 0) -> str:
+        if (definition := definition_of(schema)) is not None:
+            return self._defined(definition, close)
         nested, values = "⟨nested⟩" in self.calls.parameter, only_values(schema)
         if nested and not values and (inner := self._elements(schema, types, depth)):
             written = inner if depth else f"({inner} | {self.json(schema)})"
@@ -125,6 +137,17 @@ class ArgumentGrammar(OwnValues):
             return f"{before} ({' | '.join(map(self._of_way, ways(schema)))}) {after} {rest}"
         blank = "BLANK?" if self.loose else ""
         return f"{blank} {self.python(schema)} {blank} {self.written(close)} {blank}"
+
+    def _defined(self, definition: Definition, close: str) -> str:
+        """A text between tags that a definition allows; one line break around it is none of it."""
+        before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
+        end = close.strip("\n") if self.loose else close.rstrip("\n")
+        tail = "\n" if self.loose else close[len(close.rstrip("\n")) :]
+        if self.loose and "⟩\n" in self.calls.parameter:
+            held = self.held(definition, end, ends_line=True)
+        else:
+            held = self.held(definition, end)
+        return f"{before} {held} {self.written(tail)}"
 
     def _is_free(self, schema: Schema) -> bool:
         """Whether a value may be any text."""

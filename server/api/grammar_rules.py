@@ -9,7 +9,9 @@ from itertools import permutations
 
 from server.formats.description import Calls, tokens_in
 from server.formats.schemas import definitions
+from server.grammar.definition import INPUT, Definition, input_of_custom, text_node
 from server.grammar.schema_form import Schema
+from server.grammar.syntax import Repeat, Token, series
 from server.llama.backend import Vocabulary
 from server.text.detokenize import mark_tokens
 
@@ -51,10 +53,33 @@ class GrammarRules:
 
     def json(self, schema: Schema) -> str:
         """A value in JSON. Definitions are left out where nothing refers to them."""
+        if (definition := input_of_custom(schema)) is not None:
+            key, value = f'"{INPUT}"', self.held(definition, '"', in_json=True)
+            words = ["{", key, ":", '"'] if self.loose else [f'{{{key}: "']
+            blank = " BLANK? " if self.loose else " "
+            return f'{blank.join(map(literal, words))} {value}{blank}"}}"'
         shared = definitions(schema)
         rest = {key: value for key, value in schema.items() if key not in shared}
         told = schema if '"$ref"' in json.dumps(rest) else rest
         return f"%json {json.dumps({**told, **(_LOOSE if self.loose else _STRICT)})}"
+
+    def held(
+        self, definition: Definition, close: str, *, in_json: bool = False, ends_line: bool = False
+    ) -> str:
+        """Return a new rule for a text that a definition allows, and what closes it.
+
+        Args:
+            definition: Of the text.
+            close: What stands behind it.
+            in_json: It is within a JSON string.
+            ends_line: A line break may stand before what closes it.
+        """
+        parts = ((self.control(part), part) for part in tokens_in(close))
+        closing = [text_node(part) if token is None else Token(token) for token, part in parts]
+        end = series([*[Repeat(text_node("\n"), 0, 1)] * ends_line, *closing])
+        name, rules = definition.held(end, in_json=in_json, prefix=f"c{len(self.made)}_")
+        self.made += rules
+        return name
 
     def control(self, text: str) -> int | None:
         """The token of its own that this text is."""

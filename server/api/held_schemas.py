@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from server.api.tools import Calling, FunctionDefinition
+from server.api.tools import Calling, CustomFunction, FunctionDefinition
 from server.errors import InvalidRequestError
 from server.grammar.compiler import Compiler
+from server.grammar.definition import check_definition, custom_parameters
 from server.grammar.json_schema import Allowance, tells_no_member
 from server.grammar.schema_form import Schema, check_form
 
@@ -98,6 +99,9 @@ def _arguments(function: FunctionDefinition, tool: int, allowance: Allowance) ->
     Raises:
         InvalidRequestError: The schema is too large.
     """
+    if isinstance(function, CustomFunction) and (held := function.input_format) is not None:
+        check_definition(held.syntax, held.definition, f"tools.{tool}.custom.format.grammar.definition")
+        return custom_parameters(held.syntax, held.definition)
     schema: dict[str, Any] = {**function.schema_of_arguments, **ANY_OBJECT}
     if tells_no_member(schema):
         schema |= NO_MEMBERS

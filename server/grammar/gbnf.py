@@ -54,7 +54,7 @@ def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
         for node in walk(body):
             if isinstance(node, Ref) and node.name not in rules:
                 parser.fail(f"the rule {node.name} is not defined", node.at)
-    for name in sorted(rules.keys() - _productive(rules, Budget()), key=parser.defined_at.__getitem__):
+    for name in sorted(rules.keys() - productive(rules, Budget()), key=parser.defined_at.__getitem__):
         parser.fail(f"the rule {name} matches no text: it never ends", parser.defined_at[name])
     return rules
 
@@ -63,7 +63,7 @@ def _invalid(message: str) -> InvalidRequestError:
     return InvalidRequestError(message, param="grammar")
 
 
-def _productive(rules: dict[str, Node], budget: Budget) -> set[str]:
+def productive(rules: dict[str, Node], budget: Budget) -> set[str]:
     """The rules that match at least one text."""
 
     def leaf(node: Node) -> Ends:  # any text stands for the empty one

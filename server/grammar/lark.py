@@ -29,9 +29,22 @@ def schema_to_lark(schema: Mapping[str, Any]) -> str:
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
     """rules: those that the lexemes refer to."""
-    names = {name: "start" if name == ROOT else f"rule_{i}" for i, name in enumerate(lexed.rules)}
-    terminals = {lexeme: f"LEXEME_{i}" for i, lexeme in enumerate(lexed.automata)}
-    lines = [_HEADER]
+    _, lines = part_of_lark(lexed, rules)
+    return "\n".join([_HEADER, *lines]) + "\n"
+
+
+def part_of_lark(lexed: Lexed, rules: Rules, prefix: str = "") -> tuple[str, list[str]]:
+    """Return the name of the first rule and all rules, for a grammar of which they are a part.
+
+    Args:
+        lexed: The grammar, cut into lexemes.
+        rules: Those that the lexemes refer to.
+        prefix: Begins all names.
+    """
+    start = f"{prefix}start"
+    names = {name: start if name == ROOT else f"{prefix}rule_{i}" for i, name in enumerate(lexed.rules)}
+    terminals = {lexeme: f"{prefix.upper()}LEXEME_{i}" for i, lexeme in enumerate(lexed.automata)}
+    lines: list[str] = []
     for lexeme, terminal in terminals.items():
         automaton = lexed.automata[lexeme]
         if automaton.reads:
@@ -59,7 +72,7 @@ def to_lark(lexed: Lexed, rules: Rules) -> str:
                 raise AssertionError("characters are in lexemes")
 
     lines += [f"{names[name]}: {show(node)}" for name, node in lexed.rules.items()]
-    return "\n".join(lines) + "\n"
+    return start, lines
 
 
 def _counts(least: int, most: int | None) -> str:

@@ -1,0 +1,262 @@
+"""Grammars in Lark's notation, as OpenAI's custom tools have them, into a tree. Errors name the line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
+
+from server.errors import InvalidRequestError
+from server.grammar.regex_nodes import RegexError, regex_node
+from server.grammar.syntax import EMPTY, Chars, Choice, Node, Ref, Repeat, Series, choice, series
+
+MAX_CHARACTERS = 1 << 16
+MAX_NESTING = 50
+"""Of parentheses: each takes some calls of Python's stack, which allows 1,000."""
+_TOKEN = re.compile(
+    r"""(?P<blank>[ \t]+|//[^\n]*|\#[^\n]*)|(?P<line>\r?\n)|(?P<string>"(?:\\.|[^"\\\n])*"i?)
+    |(?P<regex>/(?!/)(?:\\.|[^/\\\n])+/[imslux]*)|(?P<arrow>->)|(?P<range>\.\.)|(?P<name>[?!]?[A-Za-z_]\w*)
+    |(?P<number>\d{1,6})|(?P<directive>%\w+)|(?P<sign>[:|()\[\]?*+~{},.])""",
+    re.VERBOSE,
+)
+_COMMON = {
+    "DIGIT": r"[0-9]", "HEXDIGIT": r"[a-fA-F0-9]", "INT": r"[0-9]+", "SIGNED_INT": r"[+-]?[0-9]+",
+    "DECIMAL": r"[0-9]+\.[0-9]*|\.[0-9]+",
+    "FLOAT": r"([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+",
+    "NUMBER": r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?",
+    "SIGNED_NUMBER": r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?",
+    "ESCAPED_STRING": r'"([^"\\\n]|\\.)*"',
+    "LCASE_LETTER": "[a-z]", "UCASE_LETTER": "[A-Z]", "LETTER": "[a-zA-Z]",
+    "WORD": "[a-zA-Z]+", "CNAME": "[a-zA-Z_][a-zA-Z0-9_]*", "WS_INLINE": r"[ \t]+", "WS": r"[ \t\f\r\n]+",
+    "CR": r"\r", "LF": r"\n", "NEWLINE": r"(\r?\n)+", "SH_COMMENT": r"#[^\n]*", "CPP_COMMENT": r"//[^\n]*",
+    "SQL_COMMENT": r"--[^\n]*",
+}  # fmt: skip
+"""Terminals of Lark's own library."""
+
+
+class _Word(NamedTuple):
+    kind: str
+    text: str
+    line: int
+
+
+def lark_rules(text: str) -> dict[str, Node]:
+    """Return the rules of a grammar by name; they begin with `start`.
+
+    Raises:
+        InvalidRequestError: With the line, for what is no Lark or is not supported.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidRequestError(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+    return _Rules(_words(text)).all()
+
+
+def _words(text: str) -> list[_Word]:
+    found, at, line = list[_Word](), 0, 1
+    while at < len(text):
+        word = _TOKEN.match(text, at)
+        if word is None:
+            raise _invalid(line, f"unexpected {text[at]!r}")
+        kind = word.lastgroup or ""
+        if kind != "blank":
+            found.append(_Word(kind, word[0], line))
+        line += kind == "line"
+        at = word.end()
+    return [*found, _Word("end", "", line)]
+
+
+def _invalid(line: int, why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"invalid grammar, line {line}: {why}")
+
+
+class _Rules:
+    def __init__(self, words: list[_Word]) -> None:
+        self._words = words
+        self._at = 0
+        self._nesting = 0
+        self._rules: dict[str, Node] = {}
+        self._mentioned: dict[str, int] = {}  # names and the lines that mention them
+        self._ignored: list[Node] = []
+
+    def all(self) -> dict[str, Node]:
+        while self._peek().kind != "end":
+            word = self._take()
+            match word.kind:
+                case "line":
+                    continue
+                case "directive":
+                    self._directive(word)
+                case "name":
+                    self._rule(word)
+                case _:
+                    self._fail(word)
+        for name, line in {"start": 1, **self._mentioned}.items():
+            if name not in self._rules:
+                raise _invalid(line, f"there is no rule {name}")
+        return self._with_ignored() if self._ignored else self._rules
+
+    def _peek(self, ahead: int = 0) -> _Word:
+        return self._words[min(self._at + ahead, len(self._words) - 1)]
+
+    def _take(self) -> _Word:
+        word = self._peek()
+        self._at += 1
+        return word
+
+    def _took(self, text: str) -> bool:
+        found = self._peek().text == text
+        self._at += found
+        return found
+
+    def _fail(self, word: _Word) -> NoReturn:
+        raise _invalid(word.line, f"unexpected {word.text or 'end'!r}")
+
+    def _directive(self, word: _Word) -> None:
+        if word.text == "%ignore":
+            self._ignored.append(self._options())
+        elif word.text == "%import":
+            self._import()
+        else:
+            raise _invalid(word.line, f"{word.text} is not supported")
+
+    def _import(self) -> None:
+        library = self._take()
+        if library.text != "common":
+            raise _invalid(library.line, "only terminals of common can be imported")
+        names = list[_Word]()
+        if self._took("."):
+            names.append(self._take())
+        elif self._took("("):
+            while not self._took(")"):
+                names.append(self._take())
+                self._took(",")
+        alias = self._take().text if self._peek().kind == "arrow" and self._take() else None
+        for name in names:
+            if name.text not in _COMMON:
+                raise _invalid(name.line, f"common has no {name.text}")
+            self._rules[alias or name.text] = regex_node(_COMMON[name.text])
+
+    def _rule(self, word: _Word) -> None:
+        name = word.text.lstrip("?!")
+        if self._took("."):  # a priority, which changes no language
+            self._take()
+        if not self._took(":"):
+            self._fail(self._peek())
+        if name in self._rules:
+            raise _invalid(word.line, f"the rule {name} is defined twice")
+        self._rules[name] = self._options()
+
+    def _options(self) -> Node:
+        options = [self._series()]
+        while self._goes_on():
+            options.append(self._series())
+        return choice(options)
+
+    def _goes_on(self) -> bool:
+        """Whether another alternative follows, perhaps on a line of its own."""
+        n = 0
+        while self._peek(n).kind == "line":
+            n += 1
+        found = self._peek(n).text == "|" and self._peek(n).kind == "sign"
+        self._at += n + 1 if found else 0
+        return found
+
+    def _series(self) -> Node:
+        parts = list[Node]()
+        while self._peek().kind in ("string", "regex", "name") or self._peek().text in ("(", "["):
+            parts.append(self._repeated(self._atom()))
+        if self._peek().kind == "arrow":
+            self._at += 2
+        return series(parts)
+
+    def _repeated(self, node: Node) -> Node:
+        counts = {"?": (0, 1), "*": (0, None), "+": (1, None)}
+        if (sign := self._peek().text) in counts:
+            self._at += 1
+            return Repeat(node, *counts[sign]) if node != EMPTY else EMPTY
+        if sign not in ("~", "{"):
+            return node
+        self._at += 1
+        least = most = self._number()
+        if self._took("..") or (sign == "{" and self._took(",")):
+            most = self._number() if self._peek().kind == "number" else None
+        if sign == "{" and not self._took("}"):
+            self._fail(self._peek())
+        return EMPTY if most == 0 or node == EMPTY else Repeat(node, least, most)
+
+    def _number(self) -> int:
+        word = self._take()
+        if word.kind != "number":
+            self._fail(word)
+        return int(word.text)
+
+    def _atom(self) -> Node:
+        word = self._take()
+        if word.text in ("(", "["):
+            return self._group(word)
+        if word.kind == "name":
+            self._mentioned.setdefault(word.text, word.line)
+            return Ref(word.text)
+        if word.kind == "regex":
+            body, _, flags = word.text[1:].rpartition("/")
+            return self._regex(body.replace("\\/", "/"), flags, word.line)
+        text = self._string(word)
+        if self._took(".."):
+            last = self._string(self._take())
+            if not (len(text) == len(last) == 1 and text <= last):
+                raise _invalid(word.line, "a range needs two characters in order")
+            return Chars(((ord(text), ord(last)),))
+        return self._regex(re.escape(text), "i" if word.text.endswith("i") else "", word.line)
+
+    def _group(self, word: _Word) -> Node:
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise _invalid(word.line, f"more than {MAX_NESTING} parentheses within each other")
+        node = self._options()
+        while self._peek().kind == "line":
+            self._at += 1
+        if not self._took(")" if word.text == "(" else "]"):
+            self._fail(self._peek())
+        self._nesting -= 1
+        return node if word.text == "(" or node == EMPTY else Repeat(node, 0, 1)
+
+    def _string(self, word: _Word) -> str:
+        if word.kind != "string":
+            self._fail(word)
+        try:
+            return str(ast.literal_eval(word.text.removesuffix("i")))
+        except (ValueError, SyntaxError):
+            raise _invalid(word.line, "a string has an escape that is none") from None
+
+    def _regex(self, text: str, flags: str, line: int) -> Node:
+        try:
+            return regex_node(text, flags)
+        except RegexError as error:
+            raise _invalid(line, str(error)) from None
+
+    def _with_ignored(self) -> dict[str, Node]:
+        """The rules, with what is ignored before the text and behind each terminal in them."""
+        ignored = Repeat(choice(self._ignored), 0, None)
+        rules = {
+            name: node if name.isupper() else _behind_terminals(node, ignored)
+            for name, node in self._rules.items()
+        }
+        return {**rules, "start": series([ignored, rules["start"]])}
+
+
+def _behind_terminals(node: Node, ignored: Node) -> Node:
+    def again(parts: tuple[Node, ...], join: Callable[[list[Node]], Node]) -> Node:
+        return join([_behind_terminals(part, ignored) for part in parts])
+
+    match node:
+        case Ref(name) if not name.isupper():
+            return node
+        case Choice(options):
+            return again(options, choice)
+        case Series(parts) if parts and not all(isinstance(part, Chars) for part in parts):
+            return again(parts, series)
+        case Repeat(inner, least, most) if not isinstance(inner, Chars):
+            return Repeat(_behind_terminals(inner, ignored), least, most)
+        case _:
+            return series([node, ignored])
