@@ -12,7 +12,7 @@ from server.llama.library import CELLS_STEP, COMPRESSED, C, LoadedModel, context
 from server.llama.options import LlamaOptions
 
 # Rows: a block guesses two to four. Off by two: wrong guesses before the last two have rows evaluated again,
-# or every step takes 2 % longer (benchmarks.tails: four add 2 to 3 % on an H100, eight 4 to 5 %).
+# or every step takes 2 % longer (four add 2 to 3 % on an H100, eight 4 to 5 %).
 MOST = 4
 # Kept states take at most this share of what the weights take. Off by two: four slots of Qwen3.6 35B-A3B keep
 # one state each instead of three, or one slot of a 27B model gives states the memory of 100,000 tokens.
