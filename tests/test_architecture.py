@@ -132,6 +132,7 @@ FORMS = {
     "completions": (),
     "responses": ("chat",),
     "messages": ("chat",),
+    "decisions": ("chat", "responses"),
     "rpc": ("completions",),
     "native": ("completions",),
 }

@@ -31,6 +31,8 @@ from server.api import (
 )
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
+from server.api.decisions import decisions_route as decisions
+from server.api.decisions import systemone_route as systemone
 from server.api.messages import messages_route as messages
 from server.api.middleware import AccessGate, Cors, DefectNet, Edge, RequestFrame
 from server.api.native import infill
@@ -115,35 +117,17 @@ def _frame(edge: Edge) -> list[Middleware]:
 
 
 def routes() -> list[BaseRoute]:
-    """OpenAI's and Anthropic's routes exist with and without /v1; /completions without it is
-    llama-server's."""
-    api = [
-        _generating("/chat/completions", chat.create),
-        _route("/chat/completions/input_tokens", chat.count),
-        _generating("/responses", responses.create),
-        _route("/responses/input_tokens", responses.count),
-        _route("/responses/{id}/input_items", responses.input_items, "GET"),
-        _route("/responses/{id}", responses.retrieve, "GET"),
-        _route("/responses/{id}", responses.delete, "DELETE"),
-        _generating("/messages", messages.create),
-        _route("/messages/count_tokens", messages.count_tokens),
-        _route("/precompute", precompute.create),
-        _route("/embeddings", embeddings.create),
-        _route("/rerank", rerank.create),
-        _route("/reranking", rerank.create),
-        _route("/tokenize", tokens.tokenize),
-        _route("/detokenize", tokens.detokenize),
-        _route("/apply-template", tokens.apply_template),
-        _route("/props", props.props, "GET"),
-        _route("/models", models.list_models, "GET"),
-        _route("/models/{id:path}", models.get_model, "GET"),
+    """Return all routes; /completions without /v1 is llama-server's."""
+    api = _with_and_without_v1()
+    v1 = [
+        *api,
+        _generating("/completions", completions.create),
+        _generating("/systemone", systemone.create),
+        _told("/health", health.health),
     ]
     return [
         *(_told(path, tell) for path, tell in health.ROUTES.items() if path != health.V1),
-        Mount(
-            "/v1",
-            routes=[*api, _generating("/completions", completions.create), _told("/health", health.health)],
-        ),
+        Mount("/v1", routes=v1),
         *api,
         _generating("/completion", native.create),
         _generating("/completions", native.create),
@@ -156,6 +140,32 @@ def routes() -> list[BaseRoute]:
         _route("/slots", slots_route.list_slots, "GET"),
         _route("/slots/{id}", slots_route.act),
         *page(),
+    ]
+
+
+def _with_and_without_v1() -> list[BaseRoute]:
+    """Return OpenAI's and Anthropic's routes."""
+    return [
+        _generating("/chat/completions", chat.create),
+        _route("/chat/completions/input_tokens", chat.count),
+        _generating("/responses", responses.create),
+        _route("/responses/input_tokens", responses.count),
+        _route("/responses/{id}/input_items", responses.input_items, "GET"),
+        _route("/responses/{id}", responses.retrieve, "GET"),
+        _route("/responses/{id}", responses.delete, "DELETE"),
+        _generating("/decisions", decisions.create),
+        _generating("/messages", messages.create),
+        _route("/messages/count_tokens", messages.count_tokens),
+        _route("/precompute", precompute.create),
+        _route("/embeddings", embeddings.create),
+        _route("/rerank", rerank.create),
+        _route("/reranking", rerank.create),
+        _route("/tokenize", tokens.tokenize),
+        _route("/detokenize", tokens.detokenize),
+        _route("/apply-template", tokens.apply_template),
+        _route("/props", props.props, "GET"),
+        _route("/models", models.list_models, "GET"),
+        _route("/models/{id:path}", models.get_model, "GET"),
     ]
 
 

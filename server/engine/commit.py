@@ -8,6 +8,7 @@ from server.engine import endings
 from server.engine.events import Committed, Progress
 from server.engine.proposer import Proposal
 from server.engine.rejection import judge
+from server.engine.request import GenerationRequest
 from server.engine.scheduler import Work
 from server.engine.sequences import RowLayout
 from server.engine.session import Session
@@ -75,7 +76,7 @@ def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayou
     session.commit(verdict, tally, state.clock(), state.plain_s)
     if session.drafts and not state.passed:
         state.proposer.committed(session.id, len(verdict.tokens), tally)
-    logprobs = _logprobs(verdict, rows, drawn, asked.n_logprobs)
+    logprobs = _logprobs(verdict, rows, drawn, asked)
     state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at, state.plain_s))
     if reason := session.end_reason():
         endings.finish(state, session, reason)
@@ -141,17 +142,20 @@ def _decide(
 
 
 def _logprobs(
-    verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, n_top: int | None
+    verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, asked: GenerationRequest
 ) -> tuple[TokenLogprobs, ...]:
-    """One for each token, with n_top others; None: none. rows, drawn: as above; the i-th token was drawn from
-    the row after the node before it."""
-    if n_top is None:
+    """Return one for each token, with the others that the request asks for, or none.
+
+    Args:
+        rows, drawn: as above; the i-th token was drawn from the row after the node before it.
+    """
+    if (n_top := asked.n_logprobs) is None:
         return ()
     if drawn is not None:
         told = zip(drawn, verdict.tokens, strict=False)
         return tuple(drawn_logprobs(one, token, n_top) for one, token in told)
     read = zip((0, *(1 + node for node in verdict.nodes)), verdict.tokens, strict=False)
-    return tuple(token_logprobs(rows[i], token, n_top) for i, token in read)
+    return tuple(token_logprobs(rows[i], token, n_top, asked.logprobs_of) for i, token in read)
 
 
 def _committed(

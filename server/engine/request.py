@@ -67,5 +67,7 @@ class GenerationRequest:
     precompute: bool = False
     patient: bool = False
     tenant: str = ""
+    logprobs_of: tuple[int, ...] = ()
+    """Tokens whose logprobs are reported beside the chosen one, in place of the likeliest."""
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What GET /slots tells of the request beside its sampling."""

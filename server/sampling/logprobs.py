@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,16 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def token_logprobs(row: npt.NDArray[np.float32], token: int, n_top: int) -> TokenLogprobs:
-    """row: (vocab size,) logits as the model gave them, at temperature 1 and unfiltered."""
+def token_logprobs(
+    row: npt.NDArray[np.float32], token: int, n_top: int, among: Sequence[int] = ()
+) -> TokenLogprobs:
+    """Return the logprobs of a token and of others.
+
+    Args:
+        row: (vocab size,) logits as the model gave them, at temperature 1 and unfiltered.
+        n_top: the number of likeliest tokens to report.
+        among: tokens to report instead of those.
+    """
     n_top = min(n_top, len(row))
     top = float(row.max())
     total = top + float(np.log(np.exp(row - np.float32(top)).sum(dtype=np.float64)))
@@ -32,6 +41,9 @@ def token_logprobs(row: npt.NDArray[np.float32], token: int, n_top: int) -> Toke
         ids = np.flatnonzero(row >= floor)
         order = np.lexsort((ids, -row[ids]))[:n_top]
         best = [(int(i), _finite(float(row[i]) - total)) for i in ids[order]]
+    if among:
+        told = ((other, _finite(float(row[other]) - total)) for other in among)
+        best = sorted(told, key=lambda pair: (-pair[1], pair[0]))
     return TokenLogprobs(token, _finite(float(row[token]) - total), tuple(best))
 
 

@@ -13,6 +13,8 @@ from server.api import slots_route as slots
 from server.api.body import Body
 from server.api.chat.chat_request import ChatRequest
 from server.api.completions import completion_request as completion_schema
+from server.api.decisions.decision_request import DecisionRequest
+from server.api.decisions.systemone_route import StateRequest
 from server.api.messages import messages_request as messages_schema
 from server.api.native.infill import InfillRequest
 from server.api.native.native_request import NativeRequest
@@ -30,6 +32,8 @@ FORMS: dict[str, type[Body]] = {
     "InfillRequest": InfillRequest,
     "ResponseRequest": response_schema.ResponseRequest,
     "MessagesRequest": messages_schema.MessagesRequest,
+    "DecisionRequest": DecisionRequest,
+    "StateRequest": StateRequest,
     "EmbeddingRequest": embeddings.EmbeddingRequest,
     "RerankRequest": rerank.RerankRequest,
     "TokenizeRequest": tokens.TokenizeRequest,

@@ -1,0 +1,1 @@
+"""/v1/decisions and /v1/systemone."""

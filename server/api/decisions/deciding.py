@@ -1,0 +1,162 @@
+"""Finds the probabilities of a question's answers: one prompt, after which the label of each option is read.
+
+The options stand in the prompt with labels, whose probabilities are those of the model's next token: all of
+them are in one row of logits. Labels of several tokens are read after the prompts that their beginnings make,
+which share what is cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+
+from server.api.chat.chat_route import checked
+from server.api.decisions.questions import BEGUN, Question, shares
+from server.api.delivery import unless_gone
+from server.api.engine_requests import generation_requests
+from server.api.incoming import aside
+from server.api.renaming import Names, renamed
+from server.api.served import Served
+from server.engine.events import Committed, Failed, Started
+from server.engine.request import GenerationRequest
+
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Cost:
+    """What a request has taken, in tokens of its prompts."""
+
+    n_prompt: int = 0
+    n_cached: int = 0
+
+    @property
+    def as_json(self) -> Json:
+        """The usage in OpenAI's form."""
+        return {
+            "input_tokens": self.n_prompt,
+            "input_tokens_details": {
+                "cached_tokens": self.n_cached,
+                "cache_write_tokens": self.n_prompt - self.n_cached,
+            },
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": self.n_prompt,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPrompt:
+    """A question as a prompt, and the tokens of each label after it."""
+
+    request: GenerationRequest
+    labels: Sequence[Sequence[int]]
+
+
+class Decider:
+    """Answers the questions of one request, as many at a time as there are slots."""
+
+    def __init__(self, request: Request, served: Served, names: Names) -> None:
+        """Args: names: what fields of a chat completion are called in the request."""
+        self._request = request
+        self._served = served
+        self._names = names
+        self._running = asyncio.Semaphore(max(1, served.health().slots_total))
+        self.cost = Cost()
+
+    async def answers(
+        self, body: Json, said: Sequence[Json], questions: Sequence[Question]
+    ) -> list[list[float]]:
+        """Return for each question the probabilities of its options, or of yes and no.
+
+        Args:
+            body: further fields of a chat completion.
+            said: chat messages that the questions are about.
+
+        Raises:
+            DuoError: a prompt is too long, say, or the server is busy.
+        """
+        with renamed(self._names):
+            asked = [await aside(self._request, self._asked, body, said, question) for question in questions]
+        tasks = [asyncio.ensure_future(self._shares(one.request, one.labels, first=True)) for one in asked]
+        try:
+            return await unless_gone(self._request, _all(tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _asked(self, body: Json, said: Sequence[Json], question: Question) -> LabelledPrompt:
+        """Return the prompt of a question. Slow: not for the event loop."""
+        messages = [*said]
+        if messages and messages[-1]["role"] == "user":
+            before = messages.pop()["content"]
+            messages.append({"role": "user", "content": f"{before}\n\n{question.text}"})
+        else:
+            messages.append({"role": "user", "content": question.text})
+        messages.append({"role": "assistant", "content": BEGUN})
+        chat = checked(self._served, {**body, "messages": messages, "max_tokens": 1, "temperature": 0})
+        request = generation_requests(self._served, chat).requests[0]
+        tokenize = self._served.vocabulary.tokenize
+        begun = tokenize(BEGUN, special=False)
+        labels = [tokenize(f"{BEGUN} {label}", special=False) for label in question.labels]
+        if any(label[: len(begun)] != begun for label in labels):  # the colon is one token with what follows
+            labels = [[*begun, *tokenize(f" {label}", special=False)] for label in question.labels]
+        return LabelledPrompt(replace(request, constraint=None), [label[len(begun) :] for label in labels])
+
+    async def _shares(
+        self, request: GenerationRequest, labels: Sequence[Sequence[int]], *, first: bool
+    ) -> list[float]:
+        """Return the probabilities of labels, none of which begins another one, after a prompt.
+
+        They are those of decoding that is held to the labels: what all of them begin with is no choice.
+        """
+        begun: list[int] = []
+        while all(label[: len(begun) + 1] == labels[0][: len(begun) + 1] for label in labels):
+            if len(begun) == len(labels[0]):
+                return [1.0] * len(labels)
+            begun.append(labels[0][len(begun)])
+        request = replace(request, prompt=[*request.prompt, *begun])
+        by_token: defaultdict[int, list[int]] = defaultdict(list)
+        for i, label in enumerate(labels):
+            by_token[label[len(begun)]].append(i)
+        told = await self._told(request, list(by_token), first=first)
+        found = [0.0] * len(labels)
+        for share, (token, places) in zip(
+            shares([told[one] for one in by_token]), by_token.items(), strict=True
+        ):
+            further = replace(request, prompt=[*request.prompt, token])
+            rest = [labels[i][len(begun) + 1 :] for i in places]
+            within = await self._shares(further, rest, first=False) if len(places) > 1 else [1.0]
+            for i, part in zip(places, within, strict=True):
+                found[i] = share * part
+        return found
+
+    async def _told(
+        self, request: GenerationRequest, tokens: Sequence[int], *, first: bool
+    ) -> dict[int, float]:
+        """Return the logprobs of these tokens after a prompt."""
+        request = replace(request, logprobs_of=tuple(sorted(tokens)), n_logprobs=0, stop_tokens=frozenset())
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._running)
+            generation = self._served.generator.submit(request)
+            stack.callback(generation.cancel)
+            async for events in generation:
+                for event in events:
+                    if isinstance(event, Started) and first:
+                        self.cost.n_prompt += event.n_prompt
+                        self.cost.n_cached += event.n_cached
+                    elif isinstance(event, Failed):
+                        raise event.error
+                    elif isinstance(event, Committed):
+                        return dict(event.logprobs[0].top)
+        raise AssertionError("a generation ends with an event that says so")
+
+
+async def _all(tasks: Sequence[asyncio.Future[list[float]]]) -> list[list[float]]:
+    return list(await asyncio.gather(*tasks))

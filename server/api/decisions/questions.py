@@ -1,0 +1,83 @@
+"""Questions about a conversation, whose answers are among given options: how a model is asked, and what its
+probabilities say. Pure."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+
+import numpy as np
+
+MOST_OPTIONS = 255
+"""As OpenAI."""
+BEGUN = "Answer:"
+"""How the reply begins, which the model goes on with a label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    name: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the answers that are possible; without options it is answered by yes or no."""
+
+    instructions: str
+    options: Sequence[Option] = ()
+    ordered: bool = False  # the options are levels, the lowest first
+
+    @property
+    def labels(self) -> list[str]:
+        """What the model writes for each option: A to Z, or AA to ZZ if these are too few; yes and no for
+        none. No label begins another one."""
+        if not self.options:
+            return ["Yes", "No"]
+        letters = string.ascii_uppercase
+        n_letters = 1 if len(self.options) <= len(letters) else 2
+        return list(islice(map("".join, product(letters, repeat=n_letters)), len(self.options)))
+
+    @property
+    def text(self) -> str:
+        """What the model is asked."""
+        if not self.options:
+            return f"{self.instructions}\n\nIs that so? Answer with Yes or No only."
+        listed = "\n".join(
+            f"{label}: {option.name}" + (f" ({option.description})" if option.description else "")
+            for label, option in zip(self.labels, self.options, strict=True)
+        )
+        order = ", which are levels from the lowest to the highest" if self.ordered else ""
+        return f"{self.instructions}\n\nThe possible answers{order}:\n{listed}\n\nAnswer with one label only."
+
+
+def shares(logprobs: Sequence[float]) -> list[float]:
+    """Return probabilities that sum to 1, in the proportions of these logprobs."""
+    weights = np.exp(np.asarray(logprobs) - max(logprobs))
+    return [float(share) for share in weights / weights.sum()]
+
+
+def confidence(probabilities: Sequence[float]) -> float:
+    """Return how far the likeliest option stands out: 0 if all are equally likely, 1 if it is certain."""
+    if len(probabilities) < 2:
+        return 1.0
+    uniform = 1 / len(probabilities)
+    return max(0.0, (max(probabilities) - uniform) / (1 - uniform))
+
+
+def confidence_of_levels(probabilities: Sequence[float]) -> float:
+    """Return how near the levels are to the likeliest one: 1 if that is certain, 0 if they are as far as when
+    all are equally likely, or farther."""
+    if len(probabilities) < 2:
+        return 1.0
+    places = np.arange(len(probabilities))
+    distance = np.abs(places - int(np.argmax(probabilities))) @ np.asarray(probabilities)
+    spread = np.abs(places - places.mean()).mean()
+    return max(0.0, float(1 - distance / spread))
+
+
+def expected_level(probabilities: Sequence[float]) -> float:
+    """Return the mean level, counted from 0."""
+    return float(np.arange(len(probabilities)) @ np.asarray(probabilities))

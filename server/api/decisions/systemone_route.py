@@ -1,0 +1,125 @@
+"""POST /v1/systemone, llama-server's: typed questions about a state, answered by probabilities."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+
+from pydantic import AfterValidator, Field, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.body import Body, Neutral
+from server.api.decisions.deciding import Decider
+from server.api.decisions.questions import (
+    MOST_OPTIONS,
+    Option,
+    Question,
+    confidence,
+    confidence_of_levels,
+    expected_level,
+)
+from server.api.delivery import Json as Told
+from server.api.generation_fields import MAX_SALT
+from server.api.incoming import read
+from server.api.served import Served
+from server.grammar.json_schema import MAX_DEPTH, depth
+
+Json: TypeAlias = dict[str, Any]
+
+NAMES = ((re.compile(r"^messages\b.*"), "state"),)
+"""What fields of a chat completion are called here."""
+MOST_LEVELS = 10
+"""As llama-server."""
+
+
+def _shallow(value: Any) -> Any:
+    if depth(value) > MAX_DEPTH:
+        raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
+    return value
+
+
+Anything: TypeAlias = Annotated[str | dict[str, Any] | list[Any], AfterValidator(_shallow)]
+
+
+class StateQuestion(Body):
+    type: Literal["choice", "score", "noul"]
+    instructions: Anything
+    criteria: Anything | None = None
+    """Of a choice an object of options and their descriptions; of a score a list of levels, the lowest first;
+    of a noul, a yes or no, the descriptions of true and false."""
+
+    @model_validator(mode="after")
+    def _has_its_criteria(self) -> StateQuestion:
+        given = self.criteria
+        if self.type == "choice" and not (isinstance(given, dict) and 0 < len(given) <= MOST_OPTIONS):
+            raise ValueError(f"a choice needs criteria: an object of 1 to {MOST_OPTIONS} options")
+        if self.type == "score" and not (isinstance(given, list) and 2 <= len(given) <= MOST_LEVELS):
+            raise ValueError(f"a score needs criteria: a list of 2 to {MOST_LEVELS} levels")
+        if self.type == "noul" and not isinstance(given, dict | None):
+            raise ValueError("criteria of a noul are an object with true and false")
+        return self
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The possible answers and their descriptions; none of a yes or no."""
+        if self.type == "noul":
+            return {}
+        if isinstance(self.criteria, list):
+            return {str(i): level for i, level in enumerate(self.criteria)}
+        return cast(Json, self.criteria)
+
+    @property
+    def asked(self) -> Question:
+        """The question that the model is asked."""
+        said = _text(self.instructions)
+        if self.type == "noul" and isinstance(self.criteria, dict):
+            words = {"true": "Yes", "false": "No"}
+            told = (f"{words[key]}: {_text(self.criteria[key])}" for key in words if key in self.criteria)
+            said = "\n".join((said, *told))
+        options = [Option(key, "" if one is None else _text(one)) for key, one in self.options.items()]
+        return Question(said, options, ordered=self.type == "score")
+
+
+class StateRequest(Body):
+    """POST /v1/systemone."""
+
+    state: Anything
+    questions: Annotated[dict[str, StateQuestion], Field(min_length=1)]
+    model: str | None = None
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+
+    unsupported: ClassVar[Neutral] = {"images": ([],), "videos": ([],)}
+
+
+async def create(request: Request, served: Served) -> Response:
+    """Answer each question by the probabilities of its options."""
+    body = await read(request, StateRequest)
+    salted = {"cache_salt": body.cache_salt} if body.cache_salt else {}
+    decider = Decider(request, served, NAMES)
+    asked = [question.asked for question in body.questions.values()]
+    said = [{"role": "user", "content": _text(body.state)}]
+    found = await decider.answers({"model": body.model, **salted}, said, asked)
+    answers = {
+        id: _answer(question, one) for (id, question), one in zip(body.questions.items(), found, strict=True)
+    }
+    usage = {"input_tokens": decider.cost.n_prompt, "output_tokens": 0}
+    return Told({"model": served.model.id, "answers": answers, "usage": usage})
+
+
+def _answer(question: StateQuestion, found: Sequence[float]) -> Json:
+    """Return an answer in llama-server's form. found: the probabilities of the options, or of yes and no."""
+    if question.type == "noul":
+        return {"type": "noul", "noul": found[0]}
+    options = question.options
+    told: Json = {"type": question.type, "probabilities": dict(zip(options, found, strict=True))}
+    if question.type == "choice":
+        return {**told, "choice": list(options)[found.index(max(found))], "confidence": confidence(found)}
+    level = {"score": expected_level(found), "legend": dict(options)}
+    return {**told, **level, "confidence": confidence_of_levels(found)}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
