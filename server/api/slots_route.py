@@ -26,7 +26,7 @@ from server.errors import DuoError, FieldError, InvalidRequestError, NotFoundErr
 
 
 class FileBody(Body):
-    """What save and restore say: the name of a file in the server's directory of slots, and the salt of the
+    """The body of save and restore: the name of a file in the server's directory of slots, and the salt of the
     requests that the conversation is shared among."""
 
     filename: str

@@ -50,7 +50,7 @@ class InputFormat(Body):
 
 
 class CustomFormat(Body):
-    """What the input of a custom tool may be: any text, or text that a grammar generates."""
+    """The form of a custom tool's input: any text, or text that a grammar generates."""
 
     type: Literal["text", "grammar"] = "text"
     grammar: InputFormat | None = None
@@ -89,7 +89,7 @@ class CustomDefinition(Body):
 
 
 class ShownTool(Body):
-    """What functions and custom tools have in common."""
+    """Fields of functions and custom tools."""
 
     in_message: bool = False
     """Whether a message shows the tool, so that the chat template does not."""

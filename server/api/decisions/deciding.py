@@ -31,7 +31,7 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class Cost:
-    """What a request has taken, in tokens of its prompts."""
+    """Tokens of the prompts that a request has taken."""
 
     n_prompt: int = 0
     n_cached: int = 0

@@ -44,7 +44,7 @@ Instructions: TypeAlias = str | Annotated[list[Instruction], Field(min_length=1,
 
 
 class AnyQuestion(Body):
-    """What questions have in common."""
+    """Fields of every question."""
 
     instructions: Instructions
     name: str | None = None
@@ -57,7 +57,7 @@ class AnyQuestion(Body):
 
 
 class PredicateQuestion(AnyQuestion):
-    """How likely a statement is true."""
+    """The question how likely a statement is true."""
 
     type: Literal["predicate"]
 

@@ -32,8 +32,8 @@ class Question:
 
     @property
     def labels(self) -> list[str]:
-        """What the model writes for each option: A to Z, or AA to ZZ if these are too few; yes and no for
-        none. No label begins another one."""
+        """The label of each option: A to Z, or AA to ZZ if these are too few; yes and no without options.
+        No label begins another one."""
         if not self.options:
             return ["Yes", "No"]
         letters = string.ascii_uppercase
@@ -42,7 +42,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """What the model is asked."""
+        """The question in the words that the model reads."""
         if not self.options:
             return f"{self.instructions}\n\nIs that so? Answer with Yes or No only."
         listed = "\n".join(

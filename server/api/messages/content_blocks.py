@@ -39,7 +39,7 @@ class BlockEvents:
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
 
     def end(self) -> Iterator[Json]:
-        """Of the block that grows, if one does."""
+        """Yield the events that end the block that grows, if one does."""
         if self._open == "thinking":
             signature = holding(self._thoughts) if self._omits else UNSIGNED
             self._thoughts = ""
@@ -49,7 +49,7 @@ class BlockEvents:
             self._n, self._open = self._n + 1, ""
 
     def _more(self, begun: Json, delta: Json | None) -> Iterator[Json]:
-        """Of the open block if it is of this type, else of a new one."""
+        """Yield the events of more of the open block, or of a new one if that has another type."""
         if self._open != begun["type"]:
             yield from self._begin(begun)
         if delta is not None:
@@ -83,7 +83,7 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
 
 
 def _object(text: str) -> orjson.Fragment | Json:
-    """As it was written, if it is whole."""
+    """Return JSON text of an object as it was written; {} for one that was broken off."""
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -25,7 +25,7 @@ so that nothing after it would be found in the cache."""
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What the server has kept of a conversation."""
+    """A conversation as the server has kept it."""
 
     messages: Sequence[Json] = ()  # chat messages, without the system's
     system: Sequence[Json] = ()  # the system's
@@ -42,7 +42,7 @@ class MessagesAsChat:
 
     @property
     def names(self) -> Names:
-        """What fields of a chat completion are called here."""
+        """The names that fields of a chat completion have here."""
         return (
             (re.compile(r"^max_completion_tokens$"), "max_tokens"),
             (re.compile(r"^stop\b"), "stop_sequences"),

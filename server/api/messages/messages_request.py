@@ -43,7 +43,7 @@ class OutputConfig(Body):
 
 
 class ThreadOptions(Body):
-    """Whether the server keeps the conversation, or goes on with one that it has kept."""
+    """A wish to have the conversation kept, or to go on with a kept one."""
 
     type: Literal["create", "continue"]
     previous_message_id: str | None = None

@@ -68,17 +68,17 @@ class OtherBlock(Body):
 
     @property
     def fields(self) -> Json:
-        """What it has beside its type."""
+        """The fields beside its type."""
         return self.model_extra or {}
 
     @property
     def is_unseen(self) -> bool:
-        """Whether it is a picture or a file, and no text."""
+        """True for a picture or a file without a text."""
         return self.type in ("image", "document", "container_upload") and not texts_in(self.fields)
 
     @property
     def text(self) -> str:
-        """What it says, or what stands for it."""
+        """The words of the block, or those that stand for it."""
         return "\n".join(texts_in(self.fields)) or (stand_in(self.type) if self.is_unseen else "")
 
 

@@ -41,7 +41,7 @@ class AsChat:
 
     @property
     def names(self) -> Names:
-        """What fields of a chat completion are called here."""
+        """The names that fields of a chat completion have here."""
         return (
             (re.compile(r"^messages\b.*"), "input"),
             (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),

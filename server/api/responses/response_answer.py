@@ -150,7 +150,7 @@ class ResponseAnswer(Answer):
         }
 
     def _repeated(self) -> dict[str, Any]:
-        """What the response repeats of the request."""
+        """Return the fields that the response repeats of the request."""
         body, sampling, turn = self._body, self._sampling, self._turn
         choice, reasoning = body.tool_choice, body.reasoning
         return {

@@ -25,7 +25,7 @@ def new_id(kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """How a reply is told."""
+    """The form in which a reply is told."""
 
     tools: Mapping[str, ServedTool] = field(default_factory=dict[str, ServedTool])
     """The tools that it may call, by the model's names for them."""

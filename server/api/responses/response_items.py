@@ -62,7 +62,7 @@ Output: TypeAlias = Annotated[str | list[Any], AfterValidator(_shallow)]
 
 
 class ItemBody(Body):
-    """What items have in common."""
+    """Fields of every item."""
 
     id: str | None = None
 
@@ -94,7 +94,7 @@ class CustomCallItem(ItemBody):
 
 
 class CallOutputItem(ItemBody):
-    """What a function or a custom tool has returned."""
+    """The result of a function or a custom tool."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
@@ -158,7 +158,7 @@ class OtherItem(Body):
 
     @property
     def fields(self) -> Json:
-        """What it has beside its type."""
+        """The fields beside its type."""
         return self.model_extra or {}
 
 

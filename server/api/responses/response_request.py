@@ -133,7 +133,7 @@ class ResponseRequest(SharedFields):
 
     @property
     def prewarms(self) -> bool:
-        """Whether the prompt is evaluated and nothing generated."""
+        """True if the prompt is evaluated and nothing generated."""
         return self.prompt_cache_options.prewarm
 
     @property
