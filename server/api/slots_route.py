@@ -26,8 +26,7 @@ from server.errors import DuoError, FieldError, InvalidRequestError, NotFoundErr
 
 
 class FileBody(Body):
-    """The body of save and restore: the name of a file in the server's directory of slots, and the salt of the
-    requests that the conversation is shared among."""
+    """The body of save and restore: a file name, and the salt that the conversation was asked for with."""
 
     filename: str
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] = ""
