@@ -27,8 +27,10 @@ COMMANDS = ("up", "serve", "draft", "lend", "chat", "probe", "doctor", "top", "l
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 after an expected failure told in one line, 2 for bad usage, 130 after
-    Ctrl-C."""
+    """Run a command and return its exit status.
+
+    That is 0, 1 after an expected failure told in one line, 2 for bad usage, 130 after Ctrl-C.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
     try:
@@ -46,7 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
-    """The exit status. Each command imports what it needs: duo chat shall not load llama.cpp."""
+    """Return the exit status of a command.
+
+    Each command imports what it needs: duo chat shall not load llama.cpp.
+    """
     match name:
         case "up":
             settings = read(UpSettings, argv).pinned()
@@ -87,7 +92,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
 
 
 def _no_command(name: str) -> int:
-    """What is asked for instead of a command. Raises UsageError."""
+    """Answer a call without a command: with help, the version, or a UsageError."""
     match name:
         case "-h" | "--help" | "help":
             print(USAGE)

@@ -33,7 +33,7 @@ class ClientSettings(BaseSettings):
     )
 
     def client(self, timeout: httpx.Timeout) -> httpx.Client:
-        """Raises StartupError for what is no address."""
+        """Return a client of the lead. Raise StartupError if the URL is no address."""
         headers = {b"Authorization": f"Bearer {self.api_key}".encode(errors="surrogateescape")}
         try:
             return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)

@@ -1,5 +1,8 @@
-"""Every error duo raises on purpose. Core code raises these; `server/api/problem.py` turns them into HTTP,
-the command lines into one line on standard error. Each says what to do."""
+"""Every error duo raises on purpose; each says what to do.
+
+Core code raises these. `server/api/problem.py` turns them into HTTP, the command lines into one line on
+standard error.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +76,10 @@ class UnsupportedFieldError(FieldError):
 
 
 class ContextOverflowError(InvalidRequestError):
-    """The prompt does not fit the model's context (400). n_prompt: its tokens, or, if `estimated`, a number
-    that they are not below. The type is llama-server's, the code OpenAI's."""
+    """The prompt does not fit the model's context (400). The type is llama-server's, the code OpenAI's.
+
+    n_prompt is its tokens, or, if `estimated`, a number that they are not below.
+    """
 
     type = "exceed_context_size_error"
     code = "context_length_exceeded"

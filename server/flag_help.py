@@ -23,18 +23,22 @@ _SUPPRESS, _POSITIONAL = get_args(CliSuppress)[1], get_args(CliPositionalArg)[1]
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One setting. spelling: its flag, with synonyms and what follows it. env: its variable, or empty.
-    default: for a person to read, or empty."""
+    """One setting, for a person to read."""
 
     name: str
-    spelling: str
+    spelling: str  # its flag, with synonyms and what follows it
     description: str
-    env: str
-    default: str
+    env: str  # its variable, or empty
+    default: str  # or empty
 
 
 def grouped(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> dict[str, list[Flag]]:
-    """The flags of these settings by heading, in the order in which people need them. synonyms: of flags."""
+    """Return the flags of these settings by heading, in the order in which people need them.
+
+    Args:
+        cls: The settings.
+        synonyms: Of flags.
+    """
     found = {
         info.alias or name: _flag(cls, info.alias or name, info, synonyms)
         for name, info in cls.model_fields.items()
@@ -53,7 +57,7 @@ def program(cls: type[BaseSettings]) -> str:
 
 
 def help_of(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> str:
-    """What --help prints."""
+    """Return what --help prints."""
     width = min(WIDEST, shutil.get_terminal_size().columns)
     about = " ".join((cls.__doc__ or "").split())
     words = [f"[{name.upper()} …] " for name, info in cls.model_fields.items() if _positional(info)]
@@ -91,7 +95,7 @@ def _spelling(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Map
 
 
 def _value(name: str, annotation: Any) -> str:
-    """What stands after the flag."""
+    """Return what stands after the flag."""
     if name in VALUES:
         return VALUES[name]
     if get_origin(annotation) is Literal:

@@ -69,8 +69,12 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 def read(cls: type[S], argv: Sequence[str]) -> S:
-    """Settings from flags and environment. Raises StartupError in one line, for wrong flags UsageError;
-    prints help by itself."""
+    """Read settings from flags and environment; print help if it is asked for.
+
+    Raises:
+        UsageError: a flag is wrong.
+        StartupError: a value is wrong; the message is one line.
+    """
     own = argv[: argv.index("--")] if "--" in argv else argv
     if "-h" in own or "--help" in own:
         print(help_of(cls, SYNONYMS))
@@ -98,7 +102,7 @@ def _wrong(cls: type[BaseSettings], reason: str) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """A question that names the likeliest of the known words, or nothing."""
+    """Return a question that names the likeliest of the known words, or nothing."""
     found = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {found[0]}?)" if found else ""
 

@@ -36,8 +36,10 @@ def _has_a_key(value: Any) -> Any:
 
 
 class DoorSettings(BaseSettings):
-    """The flags about clients: keys, web origins, TLS, limits of requests and replies, the log. door_of() in
-    server/lead/listening.py makes a Door of them."""
+    """The flags about clients: keys, web origins, TLS, limits of requests and replies, the log.
+
+    door_of() in server/lead/listening.py makes a Door of them.
+    """
 
     api_key: Annotated[Texts, BeforeValidator(_has_a_key)] = Field(
         (),
@@ -73,7 +75,11 @@ class DoorSettings(BaseSettings):
     log_prompts: bool = Field(False, description="also log the bodies of requests")
 
     def keys(self) -> tuple[str, ...]:
-        """The API keys of the flag and of the file; a file that has none is an error. Raises StartupError."""
+        """Return the API keys of the flag and of the file.
+
+        Raises:
+            StartupError: the file has none, or cannot be read.
+        """
         if self.no_api_key and (self.api_key or self.api_key_file):
             raise StartupError("--no-api-key lets everybody in: leave it out, or leave out the keys")
         if self.api_key_file is None:
@@ -89,8 +95,11 @@ class DoorSettings(BaseSettings):
 
 
 class LeadSettings(ModelSettings, DoorSettings):
-    """Serve a model over the OpenAI API. Flags are named as llama-server names them where they mean the same;
-    each can also be given in the environment as DUO_NAME."""
+    """Serve a model over the OpenAI API.
+
+    Flags are named as llama-server names them where they mean the same; each can also be given in the
+    environment as DUO_NAME.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="DUO_",
@@ -264,8 +273,10 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def draft_weights(self) -> Weights:
-        """Those of the target, with its own layers on the GPU and places of tensors; none on lenders, which
-        are slow to ask for a draft."""
+        """Return how the draft model is loaded: with its own layers on the GPU and places of tensors.
+
+        None of it goes to lenders, which are slow to ask for a draft.
+        """
         n_gpu_layers = self.gpu_layers if self.gpu_layers_draft is None else self.gpu_layers_draft
         texts, cpu_moe, n_cpu_moe = self.override_tensor_draft, self.cpu_moe_draft, self.n_cpu_moe_draft
         places = tensor_places(texts, cpu_moe=cpu_moe, n_cpu_moe=n_cpu_moe)
@@ -284,8 +295,10 @@ class LeadSettings(ModelSettings, DoorSettings):
 
 
 class UpSettings(LeadSettings):
-    """Run everything on this machine: an embedded Redis, a lead and a drafter. Takes the flags of duo serve
-    and a few more."""
+    """Run everything on this machine: an embedded Redis, a lead and a drafter.
+
+    Takes the flags of duo serve and a few more.
+    """
 
     model_config = SettingsConfigDict(cli_prog_name="duo up")
 

@@ -24,7 +24,7 @@ UP_ONLY = "; `duo up` only"
 
 
 def page() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, in Markdown."""
     parts = [HEAD, "## duo up, duo serve"]
     served = set(LeadSettings.model_fields)
     told: set[tuple[str, str, str]] = set()
@@ -48,7 +48,7 @@ def page() -> str:
 
 
 def _key(flag: Flag) -> tuple[str, str, str]:
-    """What a setting means, wherever it is found."""
+    """Return what a setting means, wherever it is found."""
     return flag.name, flag.description, flag.default
 
 

@@ -33,8 +33,10 @@ def end_when_told() -> None:
 
 
 def take_over(end: Callable[[], object]) -> None:
-    """From now on the first of these signals calls `end`, which only takes note; a second one raises what
-    leave_if_told() does. Raises that if there was one before."""
+    """Have the first of these signals call `end`, which only takes note.
+
+    A second one raises what leave_if_told() does, as this does if there was one before.
+    """
 
     def note(number: int) -> None:
         leave_if_told()
@@ -46,8 +48,10 @@ def take_over(end: Callable[[], object]) -> None:
 
 
 def take_hangups_for_ends() -> None:
-    """Treat SIGHUP as SIGTERM, whatever handles that at the time; leave it ignored where it is, as under
-    nohup."""
+    """Treat SIGHUP as SIGTERM, whatever handles that at the time.
+
+    It stays ignored where it is, as under nohup.
+    """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 

@@ -13,28 +13,24 @@ GIB, MIB = 1 << 30, 1 << 20  # bytes
 
 @dataclass
 class Findings:
-    """Times in seconds. step_s: of the target by its rows; beside_s: the same beside a drafter on this
-    machine, None if duo up starts none. read_s: for the draft model to read a prompt. rates: tokens per
-    second by where drafts are made; chosen: by what duo up does. obstacle: to drafting, if there is one.
-    disturbed: other programs kept the machine busy, so that there is no verdict; beside_disturbed: so that
-    nothing is known of a drafter beside the target."""
+    """What was measured; times in seconds."""
 
-    step_s: list[float] = field(default_factory=list[float])
-    beside_s: list[float] | None = None
-    guess_s: float | None = None
-    read_s: float = 0.0
-    guess_beside_s: float | None = None
-    n_tokens: int = 0
-    acceptance: float | None = None
-    redis_s: float | None = None
-    weights_bytes: int = 0
-    free_bytes: int = 0
+    step_s: list[float] = field(default_factory=list[float])  # of the target, by its rows
+    beside_s: list[float] | None = None  # beside a drafter on this machine; None if duo up starts none
+    guess_s: float | None = None  # of the draft model in the lead
+    read_s: float = 0.0  # for the draft model to read a prompt
+    guess_beside_s: float | None = None  # of a drafter beside the target
+    n_tokens: int = 0  # of the replies that were judged
+    acceptance: float | None = None  # share of the guesses that were right
+    redis_s: float | None = None  # from here to Redis and back
+    weights_bytes: int = 0  # of both models
+    free_bytes: int = 0  # of host memory
     free_gpu_bytes: list[int] = field(default_factory=list[int])
-    rates: dict[str, float] = field(default_factory=dict[str, float])
-    chosen: str = ""
-    obstacle: str | None = None
-    disturbed: bool = False
-    beside_disturbed: bool = False
+    rates: dict[str, float] = field(default_factory=dict[str, float])  # tokens per second, by who drafts
+    chosen: str = ""  # who drafts under duo up
+    obstacle: str | None = None  # to drafting, if there is one
+    disturbed: bool = False  # other programs kept the machine busy: there is no verdict
+    beside_disturbed: bool = False  # so that nothing is known of a drafter beside the target
 
 
 def told(findings: Findings) -> list[str]:

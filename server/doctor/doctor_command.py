@@ -62,8 +62,10 @@ PINGS = 50
 
 
 class DoctorSettings(UpSettings):
-    """Measure this machine with these models and say which placement of the draft model pays, and what a
-    second device would bring. Takes the flags of duo up."""
+    """Measure which placement of the draft model pays here, and what a second device would bring.
+
+    Takes the flags of duo up.
+    """
 
     model_config = SettingsConfigDict(cli_prog_name="duo doctor")
 
@@ -89,7 +91,7 @@ def doctor(settings: DoctorSettings) -> int:
 
 
 def examine(settings: DoctorSettings, console: Console) -> Findings:
-    """Raises StartupError, BackendError."""
+    """Measure both models as duo up would place them. Raise StartupError or BackendError."""
     settings = prepared(settings)
     draft = draft_for(settings)
     if draft is None:

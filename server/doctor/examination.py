@@ -34,9 +34,20 @@ class DisturbedError(Exception):
 
 
 def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
-    """Of a decode by its rows, from 0 to MOST + 1, on lines between measured widths; all 0 if none could be
-    measured. alone: nothing else is meant to take cores. Leaves the KV cache empty. Raises DisturbedError
-    after TRIES measurements that do not agree."""
+    """Measure the seconds of a decode by its rows.
+
+    Leaves the KV cache empty.
+
+    Args:
+        backend: The model.
+        alone: Nothing else is meant to take cores.
+
+    Returns:
+        Seconds for 0 to MOST + 1 rows, on lines between measured widths; all 0 if none could be measured.
+
+    Raises:
+        DisturbedError: TRIES measurements do not agree.
+    """
     seen: dict[int, list[float]] = {}
     for _ in range(TRIES):
         ran_s, waited_s = _on_cores()
@@ -52,8 +63,10 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
 
 
 def _on_cores() -> tuple[float, float]:
-    """Seconds that threads of this process ran, and waited for a core that others had. 0 where the kernel
-    does not tell."""
+    """Return seconds that threads of this process ran, and that they waited for a core.
+
+    Both are 0 where the kernel does not tell.
+    """
     try:
         tasks = [task.read_text().split() for task in Path("/proc/self/task").glob("*/schedstat")]
     except OSError:  # a thread has ended
@@ -74,7 +87,10 @@ def _plausible(seconds: Mapping[int, float]) -> bool:
 
 
 def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """What the model says to each at temperature 0, in TEXT_S all together. Leaves the KV cache empty."""
+    """Return what the model says to each prompt at temperature 0, in TEXT_S all together.
+
+    Leaves the KV cache empty.
+    """
     deadline = time.perf_counter() + TEXT_S
     said: list[list[int]] = []
     for i, prompt in enumerate(prompts):
@@ -98,8 +114,10 @@ def _reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int
 
 
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
-    """The draft model's guess for each token of a reply but the first, and the seconds that it takes to read
-    the prompt."""
+    """Return the draft model's guess for each token of a reply but the first, and its reading time.
+
+    That is the seconds that it takes to read the prompt.
+    """
     found: list[Guess] = []
     began = time.perf_counter()
     _evaluate(draft, 0, prompt, 1)
@@ -132,7 +150,7 @@ def _paced(draft: Backend, n: int) -> Iterator[float]:
 
 @contextmanager
 def drafting(options: LlamaOptions) -> Generator[Connection]:
-    """A process that drafts without a pause, as a drafter beside the target does. pace() asks it."""
+    """Run a process that drafts without a pause, as a drafter beside the target does. pace() asks it."""
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_draft_on, args=(options, there), daemon=True)

@@ -55,8 +55,14 @@ def undrafted(text: Text, seconds: Seconds) -> float:
 
 
 def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) -> float:
-    """Seconds with the draft model in the lead, where the target waits for it. read_s: for it to read the
-    prompt of a reply."""
+    """Return the seconds with the draft model in the lead, where the target waits for it.
+
+    Args:
+        text: The replies, with what the draft model guessed.
+        seconds: Of a step by its rows.
+        guess_s: Seconds of a guess.
+        read_s: Seconds for the draft model to read a reply's prompt.
+    """
     return _settled(text, seconds, lambda reply, worth_s: read_s + _inside(reply, seconds, guess_s, worth_s))
 
 
@@ -137,7 +143,7 @@ class _Drafter:
         return self._arrivals.get(place, float("inf"))
 
     def hears(self, at: int, now: float) -> None:
-        """The lead has said everything before `at`."""
+        """Take note that the lead has said everything before `at`."""
         passed = self._next - 1 < at if self._lost else self._next < at
         if passed:
             self._next = at

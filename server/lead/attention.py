@@ -70,6 +70,7 @@ class AttentionChoice:
         """Measure, unless what is known holds. It counts from the next start on.
 
         Args:
+            model: The loaded model.
             options: As in the call that chose.
             make: Makes the contexts; what their decodes raise comes through.
         """
@@ -103,9 +104,14 @@ def was_disturbed(
 
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
-    """The quicker kind for these steps and the assumed ones, and by which share of the other's time. now: the
-    kind until now. shared: rows pass over the cells of other conversations, too, which costs without flash
-    attention."""
+    """Return the quicker kind for these steps and the assumed ones, and by which share of the other's time.
+
+    Args:
+        times: As measured.
+        kinds: Steps that there were.
+        now: The kind until now.
+        shared: Rows pass over the cells of other conversations too, which costs without flash attention.
+    """
     on = off = 0.0
     for kind, n in [*kinds.items(), *((kind, BEFORE / len(ASSUMED)) for kind in ASSUMED)]:
         on += n * times.step_s("on", kind.n_rows, kind.n_tokens)
@@ -118,7 +124,7 @@ def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: boo
 
 
 def merged(earlier: Kinds, later: Kinds) -> Kinds:
-    """The later steps, and of earlier ones as many as make it MOST_STEPS at most."""
+    """Return the later steps, and as many of the earlier ones as make it MOST_STEPS at most."""
     n_earlier, n_later = sum(earlier.values()), sum(later.values())
     share = min(1.0, max(0.0, MOST_STEPS - n_later) / max(1.0, n_earlier))
     kinds = {kind: share * n for kind, n in earlier.items()}

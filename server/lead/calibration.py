@@ -87,11 +87,18 @@ def _forget(backend: TimedModel) -> None:
 
 
 def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shapes:
-    """Seconds of a decode by its number of rows, among equal ones and in turn. UNKNOWN if it does not matter
-    which width came before (see llama/shapes.py), as on CPUs.
+    """Measure the seconds of a decode by its number of rows, among equal ones and in turn.
 
-    most: rows of the largest step. own_graphs: each width has to be recorded before it is quick
-    (graph_keys.py), so few are worth having whatever a change costs. Measured at every start: it is quick.
+    Measured at every start of a lead on a GPU: it is quick.
+
+    Args:
+        backend: The model.
+        most: Rows of the largest step.
+        own_graphs: Each width has to be recorded before it is quick (graph_keys.py), so few are worth having
+            whatever a change costs.
+
+    Returns:
+        UNKNOWN if it does not matter which width came before (see llama/shapes.py), as on CPUs.
     """
     if not backend.overlaps:
         return UNKNOWN
@@ -110,6 +117,8 @@ def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> di
     A few decodes check the file: if they are much faster, all is measured again.
 
     Args:
+        backend: The model.
+        max_rows: Rows of the widest step.
         what: of_model() of the model's options.
     """
     if before := kept_times(max_rows, what):
@@ -128,6 +137,9 @@ def remembered_aside(
     """Return what remembered() does, measured in a small context of the same weights, from another thread.
 
     Args:
+        backend: The model.
+        max_rows: Rows of the widest step.
+        what: of_model() of the model's options.
         make: Makes the context; what its decodes raise comes through.
     """
     with closing(_Aside(backend, max_rows, make())) as aside:
@@ -162,6 +174,8 @@ def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> d
     """Return the seconds to begin with: those of an earlier start, else of a few decodes now.
 
     Args:
+        backend: The model.
+        max_rows: Rows of the widest step.
         what: of_model() of the model's options.
     """
     return kept_times(max_rows, what) or measure(backend, min(FIRST, max_rows), budget_s=CHECK_S)

@@ -44,8 +44,11 @@ class IdleMeasuring:
     """Carries out measurements on threads of its own, one after the other, until close()."""
 
     def __init__(self, is_busy: Callable[[], bool], measurements: Sequence[Measurement]) -> None:
-        """Args:
-        is_busy: Whether a reply runs or waits. Called from another thread.
+        """Wait to be started.
+
+        Args:
+            is_busy: Returns whether a reply runs or waits. Called from another thread.
+            measurements: What is measured, in this order.
         """
         self._is_busy = is_busy
         self._left = list(measurements)

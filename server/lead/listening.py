@@ -48,7 +48,7 @@ class Tls:
     certificate: Path
 
     def check(self) -> None:
-        """Raises StartupError if the files cannot be used."""
+        """Raise StartupError if the files cannot be used."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self.certificate, self.key, password=b"")  # else OpenSSL asks for one
@@ -61,15 +61,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How clients are admitted. edge: what each request passes (keys, bounds of its body, the log). tls: None
-    for plain HTTP. grace_s: seconds that running replies get when the process is asked to end. bounds: of
-    each connection, before there is a request. made_key: the one key, if it was made for this start."""
+    """How clients are admitted."""
 
-    edge: Edge
-    tls: Tls | None
-    grace_s: float
-    bounds: ConnectionBounds = field(default_factory=ConnectionBounds)
-    made_key: str | None = None
+    edge: Edge  # what each request passes: keys, bounds of its body, the log
+    tls: Tls | None  # None: plain HTTP
+    grace_s: float  # seconds that running replies get when the process is asked to end
+    bounds: ConnectionBounds = field(default_factory=ConnectionBounds)  # before there is a request
+    made_key: str | None = None  # the one key, if it was made for this start
 
     @property
     def clients(self) -> str:
@@ -80,7 +78,7 @@ class Door:
 
 
 def open_socket(host: str, port: int) -> socket:
-    """Raises StartupError when the address is in use or not this machine's."""
+    """Return a listening socket. Raise StartupError if the address is in use or not this machine's."""
     family = AF_INET6 if ":" in host else AF_INET
     listener = socket(family, SOCK_STREAM)
     try:
@@ -96,8 +94,15 @@ def open_socket(host: str, port: int) -> socket:
 
 
 def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
-    """The Door that these flags describe, its files read and checked, for a server that listens on this IP
-    address. Raises StartupError."""
+    """Return the Door that these flags describe, its files read and checked.
+
+    Args:
+        settings: The flags.
+        address: The IP address on which the server listens.
+
+    Raises:
+        StartupError: keys or certificates cannot be used.
+    """
     keys = settings.keys()
     local = ip_address(address).is_loopback
     made = None if keys or local or settings.no_api_key else secrets.token_urlsafe(24)
@@ -138,8 +143,11 @@ def configured(
 
 
 class DrainingServer(uvicorn.Server):
-    """The server of the whole API. Asked to end, it answers new requests with 503 and lets running replies
-    finish for at most grace_s; those that are not done by then end with an error."""
+    """The server of the whole API.
+
+    Asked to end, it answers new requests with 503 and lets running replies finish for at most grace_s; those
+    that are not done by then end with an error.
+    """
 
     def __init__(self, config: uvicorn.Config, engine: EngineThread, *, grace_s: float) -> None:
         super().__init__(config)
@@ -172,7 +180,7 @@ class DrainingServer(uvicorn.Server):
             self.fail(error)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called by uvicorn ten times a second. True once the server may close its connections."""
+        """Return whether the server may close its connections. Called by uvicorn ten times a second."""
         self._watch()
         if not await super().on_tick(counter):
             return False
@@ -189,8 +197,10 @@ class DrainingServer(uvicorn.Server):
 
 @contextmanager
 def answering(listener: socket, app: App, tls: Tls | None) -> Generator[None]:
-    """Serve this application on a thread while the block lasts. The socket goes on listening: a client that
-    connects between the two servers waits for the second."""
+    """Serve this application on a thread while the block lasts.
+
+    The socket goes on listening: a client that connects between the two servers waits for the second.
+    """
     own = listener.dup()  # uvicorn closes the one that it serves
     # One response for each connection: the next request is for the other server.
     server = uvicorn.Server(configured(app, tls, connection="close"))

@@ -73,7 +73,16 @@ def prepared(settings: S) -> S:
 def load_target(
     settings: LeadSettings, n_threads: int, attention: ChooseAttention | None = None
 ) -> LlamaBackend:
-    """The target model with room for all slots. attention: as of LlamaBackend. Raises StartupError."""
+    """Load the target model with room for all slots.
+
+    Args:
+        settings: The lead's.
+        n_threads: CPU threads of the model.
+        attention: As of LlamaBackend.
+
+    Raises:
+        StartupError: it cannot be loaded, or the settings do not fit each other.
+    """
     for flag, n_rows in (("batch", settings.batch_size), ("ubatch", settings.ubatch_size)):
         if 0 < n_rows < settings.stable_width:
             width = settings.stable_width
@@ -99,7 +108,7 @@ def load_target(
 
 
 def head_of(settings: LeadSettings) -> Path | None:
-    """The draft model, if it is an EAGLE-3 head. Raises StartupError if it is missing."""
+    """Return the draft model if it is an EAGLE-3 head. Raise StartupError if it is missing."""
     path = settings.draft_model
     return path if path and architecture(path) == EAGLE3 else None
 
@@ -107,8 +116,19 @@ def head_of(settings: LeadSettings) -> Path | None:
 def drafting_inside(
     stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
 ) -> tuple[Backend, InlineModel | None]:
-    """The target as the engine uses it, and what drafts in this process: its prediction block, unless another
-    model or an EAGLE-3 head was asked for. draft: that model, or a default. Raises StartupError."""
+    """Return the target as the engine uses it, and what drafts in this process.
+
+    That is the target's prediction block, unless another model or an EAGLE-3 head was asked for.
+
+    Args:
+        stack: Closes what is opened.
+        settings: The lead's.
+        draft: The draft model that was asked for, or a default.
+        target: The target.
+
+    Raises:
+        StartupError: what was asked for cannot be loaded, or does not fit.
+    """
     block = _block(stack, settings, draft, target)
     if block is None:
         return target, load_draft(stack, settings, draft, target) if draft else None
@@ -119,8 +139,11 @@ def drafting_inside(
 def _block(
     stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
 ) -> PredictionBlock | None:
-    """What guesses from the target's hidden rows: the head or assistant that was asked for, or the prediction
-    block in the target's file. Raises StartupError about what was asked for."""
+    """Return what guesses from the target's hidden rows, None if nothing does.
+
+    That is the head or assistant that was asked for, or the prediction block in the target's file. Raises
+    StartupError about what was asked for.
+    """
     if head := target.options.head:
         return _load_head(stack, head, target)
     if draft and assistant_of(settings) == draft:
@@ -140,7 +163,7 @@ def _block(
 
 
 def assistant_of(settings: LeadSettings) -> Path | None:
-    """The draft model, if it reads the KV cache of its target. Raises StartupError if it is missing."""
+    """Return the draft model if it reads the KV cache of its target. Raise StartupError if it is missing."""
     path = settings.draft_model
     return path if path and architecture(path) in ASSISTANTS else None
 
@@ -178,8 +201,14 @@ def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: Lla
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """The target's weights in a context of their own, or another model; None if the target cannot embed, or
-    shall not. Raises StartupError about another model."""
+    """Return what embeds: another model, or the target's weights in a context of their own.
+
+    Returns:
+        None if the target cannot embed, or shall not.
+
+    Raises:
+        StartupError: the other model cannot embed.
+    """
     other = settings.embedding_model
     if other is None and not settings.embeddings:
         return None
@@ -196,7 +225,7 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
 
 
 def load_ranker(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """The target, if it shall rank or its file says that it does, or another model. Raises StartupError."""
+    """Return what ranks: another model, or the target if it shall or its file says so. Raise StartupError."""
     other = settings.rerank_model
     if other is None and not settings.reranking and not ranks(target.model):
         return None
@@ -212,7 +241,7 @@ def _beside(
     other: Path | None,
     pooling: Pooling | None,
 ) -> LlamaEmbedder:
-    """The target's weights, or another model, with half the threads, so that replies go on."""
+    """Return the target's weights, or another model, with half the threads, so that replies go on."""
     n_threads = max(1, max(target.options.n_threads, target.options.n_threads_batch) // 2)
     if other is not None:
         options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
@@ -234,16 +263,24 @@ def _seqs_each(settings: LeadSettings) -> int:
 
 
 def n_places(settings: LeadSettings) -> int:
-    """Conversations in the KV cache: half as many again as slots, so that a side request evicts none, unless
-    each slot has cells of its own."""
+    """Return how many conversations the KV cache has room for.
+
+    That is half as many again as slots, so that a side request evicts none, unless each slot has cells of its
+    own.
+    """
     spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
     return settings.parallel + spare
 
 
 def warm_up(backend: Backend, inline: InlineModel | None) -> None:
-    """Decode something and forget it, on the thread that will decode, so that no request waits for its slow
-    first decodes. On a GPU a prediction block begins with each of its first widths, too: its first try
-    would find it slow. inline: what guesses in the lead, rehearsed."""
+    """Decode something and forget it, on the thread that will decode: no request waits for first decodes.
+
+    On a GPU a prediction block begins with each of its first widths, too: its first try would find it slow.
+
+    Args:
+        backend: The target.
+        inline: Guesses in the lead, and is rehearsed.
+    """
     widths = (min(WARM_UP_ROWS, backend.n_batch), 1)
     for n_rows in (*widths, 2, 3, 4) if backend.overlaps and isinstance(backend, WithBlock) else widths:
         rows = Batch()

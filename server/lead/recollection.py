@@ -21,7 +21,7 @@ logger = logging.getLogger("duo")
 
 
 def recall(kind: str, what: Sequence[object]) -> Any:
-    """The value that keep() had for this kind and `what` on this machine, or None."""
+    """Return the value that keep() had for this kind and `what` on this machine, or None."""
     try:
         return orjson.loads(_path(kind, what).read_bytes())
     except (OSError, ValueError, RuntimeError):
@@ -53,13 +53,15 @@ def of_model(options: LlamaOptions) -> tuple[object, ...]:
 
 
 def of_logits(options: LlamaOptions) -> tuple[object, ...]:
-    """The files and options that a model's own logits depend on: a prediction block leaves them as they are.
-    Raises StartupError."""
+    """Return the files and options that a model's own logits depend on.
+
+    A prediction block leaves them as they are. Raises StartupError.
+    """
     return of_model(replace(options, weights=replace(options.weights, mtp=False), n_tail=0))
 
 
 def _path(kind: str, what: Sequence[object]) -> Path:
-    """Raises RuntimeError for a user without a home."""
+    """Return where the value is kept. Raise RuntimeError for a user without a home."""
     machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
     key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
     return cache_folder() / f"{kind}-{key}.json"

@@ -83,12 +83,12 @@ def _hidden(settings: LeadSettings) -> frozenset[Part]:
 
 
 def _variables(settings: LeadSettings) -> dict[str, Any]:
-    """What templates are told unless a request says otherwise."""
+    """Return what templates are told unless a request says otherwise."""
     return {} if settings.reasoning == "auto" else {"enable_thinking": settings.reasoning == "on"}
 
 
 def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
-    """Raises StartupError for one that is not Jinja, or does not end."""
+    """Return the chat template. Raise StartupError for one that is not Jinja, or does not end."""
     vocabulary, own = backend.vocab, settings.chat_template
     template = ChatTemplate(
         CHATML if own == "chatml" else own or backend.chat_template,
@@ -149,7 +149,13 @@ def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
 
 
 def embedding_by(stack: ExitStack, embedder: LlamaEmbedder | None, lead: ModelCard) -> Embedding | None:
-    """The stack ends its thread. lead: the card of the generating model."""
+    """Return what serves embeddings, None without an embedder.
+
+    Args:
+        stack: Ends its thread.
+        embedder: The model.
+        lead: The card of the generating model.
+    """
     if embedder is None:
         return None
     worker = stack.enter_context(closing(EmbeddingWorker(embedder)))

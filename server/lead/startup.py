@@ -210,8 +210,10 @@ async def _serve_http(
 
 
 def keep_for_good() -> None:
-    """Have garbage collections pass over all that is there now, which stays. To look at it takes up to 0.1 s,
-    in which neither the event loop nor the engine goes on."""
+    """Have garbage collections pass over all that is there now, which stays.
+
+    To look at it takes up to 0.1 s, in which neither the event loop nor the engine goes on.
+    """
     gc.collect()
     gc.freeze()
 

@@ -54,8 +54,10 @@ def open_snapshots(
 
 
 def save_copies(thread: EngineThread) -> None:
-    """Save what was copied to host memory, for a model that does not come back. Not on the event loop: waits
-    until the engine's thread is out of the way, if it can hear."""
+    """Save what was copied to host memory, for a model that does not come back.
+
+    Not on the event loop: waits until the engine's thread is out of the way, if it can hear.
+    """
     parked, saved = threading.Event(), threading.Event()
 
     def park(_: Engine) -> None:
@@ -72,8 +74,13 @@ def save_copies(thread: EngineThread) -> None:
 
 
 def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
-    """Bytes of host memory for conversations. wanted: MiB; None: free memory / SHARE, less weights that are
-    evaluated where their file is mapped, since the pages of files count as free."""
+    """Return the bytes of host memory for conversations.
+
+    Args:
+        wanted: MiB. None: free memory / SHARE, less weights that are evaluated where their file is mapped,
+            since the pages of files count as free.
+        backend: The model.
+    """
     if wanted is not None:
         return wanted << MIB
     weights = backend.options.weights
@@ -103,14 +110,17 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None]]:
-    """The MoveCosts kept for a model on this machine, and what keeps them. Raises StartupError."""
+    """Return the MoveCosts kept for a model on this machine, and what keeps them. Raise StartupError."""
     what = of_model(options)
     return recall("pace", what), lambda memory: keep("pace", what, memory)
 
 
 def fingerprint(options: LlamaOptions) -> str:
-    """All that a saved state depends on: files of model and adapters (by size and both ends), options, and
-    llama.cpp's version. Raises StartupError."""
+    """Return a digest of all that a saved state depends on.
+
+    That is the files of model and adapters (by size and both ends), the options, and llama.cpp's version.
+    Raises StartupError.
+    """
     files = "/".join(_digest(path) for path in options.files)
     return f"{files}/{options.numerics}/{options.n_streams}/{version('llama-cpp-python')}"
 

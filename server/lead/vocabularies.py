@@ -19,6 +19,7 @@ def card_of(path: Path, weights: Weights) -> VocabularyCard:
     """Return the card of the vocabulary in a model's file, without loading its weights.
 
     Args:
+        path: The model's file.
         weights: How the model is loaded: overrides may change the vocabulary.
 
     Raises:

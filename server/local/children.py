@@ -23,11 +23,20 @@ GRACE_S = 3.0  # a drafter may take this long to end by itself: a decode, and it
 
 
 class Child:
-    """A process that runs until close(), over restarts. All its starts are on one thread, which lives until
-    then: Linux takes that thread's end for the parent's (PR_SET_PDEATHSIG)."""
+    """A process that runs until close(), over restarts.
+
+    All its starts are on one thread, which lives until then: Linux takes that thread's end for the parent's
+    (PR_SET_PDEATHSIG).
+    """
 
     def __init__(self, name: str, start: Callable[[], subprocess.Popen[bytes]], *, grace_s: float) -> None:
-        """Raises what the first start() raises. grace_s: how long close() waits before it kills."""
+        """Start it. Raise what the first start() raises.
+
+        Args:
+            name: For the log.
+            start: Starts the process.
+            grace_s: Seconds that close() waits before it kills.
+        """
         self._name, self._start, self._grace_s = name, start, grace_s
         self._ending = threading.Event()
         self._starting = threading.Lock()
@@ -90,13 +99,18 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """The environment, but for what this process set for its own models."""
+    """Return the environment, but for what this process set for its own models."""
     return {name: value for name, value in os.environ.items() if (name, value) not in OWN}
 
 
 def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Child:
-    """arguments: the flags of duo-drafter; environment: what differs from duo's own. Its standard input is a
-    pipe that closes when duo dies, however it dies."""
+    """Start a drafter, whose standard input is a pipe that closes when duo dies, however it dies.
+
+    Args:
+        name: For the log.
+        arguments: The flags of duo-drafter.
+        environment: What differs from duo's own.
+    """
     command = [sys.executable, "-m", "drafters", *arguments, "--end-with-parent"]
     everything = {**inherited(), **environment}
 

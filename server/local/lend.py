@@ -30,9 +30,11 @@ EVERYWHERE = "0.0.0.0"
 
 
 class LendSettings(BaseSettings):
-    """Lend this machine's memory and devices to a lead on another machine, which puts a part of its model
-    here: duo up --rpc HOST:PORT there. No password is asked for, and anybody who can connect to the port can
-    use this process: give an address of a network that you trust."""
+    """Lend this machine's memory and devices to a lead elsewhere, which puts a part of its model here.
+
+    Give duo up --rpc HOST:PORT there. No password is asked for, and anybody who can connect to the port can
+    use this process: give an address of a network that you trust.
+    """
 
     model_config = SettingsConfigDict(env_prefix="DUO_LEND_", frozen=True, cli_prog_name="duo lend")
 
@@ -64,7 +66,7 @@ def run_lender(settings: LendSettings) -> int:
 
 
 def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice]:
-    """The devices of these names; without names all GPUs, or the CPU. Raises StartupError."""
+    """Return the devices of these names; without names all GPUs, or the CPU. Raise StartupError."""
     if names:
         by_name = {device.name: device for device in known}
         if unknown := [name for name in names if name not in by_name]:
@@ -77,7 +79,7 @@ def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice
 
 
 def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
-    """The lines with which it begins."""
+    """Return the lines with which it begins."""
     what = ", ".join(f"{one.name} ({one.description}, {one.free >> MIB} MiB)" for one in lent)
     reached = socket.gethostname() if host == EVERYWHERE else host
     lines = [f"duo lends {what} on {host}:{port}; on the other machine: duo up --rpc {reached}:{port}"]

@@ -30,18 +30,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """sync: the draft model runs in the target's process, between steps. gpu_layers: of the draft model, None
-    for as many as the target's. threads: of each drafter. target_gpu: the only GPU of the target, None for
-    what the settings say. draft_gpus: the other GPUs, for drafters. beside: drafter processes run here; with
-    sync as well, the lead finds out which of the two pay. target_threads: None for every core."""
+    """Where target and drafts are computed. With both sync and beside the lead finds out which pays."""
 
-    sync: bool
-    gpu_layers: int | None
-    threads: int
-    target_gpu: int | None = None
-    draft_gpus: tuple[int, ...] = ()
-    beside: bool = True
-    target_threads: int | None = None
+    sync: bool  # the draft model runs in the target's process, between steps
+    gpu_layers: int | None  # of the draft model; None: as many as the target's
+    threads: int  # of each drafter
+    target_gpu: int | None = None  # the only one of the target; None: what the settings say
+    draft_gpus: tuple[int, ...] = ()  # the other GPUs, for drafters
+    beside: bool = True  # drafter processes run here
+    target_threads: int | None = None  # None: one for every core
 
 
 NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1, beside=False)
@@ -49,10 +46,13 @@ NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1, beside=False)
 
 
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
-    """Decide by the sizes of the two models. Processes that share few cores, or a GPU, slow each other down
-    more than drafting beside the target gains (docs/adr/0006). So where one of several GPUs has room for the
-    target, the others are for drafters. Where the target has the only GPU, a small model drafts on the CPU,
-    and a larger one in sync. Settings that were given are kept."""
+    """Decide by the sizes of the two models.
+
+    Processes that share few cores, or a GPU, slow each other down more than drafting beside the target gains
+    (docs/adr/0006). So where one of several GPUs has room for the target, the others are for drafters. Where
+    the target has the only GPU, a small model drafts on the CPU, and a larger one in sync. Settings that were
+    given are kept.
+    """
     on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
     free = settings.draft_devices is None and not settings.rpc
     shared = on_gpu and len(machine.gpus) == 1 and free
@@ -81,14 +81,17 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
 
 
 def _leaves_open(settings: UpSettings) -> bool:
-    """True if the settings neither place the target on GPUs nor want a KV cache of unusual size."""
+    """Return whether the settings neither place the target on GPUs nor want a KV cache of unusual size."""
     said = settings.model_fields_set & {"split_mode", "tensor_split", "main_gpu"}
     return not said and settings.ctx_size <= USUAL_CELLS * settings.parallel
 
 
 def _apart(gpus: Sequence[int], target_bytes: int, draft_bytes: int) -> tuple[int | None, tuple[int, ...]]:
-    """The GPU with the most free memory, for the target, and those others that have room for drafters, most
-    memory first. None if there is no other, or if the target needs several."""
+    """Return the GPU for the target, and those for drafters, most memory first.
+
+    The target has the one with the most free memory, drafters those others that have room for them. None if
+    there is no other, or if the target needs several.
+    """
     first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]
     others = [gpu for gpu in others if gpus[gpu] >= ROOM * draft_bytes]
     if not others or ROOM * target_bytes > gpus[first]:

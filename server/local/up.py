@@ -80,7 +80,7 @@ def _placed(settings: UpSettings, machine: Machine, draft: Path | None) -> Place
 
 
 def _check_can_draft(settings: UpSettings, placement: Placement, draft: Path | None) -> None:
-    """Raises StartupError if the settings want a draft model in the lead and there is none."""
+    """Raise StartupError if the settings want a draft model in the lead and there is none."""
     if settings.draft_mode == "sync" and draft is None:
         raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
     if settings.verify == "rejection" and not placement.sync:
@@ -113,8 +113,10 @@ def _reach(url: str) -> str:
 
 
 def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
-    """The URL of Redis, and that with a password for drafters that cannot use it, None if there is none.
-    Raises StartupError."""
+    """Return the URL of Redis, and the one with a password for drafters that cannot use it, or None.
+
+    Raises StartupError.
+    """
     if settings.redis:
         if settings.redis_listen:
             raise StartupError("--redis-listen is for the embedded Redis: leave out --redis")
@@ -159,7 +161,7 @@ def _program() -> str:
 
 
 def _there(program: str) -> str:
-    """The same on another machine, in the folder where `make` installed duo."""
+    """Return what the program is called on another machine, in the folder where `make` installed duo."""
     return ".venv/bin/duo" if program.endswith("/.venv/bin/duo") else "duo"
 
 

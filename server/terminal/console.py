@@ -46,8 +46,11 @@ class _Handler(logging.Handler):
 
 
 def _as_json(record: logging.LogRecord) -> Text:
-    """An object: time (ISO 8601, UTC), level, logger, message; request_id and exception where there are any,
-    and the record's `fields`."""
+    """Return a record as an object.
+
+    It has time (ISO 8601, UTC), level, logger, message; request_id and exception where there are any, and the
+    record's `fields`.
+    """
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     told: dict[str, Any] = {
         "time": f"{seconds}.{int(record.msecs):03d}Z",

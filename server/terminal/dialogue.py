@@ -42,7 +42,7 @@ class Dialogue:
         return question
 
     def save(self, path: Path) -> None:
-        """Raises DuoError."""
+        """Write the messages to a file. Raise DuoError."""
         try:
             path.write_text(json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
@@ -61,7 +61,10 @@ class Dialogue:
 
     def ask(self, text: str) -> Iterator[dict[str, Any]]:
         """Send a message and yield the reply's chunks; as much of the reply as was read joins the messages.
-        Raises DuoError when the server refuses or fails; the message is then taken back."""
+
+        Raises:
+            DuoError: the server refuses or fails; the message is then taken back.
+        """
         self.messages.append({"role": "user", "content": text})
         reply: list[str] = []
         body = {"messages": self.messages, "stream": True, "return_sources": True, **self.fields}
@@ -88,7 +91,7 @@ class Dialogue:
 
 
 def model_of(client: httpx.Client) -> str:
-    """The name of the lead's model. Raises StartupError."""
+    """Return the name of the lead's model. Raise StartupError."""
     response = answer_of(client, "/v1/models")
     if response.status_code != 200:
         raise StartupError(f"{client.base_url}: {_message(response)}")
@@ -99,7 +102,7 @@ def model_of(client: httpx.Client) -> str:
 
 
 def chunks(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    """A reply's chunks, each with a list of choices. Raises DuoError when the server refuses or fails."""
+    """Yield a reply's chunks, each with a list of choices. Raise DuoError if the server fails."""
     if response.status_code != 200:
         response.read()
         raise DuoError(_message(response))

@@ -112,9 +112,14 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 
 
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
-    """Score the same rows at each width, in sequence 0; if there is a sequence 1, again with that filled
-    first. The rows: as many as the largest width has, N_ROWS at least if there is room. The KV cache must be
-    empty and is left so. Raises ValueError if the context is too small for these widths."""
+    """Score the same rows at each width, in sequence 0; if there is a sequence 1, again with that filled.
+
+    The rows are as many as the largest width has, N_ROWS at least if there is room. The KV cache must be
+    empty and is left so.
+
+    Raises:
+        ValueError: the context is too small for these widths.
+    """
     widest, room = max(widths), (backend.n_ctx - 1) // 2
     if widest > min(room, backend.n_batch):
         raise ValueError(f"no room for widths up to {widest}")
@@ -155,8 +160,17 @@ def _score_at(
     widths: Sequence[int],
     n_resident: int | None = None,
 ) -> dict[int, Logits]:
-    """The logits after each of the first half of the tokens beyond the prefix, by width. The second half is
-    there to fill every batch. n_resident: tokens of sequence 1, which then gets half of each batch's rows."""
+    """Return the logits after each of the first half of the tokens beyond the prefix, by width.
+
+    The second half is there to fill every batch.
+
+    Args:
+        backend: The model.
+        tokens: The prefix, then both halves.
+        n_prefix: Tokens of the prefix.
+        widths: Rows of a batch.
+        n_resident: Tokens of sequence 1, which then gets half of each batch's rows.
+    """
     n_rows = (len(tokens) - n_prefix) // 2
     rows: dict[int, Logits] = {}
     for width in widths:
@@ -186,7 +200,7 @@ def _evaluate(backend: Backend, seq: int, tokens: Sequence[int]) -> None:
 
 
 def _tokens(vocabulary: Vocabulary, n: int) -> list[int]:
-    """The first n tokens of TEXT, repeated if it is too short."""
+    """Return the first n tokens of TEXT, repeated if it is too short."""
     begin = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
     text = vocabulary.tokenize(TEXT, special=False)
     return (begin + text * (n // len(text) + 1))[:n]
@@ -197,7 +211,7 @@ def _bits(rows: Logits) -> bytes:
 
 
 def _difference(a: Logits, b: Logits) -> float:
-    """The largest of any logit; infinities in the same place do not differ."""
+    """Return the largest difference of any logit; infinities in the same place do not differ."""
     with np.errstate(invalid="ignore"):
         return float(np.abs(np.where(a == b, np.float32(0), a - b)).max())
 
@@ -260,12 +274,12 @@ def _matters(width: int, changed: Sequence[int] | None) -> str:
 
 
 def _letter(index: int) -> str:
-    """A, B … Z, then numbers."""
+    """Return A, B … Z, then numbers."""
     return string.ascii_uppercase[index] if index < 26 else str(index)
 
 
 def verdict(result: ProbeResult) -> list[str]:
-    """What the result means, in sentences; the last one is what to do."""
+    """Return what the result means, in sentences; the last one is what to do."""
     n, widest = len(result.classes), max(result.widths)
     lines = [
         f"All widths up to {widest} give the same bits."

@@ -15,7 +15,9 @@ REJECTED = "strike red"
 
 class ReplyPrinter:
     """Observes the engine's events and prints one reply at a time; others wait until it has ended.
-    show_rejected: strike out the drafted tokens that were wrong."""
+
+    With show_rejected it strikes out the drafted tokens that were wrong.
+    """
 
     def __init__(self, console: Console, vocabulary: Vocabulary, *, show_rejected: bool) -> None:
         self._console = console
@@ -64,7 +66,7 @@ class ReplyPrinter:
 
 
 def summary(stats: Stats) -> list[str]:
-    """The counts and speeds of a reply, in lines for a person."""
+    """Return the counts and speeds of a reply, in lines for a person."""
     n_encoded = stats.n_prompt - stats.n_cached
     lines = [
         f"prompt   {stats.n_prompt} tokens: {stats.n_cached} reused, {n_encoded} encoded"

@@ -25,7 +25,9 @@ from server.errors import StartupError
 
 class TopSettings(ClientSettings):
     """Watch a running lead: tokens/s, requests, accepted drafts, and what becomes of each drafter's work.
-    Ctrl-C leaves."""
+
+    Ctrl-C leaves.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="DUO_TOP_", cli_prog_name="duo top", cli_shortcuts={"interval": "d"}
@@ -37,12 +39,11 @@ class TopSettings(ClientSettings):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a lead. at: seconds of a monotonic clock; health: the body of /health; totals: counters by
-    metric name."""
+    """One look at a lead."""
 
-    at: float
-    health: Mapping[str, Any]
-    totals: Mapping[str, float]
+    at: float  # seconds of a monotonic clock
+    health: Mapping[str, Any]  # the body of /health
+    totals: Mapping[str, float]  # counters, by metric name
 
     def since(self, before: Look, name: str) -> float:
         """How much a counter has grown; from 0 if the lead was started again."""
@@ -51,7 +52,7 @@ class Look:
 
 
 def look(client: httpx.Client) -> Look:
-    """Raises StartupError when no lead answers."""
+    """Ask a lead. Raise StartupError when none answers."""
     health, metrics = answer_of(client, "/health"), answer_of(client, "/metrics")
     if metrics.status_code != 200:
         raise StartupError(f"{client.base_url} is not a lead: its /metrics answers {metrics.status_code}")
@@ -96,7 +97,7 @@ def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[
 
 
 def view(now: Look, before: Look) -> RenderableType:
-    """What happened between two looks."""
+    """Return what happened between two looks."""
     return Group(_summary(now, before), Text(), _drafters(now))
 
 

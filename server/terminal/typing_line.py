@@ -12,8 +12,11 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 
 def typing_line() -> PromptSession[str]:
-    """Enter sends; Alt-Enter, or Enter after a backslash, begins a new line; what is pasted is one message.
-    Its prompt() raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C."""
+    """Return the line in which a message is typed.
+
+    Enter sends; Alt-Enter, or Enter after a backslash, begins a new line; what is pasted is one message. Its
+    prompt() raises EOFError at Ctrl-D and KeyboardInterrupt at Ctrl-C.
+    """
     keys = KeyBindings()
 
     @keys.add("enter")
