@@ -1,5 +1,7 @@
-"""A watch that counts bytecodes instead of seconds: equal from run to run, whatever else the machine does.
-Comparable between commits, not between versions of Python."""
+"""A watch that counts bytecodes instead of seconds, equal from run to run on any machine.
+
+The counts can be compared between commits, not between versions of Python.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,11 @@ class BytecodeWatch(Watch):
         self._model_s += model_s
 
     def outside(self, work: Callable[[], object]) -> float:
-        """Bytecodes that this work executes in Python functions, those of benchmarks left out. Garbage is not
-        collected meanwhile: what else lives in the process decides when, and callbacks would count. May be a
-        part of such work."""
+        """Return the bytecodes that this work executes in Python functions, those of benchmarks left out.
+
+        Garbage is not collected meanwhile: what else lives in the process decides when, and callbacks would
+        count. May be called within such work.
+        """
         n_before, before, collects = self._n, sys.gettrace(), gc.isenabled()
         gc.disable()
         sys.settrace(self._called)

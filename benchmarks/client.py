@@ -28,28 +28,34 @@ class ReplyError(DuoError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Rates are tokens per second of decoding, without the first token, whose time is the prompt's.
-    server_rate: from the server's own timings, None without them. client_rate: from the first piece of text
-    to the chunk with the reason of the end. first_ms: from the request to the first piece. asked, pieces,
-    ended: on the client's clock, in seconds."""
+    """What a client saw of one reply; rates are tokens per second without the first token and its time."""
 
     text: str
     n_tokens: int
-    first_ms: float
-    client_rate: float | None = None
-    server_rate: float | None = None
+    first_ms: float  # from the request to the first piece of text
+    client_rate: float | None = None  # from the first piece to the chunk with the reason of the end
+    server_rate: float | None = None  # from the server's own timings; None without them
     n_drafted: int = 0
     n_accepted: int = 0
     n_prompt: int = 0
     n_cached: int = 0
-    asked: float = 0.0
-    pieces: tuple[float, ...] = ()
+    asked: float = 0.0  # seconds on the client's clock, like the next two
+    pieces: tuple[float, ...] = ()  # when each piece came
     ended: float = 0.0
 
 
 def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] | None = None) -> Reply:
-    """The reply, at temperature 0 unless the prompt or `more`, other fields of the request, say otherwise.
-    Raises ReplyError."""
+    """Return the reply, at temperature 0 unless the prompt or `more` says otherwise.
+
+    Args:
+        port: Where the server listens.
+        prompt: What is asked.
+        max_tokens: The longest reply.
+        more: Other fields of the request.
+
+    Raises:
+        ReplyError: The server did not answer as it should.
+    """
     body: dict[str, Any] = {"model": "default", "messages": prompt.messages, "temperature": 0}
     body |= {"max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
     body |= {"cache_salt": prompt.salt} if prompt.salt else {}
@@ -79,12 +85,12 @@ def call(
 def call_json(
     port: int, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
 ) -> Any:
-    """The JSON of such an answer. Raises ReplyError."""
+    """Return the JSON of the answer to such a call. Raises ReplyError."""
     return json.loads(b"".join(line for _, line in call(port, path, body, timeout_s)))
 
 
 def parse(lines: Stamped, asked: float) -> Reply:
-    """The reply in server-sent events. Raises ReplyError if it is cut short."""
+    """Return the reply in server-sent events. Raises ReplyError if it is cut short."""
     pieces: list[tuple[float, str]] = []
     ended = asked
     usage: dict[str, Any] = {}

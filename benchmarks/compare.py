@@ -154,14 +154,14 @@ def _asked(args: argparse.Namespace) -> list[Prompt]:
 
 
 def _python_shares(servers: Sequence[Process]) -> list[str]:
-    """The time of a step outside decode, of servers that report it."""
+    """Return a line for each server that tells the time of a step outside decode."""
     shares = {server.name: server.health().get("engine", {}).get("step_python_us") for server in servers}
     what = "µs of Python in a one-session step (median)."
     return [f"{name}: {share:.0f} {what}" for name, share in shares.items() if share is not None]
 
 
 def measure(args: argparse.Namespace) -> program.Result:
-    """Raises DuoError."""
+    """Compare and return the section. Raises DuoError."""
     if not (args.llama_server or args.faults or args.clients or args.sweep):
         raise StartupError(
             "give --llama-server; or, for duo alone, --clients, --sweep 1 or --faults, which compares bad "

@@ -43,21 +43,22 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One server over all heats. Rates are medians; ratios are medians over heats of this server's rate by
-    the first server's. Heats with a reply below RATED_TOKENS tokens count for texts and drafts only.
-    total_rate: tokens of all heats by their seconds, without each first token and its time."""
+    """One server over all heats; rates and ratios are medians.
+
+    Heats with a reply below RATED_TOKENS tokens count for texts and drafts only.
+    """
 
     name: str
-    server_rate: float | None
+    server_rate: float | None  # tokens per second, by the server's own report
     client_rate: float | None
-    server_ratio: float | None
+    server_ratio: float | None  # to the first server's rate, heat by heat
     client_ratio: float | None
     first_ms: float
-    n_equal: int
+    n_equal: int  # heats with the first server's text
     n_heats: int
     n_drafted: int
     n_accepted: int
-    total_rate: float | None = None
+    total_rate: float | None = None  # tokens of all heats by their seconds, without each first token
 
 
 def run(
@@ -67,9 +68,18 @@ def run(
     on_heat: Callable[[Heat], None] = lambda heat: None,
     left_out: list[str] | None = None,
 ) -> list[Heat]:
-    """Ask every server every prompt, one request at a time; each prompt is asked first of another server.
-    Raises ReplyError. left_out: a prompt that a server other than duo fails to answer adds a line here and
-    has no heat, instead of raising."""
+    """Ask every server every prompt, one request at a time, each prompt first of another server.
+
+    Args:
+        servers: Who is asked.
+        prompts: What they are asked.
+        max_tokens: The longest reply.
+        on_heat: Called after each prompt.
+        left_out: Takes a line for each prompt that another server than duo fails to answer.
+
+    Raises:
+        ReplyError: A server did not answer.
+    """
     heats: list[Heat] = []
     for i, prompt in enumerate(prompts):
         order = [(i + j) % len(servers) for j in range(len(servers))]
@@ -89,7 +99,7 @@ def run(
 
 
 def _asked(server: Process, prompt: Prompt, max_tokens: int) -> Reply:
-    """Raises ReplyError with the server's name, StartupError if that server has ended."""
+    """Return the server's reply. Raises ReplyError with its name, StartupError if it has ended."""
     try:
         with server.company():
             return ask(server.port, prompt, max_tokens)
@@ -104,7 +114,7 @@ def standings(names: Sequence[str], heats: Sequence[Heat]) -> list[Standing]:
 
 
 def warm_up(servers: Sequence[Process]) -> None:
-    """Raises ReplyError."""
+    """Ask every server for a few tokens. Raises ReplyError."""
     run(servers, load(1), WARM_UP_TOKENS)
 
 
@@ -182,15 +192,13 @@ def standings_table(standings: Sequence[Standing], idle: Sequence[float | None])
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One server asked by several clients at once. total_rate: tokens of all by the seconds from the first
-    request to the last end. slowest: tokens per second of the slowest client by the mean of all clients.
-    gap_*: milliseconds between two pieces of one text; first*: milliseconds to the first piece."""
+    """One server asked by several clients at once."""
 
-    total_rate: float
-    slowest: float
-    gap_p95: float
+    total_rate: float  # tokens of all by the seconds from the first request to the last end
+    slowest: float  # tokens per second of the slowest client by the mean of all
+    gap_p95: float  # ms between two pieces of one text
     gap_longest: float
-    first: float
+    first: float  # ms to the first piece, the median
     first_longest: float
     n_drafted: int
     n_accepted: int
@@ -213,7 +221,7 @@ def ask_at_once(port: int, shares: Sequence[Sequence[Prompt]], max_tokens: int) 
 
 
 def _asked_at_once(server: Process, shares: Sequence[Sequence[Prompt]], max_tokens: int) -> list[list[Reply]]:
-    """Raises ReplyError with the server's name, StartupError if that server has ended."""
+    """Return the replies of each client. Raises ReplyError, StartupError if the server has ended."""
     try:
         return ask_at_once(server.port, shares, max_tokens)
     except ReplyError as error:
@@ -222,7 +230,10 @@ def _asked_at_once(server: Process, shares: Sequence[Sequence[Prompt]], max_toke
 
 
 def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout]:
-    """Rounds with every number of clients in turn, each asking another server first. Raises ReplyError."""
+    """Run rounds with every number of clients in turn. Raises ReplyError.
+
+    Each round asks another server first.
+    """
     bouts: list[Bout] = []
     prompts = (replace(prompt, more={"cache_prompt": False}) for prompt in endless())
     for turn in range(args.rounds):

@@ -72,7 +72,7 @@ class Crew:
             raise self._failure
 
     def _start(self) -> None:
-        """Returns when the lead sees all of them. Raises StartupError."""
+        """Start the drafters and wait until the lead sees them. Raises StartupError."""
         for command in self._commands:
             self._processes.append(Process(command))
         deadline = time.monotonic() + PRESENT_S
@@ -118,8 +118,11 @@ REPLAYED = {"lying": (0, 1), "far": (0.9, 5)}  # share of right guesses, ms of e
 def enter(
     stack: ExitStack, args: argparse.Namespace, prompts: Sequence[Prompt]
 ) -> tuple[list[Process], Callable[[], None]]:
-    """One lead for each of --faults, ready, in a pool of its own, and what has their drafters join. Records
-    first what the model says to the prompts, which the lying and the far drafter need. Raises DuoError."""
+    """Start one lead for each of --faults, in a pool of its own, and return what has their drafters join.
+
+    What the model says to the prompts is recorded first: the lying and the far drafter need it. Raises
+    DuoError.
+    """
     if not args.faults:
         return [], lambda: None
     known = stack.enter_context(texts.directory())
@@ -137,7 +140,7 @@ def enter(
 
 
 def _far_url(stack: ExitStack, redis: EmbeddedServer) -> str:
-    """The server's URL, beyond a bad network."""
+    """Return the server's URL beyond a bad network."""
     assert redis.address
     assert redis.url_elsewhere
     link = stack.enter_context(closing(Link(*redis.address, latency_s=FAR_S, loss=FAR_LOSS)))

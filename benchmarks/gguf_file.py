@@ -63,19 +63,21 @@ class GGUFSource:
         return tuple(int(n) for n in reversed(self._tensors[name].shape))
 
     def values(self, name: str) -> Values:
-        """The tensor as a new array of F32, decoded if it is quantized."""
+        """Return the tensor as a new array of F32, decoded if it is quantized."""
         tensor = self._tensors[name]
         decoded = gguf.dequantize(np.asarray(tensor.data), tensor.tensor_type)
         return np.array(decoded, dtype=np.float32).reshape(self.shape(name))
 
     def field(self, key: str) -> Any:
-        """A metadata value; None if the file has no such key."""
+        """Return a metadata value; None if the file has no such key."""
         field = self._reader.get_field(key)
         return None if field is None else field.contents()
 
     def copy_metadata(self, writer: gguf.GGUFWriter, changes: Mapping[str, Any]) -> None:
-        """Every key with its type, tokenizer and chat template included; changed keys keep their type. New
-        ones are added if they are whole numbers."""
+        """Copy every key with its type, tokenizer and chat template included; changed keys keep their type.
+
+        New keys are added if they are whole numbers.
+        """
         for key, field in self._reader.fields.items():
             if key.startswith("GGUF.") or key == gguf.Keys.General.ARCHITECTURE:
                 continue  # the writer makes these
@@ -96,8 +98,10 @@ def write(
     out: Path, source: GGUFSource, kind: Kind, tensors: Iterable[PlannedTensor], changes: Mapping[str, Any]
 ) -> None:
     """Write the tensors with the source's metadata, `changes` applied and the file type set to `kind`.
-    The file appears under its name only when complete. Changed keys that the source lacks are added if their
-    value is a whole number, else left out."""
+
+    The file appears under its name only when it is complete. Changed keys that the source lacks are added if
+    their value is a whole number, else left out.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     planned = list(tensors)
     handle, aside = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent)

@@ -55,8 +55,10 @@ NOISE_WEIGHTS = 1_000_003  # a prime: rows of a matrix do not begin alike
 
 
 def bundled_400m() -> Path:
-    """The bundled target at the cost of a 400M-parameter BF16 model, made by the first call, in the user's
-    cache directory. Raises StartupError, OSError."""
+    """Return the toy target at the cost of a 400M-parameter BF16 model, made by the first call.
+
+    It is kept in the user's cache directory. Raises StartupError, OSError.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duo"
     digest = hashlib.sha256(BUNDLED_MODEL.read_bytes()).hexdigest()[:8]
     path = cache / f"{BUNDLED_MODEL.stem}-inflated-400m-{KIND}-{digest}.gguf"
@@ -68,8 +70,12 @@ def bundled_400m() -> Path:
 
 
 def read_shape(source: GGUFSource) -> Shape:
-    """Raises StartupError unless the model can be inflated: architecture llama, or mimo2 as with_block.py
-    makes it, dense, without biases."""
+    """Return the model's shape.
+
+    Raises:
+        StartupError: It cannot be inflated: not dense, with biases, or of another architecture than llama
+            or mimo2 as with_block.py makes it.
+    """
     architecture = source.field("general.architecture")
     if architecture not in ARCHITECTURES:
         raise StartupError("only models of the architecture llama can be inflated")
@@ -143,14 +149,14 @@ def _changes(source: GGUFSource, small: Shape, large: Shape) -> dict[str, Any]:
 
 
 def _layer(i: int, shape: Shape) -> list[str]:
-    """The tensors of a layer, or of a block behind the layers, whose Q, K and V are one."""
+    """Return the tensors of a layer, or of a block behind the layers, whose Q, K and V are one."""
     is_block = i >= shape.n_layers
     heads, added = (("attn_qkv",), BLOCK) if is_block else (("attn_q", "attn_k", "attn_v"), ())
     return [f"blk.{i}.{role}.weight" for role in (*NORMS, *heads, "ffn_gate", "ffn_up", *WRITERS, *added)]
 
 
 def _own(name: str, small: Shape, large: Shape) -> str | None:
-    """The tensor of the model that becomes part of this one; None: none does."""
+    """Return the tensor of the model that becomes part of this one; None if none does."""
     if not name.startswith("blk."):
         return name
     _, number, role = name.split(".", 2)
@@ -194,8 +200,10 @@ def _shape_of(role: str, s: Shape) -> tuple[int, ...]:
 
 
 def _places(role: str, axis: int, small: Shape, large: Shape) -> Places:
-    """Indices of the model's own rows (axis 0) or columns (axis 1) in the larger matrix: the first ones,
-    except for query heads, which lie with their key-value heads."""
+    """Return the indices of the model's own rows (axis 0) or columns (axis 1) in the larger matrix.
+
+    They are the first ones, except for query heads, which lie with their key-value heads.
+    """
     if (role, axis) == ("attn_qkv", 0):
         parts: list[Places] = []
         start = 0
@@ -221,7 +229,15 @@ def _values(
     scale: float,
     places: tuple[Places, ...],
 ) -> Values:
-    """Padding, with the model's own values at their places. names: in the new file, and in the model's."""
+    """Return padding with the model's own values at their places.
+
+    Args:
+        source: The model.
+        names: The tensor in the new file and in the model's, None if it has none.
+        shape: Rows and columns of the new tensor.
+        scale: What own values of norms are multiplied by.
+        places: Where own values go, by axis.
+    """
     name, of = names
     role = _role(name)
     if len(shape) == 1:

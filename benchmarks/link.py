@@ -13,8 +13,12 @@ RESENT_S = 0.2  # how long a lost packet takes to come after all: TCP's least ti
 
 
 class Link:
-    """Listens on a port of its own and forwards to host:port, in a thread. latency_s: one way; loss: share of
-    reads that come RESENT_S later, by a seed; both may change at any time."""
+    """A network to host:port that may be slow and lose packets, in a thread.
+
+    Args:
+        latency_s: One way; may change at any time.
+        loss: Share of reads that come RESENT_S later, by a seed; may change at any time.
+    """
 
     def __init__(self, host: str, port: int, *, latency_s: float = 0.0, loss: float = 0.0) -> None:
         self._to = host, port

@@ -10,12 +10,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What it takes, in milliseconds. curve: a step by its rows; td: one guess; row: a row more of the draft
-    model."""
+    """Milliseconds that a machine takes."""
 
-    curve: Mapping[int, float]
-    td: float
-    row: float
+    curve: Mapping[int, float]  # a step, by its rows
+    td: float  # one guess
+    row: float  # a row more of the draft model
 
     def step_s(self, n: int) -> float:
         """Beyond the widest known step, a row takes what those before it take."""

@@ -14,17 +14,16 @@ MOST_LAYERS = 48  # of a chosen shape: beyond, real models are wider instead
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`n_embd` residual channels, `n_ffn` channels of the feed-forward layer. head_size: channels of a head
-    where that is not n_embd / n_heads, else 0. n_blocks: prediction blocks (MTP) behind the layers."""
+    """Sizes of a model of the architecture llama."""
 
     n_layers: int
-    n_embd: int
+    n_embd: int  # channels of the residual stream
     n_heads: int
     n_kv_heads: int
-    n_ffn: int
+    n_ffn: int  # channels of a feed-forward layer
     n_vocab: int
-    head_size: int = 0
-    n_blocks: int = 0
+    head_size: int = 0  # channels of a head where that is not n_embd / n_heads, else 0
+    n_blocks: int = 0  # prediction blocks (MTP) behind the layers
 
     @property
     def head_dim(self) -> int:

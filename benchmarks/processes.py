@@ -29,12 +29,11 @@ PACKAGED = Path(__file__).with_name("xllamacpp_server.py")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """name: for tables. `{port}` in the arguments becomes the port. drafts: it is ready only with a drafter
-    or a draft model of its own."""
+    """How a server is started; `{port}` in the arguments becomes the port."""
 
-    name: str
+    name: str  # for tables
     arguments: tuple[str, ...]
-    drafts: bool = False
+    drafts: bool = False  # it is ready only with a drafter or a draft model of its own
 
 
 Options: TypeAlias = dict[str, Any]
@@ -74,8 +73,10 @@ class Process:
         self.stop()
 
     def wait_ready(self, n_drafters: int = 0, timeout_s: float = READY_S) -> None:
-        """Until GET /health is 200 and n_drafters are there, at least one if the command drafts, unless the
-        draft model is in the lead. Raises StartupError."""
+        """Wait until GET /health is 200 and n_drafters are there.
+
+        A command that drafts has one at least, unless the draft model is in the lead. Raises StartupError.
+        """
         deadline = time.monotonic() + timeout_s
         while not self._ready(n_drafters):
             self.check_alive()
@@ -84,7 +85,7 @@ class Process:
             time.sleep(READY_POLL_S)
 
     def check_alive(self) -> None:
-        """Raises StartupError when it has ended."""
+        """Raise StartupError if it has ended."""
         status = self._process.poll()
         if status is not None:
             raise StartupError(f"{self.name} ended with status {status}: {self._last_lines()}")
@@ -153,7 +154,7 @@ class Process:
 
 
 def free_port() -> int:
-    """A free port below the ephemeral ones, which outgoing connections take."""
+    """Return a free port below the ephemeral ones, which outgoing connections take."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as probe, suppress(OSError):
@@ -178,8 +179,10 @@ def _tree_cpu_seconds(root: int) -> float:
 
 
 def start(stack: ExitStack, commands: Iterable[Command]) -> list[Process]:
-    """Start servers one after the other, each ready before the next: what a server measures at its start
-    decides how it drafts. The stack ends them. Raises StartupError."""
+    """Start servers one after the other, each ready before the next, and return them.
+
+    What a server measures at its start decides how it drafts. The stack ends them. Raises StartupError.
+    """
     started: list[Process] = []
     for command in commands:
         started.append(stack.enter_context(Process(command)))
@@ -196,12 +199,12 @@ def idle_cpu(processes: Sequence[Process], seconds: float) -> list[float | None]
 
 
 def on_device(device: int | None) -> tuple[str, ...]:
-    """What precedes a command line so that it sees this CUDA device only; None: all devices."""
+    """Return what precedes a command line so that it sees this CUDA device only; None: all devices."""
     return () if device is None else ("env", f"CUDA_VISIBLE_DEVICES={device}")
 
 
 def options_of(args: argparse.Namespace, *names: str, **more: object) -> Options:
-    """These arguments of a program, and more."""
+    """Return these arguments of a program, and more."""
     return {name: vars(args)[name] for name in names} | more
 
 
@@ -215,7 +218,7 @@ def flags(**options: object) -> tuple[str, ...]:
 
 
 def duo(command: str, *more: str, device: int | None = None, **options: object) -> tuple[str, ...]:
-    """A command line of this checkout's duo on a CUDA device."""
+    """Return a command line of this checkout's duo on a CUDA device."""
     line = (*on_device(device), sys.executable, "-m", "server", command, *flags(**options), *more)
     return (*line, "--host", "127.0.0.1", "--port", "{port}")
 
@@ -236,6 +239,6 @@ def llama_server(binary: Path, *more: str, device: int | None = None, **options:
 
 
 def drafter(name: str, *, device: int | None = None, **options: object) -> Command:
-    """A drafter process of this name on a CUDA device."""
+    """Return a drafter of this name on a CUDA device."""
     line = (*on_device(device), sys.executable, "-m", "drafters", *flags(name=name, **options))
     return Command(name, line)

@@ -35,7 +35,7 @@ _SHARED: dict[str, dict[str, Any]] = {
 
 
 def make_parser(name: str, what: str, *shared: str, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser with --append and these shared flags. "inflated" is --model with another default."""
+    """Return a parser with --append and these shared flags; "inflated" is --model with another default."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=what)
     for flag in shared:
         parser.add_argument("--model" if flag == "inflated" else f"--{flag}", **_SHARED[flag])
@@ -59,8 +59,10 @@ def floats(text: str) -> list[float]:
 def main(
     make: Callable[[], argparse.ArgumentParser], measure: Callable[[argparse.Namespace], Result]
 ) -> Callable[..., int]:
-    """A program: it parses its command line, by default that of the process, measures, prints the section,
-    appends it where asked, and returns the exit status."""
+    """Return a program: it parses its command line, measures, prints the section and appends it where asked.
+
+    The program returns the exit status; its command line is that of the process unless it is given one.
+    """
 
     def run(argv: Sequence[str] | None = None) -> int:
         arguments = sys.argv[1:] if argv is None else argv
@@ -78,8 +80,10 @@ def main(
 
 
 def status_of(name: str, work: Callable[[], object]) -> int:
-    """The exit status of a program that does this; an error becomes a line. SIGTERM and Ctrl-C leave through
-    the with blocks, which end the servers."""
+    """Return the exit status of a program that does this; an error becomes a line.
+
+    SIGTERM and Ctrl-C leave through the with blocks, which end the servers.
+    """
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         work()
@@ -98,14 +102,14 @@ def _leave(*_: object) -> None:
 
 
 def check_files(*paths: Path) -> None:
-    """Raises StartupError."""
+    """Raise StartupError if one of these files is missing."""
     for path in paths:
         if not path.is_file():
             raise StartupError(f"no file at {path}")
 
 
 def binary(path: Path) -> Path:
-    """The absolute path of llama-server. Raises StartupError unless it can be executed."""
+    """Return the absolute path of llama-server. Raises StartupError unless it can be executed."""
     check_files(path)
     if not os.access(path, os.X_OK):
         raise StartupError(f"{path} cannot be executed: --llama-server takes the binary")

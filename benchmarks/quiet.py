@@ -84,7 +84,7 @@ class QuietLead:
             self.step()
 
     def step(self) -> float:
-        """What the watch measured outside the decode and what this hides."""
+        """Return what the watch measured outside the decode and what this hides."""
         if self._prompts:
             self._engine.cancel(self._live.pop(0))
             self._begin()
@@ -130,7 +130,7 @@ def measure(n_sessions: int, n_steps: int, watch: type[Watch]) -> Mapping[str, S
 
 
 def measure_all(args: argparse.Namespace) -> program.Result:
-    """Raises StartupError."""
+    """Measure every case and return the section. Raises StartupError."""
     if not 0 < args.sessions <= N_BATCH - QUIET_PROMPT_TOKENS or args.n < 1:
         raise StartupError(f"--sessions: 1 to {N_BATCH - QUIET_PROMPT_TOKENS}, --n: 1 or more")
     name, unit, watch = ("bytecodes", 1.0, BytecodeWatch) if args.bytecodes else ("microseconds", 1e-6, Watch)

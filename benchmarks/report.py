@@ -17,8 +17,13 @@ from server.flags import n_cores
 
 
 def table(heads: Sequence[str] | str, rows: Iterable[Sequence[str]], n_words: int = 1) -> str:
-    """Markdown. heads: also as one text, with bars between. The first n_words columns are words, the others
-    numbers."""
+    """Return markdown.
+
+    Args:
+        heads: Of the columns, also as one text with bars between.
+        rows: Their cells.
+        n_words: Columns at the left that are words; the others are numbers.
+    """
     heads = heads.split(" | ") if isinstance(heads, str) else heads
     rule = ["---"] * n_words + ["---:"] * (len(heads) - n_words)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))

@@ -40,15 +40,14 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """After a schedule, when all is idle. memory: bytes of the lead, without kept states of conversations.
-    latencies_s: of the replies compared since the last one, n_accepted: guesses of drafters in them."""
+    """What was found after a schedule, when all is idle."""
 
     at_s: float
-    memory: int
+    memory: int  # bytes of the lead, without kept states of conversations
     n_threads: int
     n_descriptors: int
-    latencies_s: list[float]
-    n_accepted: int
+    latencies_s: list[float]  # of the replies compared since the last sample
+    n_accepted: int  # guesses of drafters in them
 
 
 def talking(system: System, chance: Random) -> Heal:
@@ -92,7 +91,7 @@ def fill(port: int) -> None:
 
 
 def soak(minutes: float) -> tuple[list[Sample], list[str]]:
-    """Samples, and what was not as it should be."""
+    """Return the samples, and what was not as it should be."""
     samples: list[Sample] = []
     problems: list[str] = []
     with ExitStack() as stack:
@@ -147,7 +146,7 @@ def _row(part: Sequence[Sample]) -> list[float]:
 
 
 def plot(values: Sequence[float]) -> str:
-    """A bar for each; the lowest and the highest value are the least and the most of them."""
+    """Return a bar for each value, from the least of them to the most."""
     least, most = min(values), max(values)
     return "".join(BARS[round((len(BARS) - 1) * (value - least) / ((most - least) or 1))] for value in values)
 
@@ -163,7 +162,7 @@ def table(samples: Sequence[Sample]) -> str:
 
 
 def measure(args: argparse.Namespace) -> program.Result:
-    """Raises ReplyError for the first problem."""
+    """Run the soak and return the section. Raises ReplyError for the first problem."""
     samples, problems = soak(args.minutes)
     if problems:
         raise client.ReplyError("\n".join(problems))

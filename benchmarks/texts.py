@@ -57,13 +57,13 @@ def record(backend: Backend, prompts: Sequence[Prompt], max_tokens: int) -> list
 
 
 def record_by(model: Path, threads: int, prompts: Sequence[Prompt], max_tokens: int) -> list[tuple[int, ...]]:
-    """The same of a model file. Raises DuoError."""
+    """Return prompt and reply of each at temperature 0, by a model file. Raises DuoError."""
     with closing(LlamaBackend(LlamaOptions(model, CTX_SIZE, 1, n_threads=threads))) as backend:
         return record(backend, prompts, max_tokens)
 
 
 def prompt_ids(backend: Backend, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
-    """The prompts in the model's chat template."""
+    """Return the prompts in the model's chat template."""
     vocabulary = backend.vocab
     bos, eos = (spelled(vocabulary, [token]) for token in (vocabulary.bos, vocabulary.eos))
     template = ChatTemplate(backend.chat_template, bos=bos, eos=eos)
@@ -80,8 +80,10 @@ def _tokenize(vocabulary: Vocabulary, text: str) -> tuple[int, ...]:
 def generate(
     backend: Backend, requests: Sequence[tuple[Sequence[int], SamplingParams]], max_tokens: int
 ) -> list[tuple[int, ...]]:
-    """Prompt and reply of each request, as many at once as there are sequences. Leaves the KV cache empty.
-    Raises DuoError."""
+    """Return prompt and reply of each request, as many at once as there are sequences.
+
+    Leaves the KV cache empty. Raises DuoError.
+    """
     events: list[tuple[int, Event]] = []
     engine = Engine(
         backend,
@@ -106,12 +108,12 @@ def generate(
 
 
 def save(texts: Sequence[Sequence[int]], path: Path) -> None:
-    """A JSON list of ids per line, as `duo-drafter --kind replay --texts` reads it."""
+    """Write a JSON list of ids per line, as `duo-drafter --kind replay --texts` reads it."""
     path.write_text("".join(f"{json.dumps(list(text))}\n" for text in texts))
 
 
 @contextmanager
 def directory() -> Generator[Path]:
-    """A file for texts in a directory that is removed at the end."""
+    """Yield a file for texts in a directory that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="duo-texts-") as path:
         yield Path(path) / "texts.jsonl"

@@ -91,7 +91,7 @@ class Author:
         return {"role": "system", "content": "".join(self._pieces(n_tokens))}
 
     def _pieces(self, n_tokens: int) -> list[str]:
-        """Raises ReplyError."""
+        """Return the pieces of a new text of n_tokens tokens. Raises ReplyError."""
         self._n_written += 1
         said = [message["content"] for prompt in load(subject=PYTHON) for message in prompt.messages]
         draw = random.Random(self._n_written)
@@ -114,13 +114,12 @@ def pieces_of(port: int, text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One turn of one conversation: the replies of duo and of llama-server. restore_ms: what llama-server
-    spent on loading the saved conversation, which is added to its time."""
+    """One turn of one conversation: the replies of duo and of llama-server."""
 
     scenario: str
     history: int
     turns: tuple[Reply, ...]
-    restore_ms: float = 0.0
+    restore_ms: float = 0.0  # what llama-server spent on loading the saved conversation; added to its time
 
     @property
     def ms(self) -> tuple[float, ...]:
@@ -182,7 +181,7 @@ class Contest:
         self._n_template = 0  # tokens that it adds to one message
 
     def warm_up(self) -> None:
-        """Raises ReplyError."""
+        """Have both servers answer once. Raises ReplyError."""
         short = self._ask(self._converse(self._author.opening(SHORT_TOKENS)))
         self._n_template = short[0].n_prompt - SHORT_TOKENS
 
@@ -282,7 +281,7 @@ def compare(args: argparse.Namespace) -> list[Sample]:
 
 
 def measure(args: argparse.Namespace) -> program.Result:
-    """Raises DuoError."""
+    """Measure all turns and return the section. Raises DuoError."""
     if not args.llama_server:
         raise StartupError("give --llama-server")
     args.llama_server = program.binary(args.llama_server)

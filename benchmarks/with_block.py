@@ -58,7 +58,7 @@ def join(target: Path, block: Path, out: Path, n_blocks: int = 1) -> None:
 
 
 def _describe(writer: gguf.GGUFWriter, of: Callable[[str], Any], n_blocks: int) -> None:
-    """The target's sizes under the keys of the other architecture, whose window is wider than the context."""
+    """Write the target's sizes under the keys of the other architecture, whose window exceeds the context."""
     n_layers, n_context = int(of("block_count")), int(of("context_length"))
     sizes = {
         "context_length": n_context,

@@ -44,7 +44,7 @@ def is_idle(proposer: Proposer) -> bool:
 
 
 def check_prefixes(cache: PrefixCache) -> None:
-    """The indexes hold what the sequences do."""
+    """Require that the indexes hold what the sequences do."""
     for index in (cache._idle, cache._marks, cache._held):
         check_radix(index)
     for seq, resident in enumerate(cache._residents):
@@ -56,7 +56,7 @@ def check_prefixes(cache: PrefixCache) -> None:
 
 
 def check_snapshots(snapshots: Snapshots) -> None:
-    """The books of the tiers agree."""
+    """Require that the books of the tiers agree."""
     snapshots._settle()
     catalogue = snapshots._catalogue
     check_catalogue(catalogue)

@@ -81,7 +81,7 @@ def _nothing_is_left_open() -> Iterator[None]:  # pyright: ignore[reportUnusedFu
 
 @pytest.fixture(autouse=True)
 def _loggers_are_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """A command that the test ran in this process logs to its own console, on standard output."""
+    """Restore loggers: a command that the test ran in this process logs to its own console."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(one.level, list(one.handlers), one.propagate) for one in loggers]
     yield
@@ -92,7 +92,7 @@ def _loggers_are_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedF
 
 @pytest.fixture(autouse=True)
 def _signals_are_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """A command that the test ran in this process has handlers of its own, and may have been told to end."""
+    """Restore the handlers of signals: a command that the test ran here has its own."""
     monkeypatch.setattr(stop_signals, "_told", None)
     before = [(number, signal.getsignal(number)) for number in SIGNALS]
     yield
@@ -108,7 +108,7 @@ def lead() -> Iterator[Lead]:
 
 @pytest.fixture
 def slow_lead() -> Iterator[Lead]:
-    """A lead with one slot and a queue of two requests; replies never end, 5 ms a token."""
+    """Yield a lead with one slot and a queue of two requests; replies never end, 5 ms a token."""
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with serving(backend, max_queued=2, n_slots=1) as one:
         yield one

@@ -60,8 +60,11 @@ class Spacing(FakeVocabulary):
 
 @dataclass(frozen=True, slots=True)
 class FakeModel:
-    """The toy's predictions. error: share of contexts where it disagrees with the model of its seed;
-    sharpness: scale of the logits; eog_rate: share of contexts that end the text."""
+    """The toy's predictions.
+
+    error: share of contexts where it disagrees with the model of its seed; sharpness: scale of the logits;
+    eog_rate: share of contexts that end the text.
+    """
 
     seed: int = 1
     error: float = 0.0
@@ -204,8 +207,10 @@ class FakeBackend:
         own += cells[start:end] if self.can_share else [_Cell(cell.chain) for cell in cells[start:end]]
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """A moved cell gets a new chain, a function of its own and of the two cells that meet: so the text
-        differs from that of any other shift, and from that of the remaining tokens."""
+        """Move the cells, each with a new chain: a function of its own and of the two cells that meet.
+
+        So the text differs from that of any other shift, and from that of the remaining tokens.
+        """
         cells = self._chains.get(seq, [])
         if not (self.can_shift and self.can_trim and 0 <= start < end <= len(cells)):
             raise BackendError(f"cannot shift {start} to {end} of a sequence of {len(cells)}")
@@ -217,11 +222,11 @@ class FakeBackend:
         cells[start:] = [_Cell(mix(cell.chain ^ seam)) for cell in cells[end:]]
 
     def length(self, seq: int) -> int:
-        """The number of positions of the sequence."""
+        """Return the number of positions of the sequence."""
         return len(self._chains.get(seq, []))
 
     def chain_at(self, seq: int, position: int) -> int:
-        """What tells the tokens up to this position of the sequence."""
+        """Return what tells the tokens up to this position of the sequence."""
         return self._chains[seq][position].chain if position >= 0 else 0
 
     def close(self) -> None:
@@ -254,7 +259,7 @@ class FakeBackend:
         return cell.chain
 
     def _check_state(self, seq: int) -> None:
-        """Raises BackendError unless the sequence has the state of its last cell."""
+        """Raise BackendError unless the sequence has the state of its last cell."""
         cells = self._chains.get(seq, [])
         if self._states.get(seq, NO_STATE) != _State(len(cells), cells[-1].chain if cells else 0):
             raise BackendError(f"sequence {seq} has cells and a state of different tokens")

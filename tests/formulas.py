@@ -30,13 +30,16 @@ NEGLIGIBLE = 1e-9  # probability of getting so far in a run
 
 
 def flat(k: int) -> float:
-    """Verifying costs nothing, as on a target bound by memory bandwidth."""
+    """Return the cost of verifying on a target bound by memory bandwidth: nothing."""
     return 1.0
 
 
 def staircase(times: Mapping[int, float]) -> Curve:
-    """The curve through measured times by drafted tokens k; times[0] must be there. Between two measured
-    widths it is that of the larger one; beyond the last it grows by the last one's time per row."""
+    """Return the curve through measured times by drafted tokens k; times[0] must be there.
+
+    Between two measured widths it is that of the larger one; beyond the last it grows by the last one's time
+    per row.
+    """
     ks = sorted(times)
     plain, last = times[0], ks[-1]
 
@@ -60,8 +63,10 @@ def per_step(a: float, k: int) -> float:
 
 
 def limit(a: float, r: float, v: Curve = flat) -> float:
-    """What no chain of drafts can exceed: every step verifies the best number of tokens that the drafter can
-    have drafted in its time."""
+    """Return the speed-up that no chain of drafts can exceed.
+
+    Every step verifies the best number of tokens that the drafter can have drafted in its time.
+    """
     useful = min(MOST_DRAFTED, math.ceil(math.log(1e-6) / math.log(a)))
     fits = [k for k in range(useful + 1) if k + 1 <= r * v(k)]
     return max((per_step(a, k) / v(k) for k in fits), default=1.0)
@@ -93,7 +98,7 @@ def speedup(scheme: Scheme) -> float:
 
 
 def _steps(scheme: Scheme) -> Iterator[tuple[float, float]]:
-    """The steps of a run: the share of runs that get there, and how long it takes."""
+    """Yield the steps of a run: the share of runs that get there, and how long it takes."""
     now, committed = 0.0, 0
     while (share := scheme.a**committed) > NEGLIGIBLE:
         n_drafted = min(scheme.k_max, max(0, scheme.arrived(now) - committed))

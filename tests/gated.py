@@ -19,8 +19,10 @@ ENOUGH = 1 << 16  # steps: more than any test takes
 
 @dataclass(slots=True)
 class Gated(FakeBackend):
-    """Decodes one batch for each permit, and freely once its context has ended. n_begun: decodes that began,
-    whether they have their permit or not."""
+    """Decodes one batch for each permit, and freely once its context has ended.
+
+    n_begun: decodes that began, whether they have their permit or not.
+    """
 
     permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     n_begun: int = 0

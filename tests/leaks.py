@@ -16,8 +16,10 @@ BUS_S = 10.0  # for a thread of a bus to end; one that was not closed costs a fa
 
 @contextmanager
 def watched() -> Generator[list[str]]:
-    """Close every socket and end every process that the block makes, also if it raises. The list that is
-    given names, once the block has ended, those that it left open."""
+    """Close every socket and end every process that the block makes, also if it raises.
+
+    The list that is given names, once the block has ended, those that it left open.
+    """
     sockets: list[socket.socket] = []
     processes: list[subprocess.Popen[Any]] = []
     left: list[str] = []
@@ -41,8 +43,10 @@ def watched() -> Generator[list[str]]:
 
 
 def _await_buses(threads: set[threading.Thread]) -> None:
-    """A bus that is closed does not wait for its threads longer than a moment; on a busy machine they need
-    longer, and close their connections last."""
+    """Wait for the threads of closed buses, for which the bus itself waits no longer than a moment.
+
+    On a busy machine they need longer, and close their connections last.
+    """
     for thread in threads:
         if thread.name.startswith("duo-bus-"):
             thread.join(BUS_S)

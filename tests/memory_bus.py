@@ -27,8 +27,11 @@ def _untouched(_: str, data: bytes) -> Sequence[bytes]:
 
 
 class MemoryPool:
-    """Everybody on one imaginary server. `tamper` turns each message sent (receiver's id, bytes) into what
-    arrives instead: () loses it, (data, data) duplicates it. All methods are safe from any thread."""
+    """Everybody on one imaginary server.
+
+    `tamper` turns each message sent (receiver's id, bytes) into what arrives instead: () loses it,
+    (data, data) duplicates it. All methods are safe from any thread.
+    """
 
     def __init__(self) -> None:
         self.tamper: Tamper = _untouched
@@ -40,12 +43,14 @@ class MemoryPool:
         self._connected = True
 
     def bus(self, presence: Presence) -> MemoryBus:
-        """A bus for one process; it is on the pool from its start()."""
+        """Return a bus for one process; it is on the pool from its start()."""
         return MemoryBus(self, presence)
 
     def pump(self) -> int:
         """Deliver, on this thread, what is queued by now, but not what the listeners send in answer.
-        Returns how much there was: `while pool.pump(): pass` runs until everybody is silent."""
+
+        Returns how much there was: `while pool.pump(): pass` runs until everybody is silent.
+        """
         with self._wake:
             count = len(self._queue)
         for _ in range(count):
@@ -72,7 +77,7 @@ class MemoryPool:
     # -- faults
 
     def disconnect(self) -> None:
-        """The server is gone: everybody is alone, and what was on its way is lost."""
+        """End the server: everybody is alone, and what was on its way is lost."""
         with self._wake:
             self._connected = False
             self._queue = deque((bus, what) for bus, what in self._queue if not isinstance(what, bytes))
@@ -81,13 +86,13 @@ class MemoryPool:
             self._tell_all()
 
     def connect(self) -> None:
-        """The server is back, and everybody who was there announces itself again."""
+        """Bring the server back; everybody who was there announces itself again."""
         with self._wake:
             self._connected = True
             self._tell_all()
 
     def vanish(self, id: str) -> None:
-        """The others lose sight of a process, as after a crash or SIGSTOP; what they send to it is lost."""
+        """Have the others lose sight of a process, as after a crash; what they send to it is lost."""
         with self._wake:
             self._vanished.add(id)
             self._tell_all()
@@ -120,7 +125,7 @@ class MemoryPool:
     # -- for MemoryBus
 
     def join(self, bus: MemoryBus) -> None:
-        """A bus starts, or describes itself anew."""
+        """Announce a bus that starts, or describes itself anew."""
         with self._wake:
             self._members[bus.presence.id] = bus
             self._tell_all()
@@ -167,8 +172,10 @@ class MemoryPool:
 
 
 class MemoryBus:
-    """A Bus (see bus.py) on a MemoryPool. Unlike the real one it raises for a message that cannot be encoded,
-    so that a test sees the mistake."""
+    """A Bus (see bus.py) on a MemoryPool.
+
+    Unlike the real one it raises for a message that cannot be encoded, so that a test sees the mistake.
+    """
 
     def __init__(self, pool: MemoryPool, presence: Presence) -> None:
         self.counters = BusCounters()

@@ -16,7 +16,7 @@ class Stream:
     times: list[float] = field(default_factory=list[float])  # of each token
 
     def step(self, at: float, n: int, plain_s: float) -> None:
-        """A step brings n tokens, which are heard of at once."""
+        """Bring n tokens, which are heard of at once."""
         self.pass_until(at)
         if self.pace.spreads(n, at):
             self.pace.step(n, plain_s, at)
@@ -28,7 +28,7 @@ class Stream:
             self.times += [next_at] * self.pace.due(next_at)
 
     def end(self, at: float) -> None:
-        """The reply ends, which waits for nothing."""
+        """End the reply, which waits for nothing."""
         self.times += [at] * self.pace.n_waiting
 
     @property

@@ -34,8 +34,10 @@ PROMPT = tuple(b"Once upon a time there was a lead and a drafter. ")
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    """Wait until condition() is true, which another thread or process makes it. Raises AssertionError(what)
-    after this many seconds."""
+    """Wait until condition() is true, which another thread or process makes it.
+
+    Raises AssertionError(what) after this many seconds.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
@@ -51,8 +53,10 @@ def request(
     stop_tokens: frozenset[int] = EOG,
     draft_max: int | None = None,
 ) -> GenerationRequest:
-    """A request without sampling filters: at temperature 1 any token may be drawn, so that a mistake
-    shows."""
+    """Return a request without sampling filters.
+
+    At temperature 1 any token may be drawn, so that a mistake shows.
+    """
     sampling = SamplingParams(temperature, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
     return GenerationRequest(tuple(prompt), sampling, max_tokens, stop_tokens, Speculation(draft_max))
 
@@ -118,8 +122,10 @@ class Harness:
         return ids
 
     def run(self, *requests: GenerationRequest) -> list[Outcome]:
-        """Submit these requests and step until the engine is idle. Returns their outcomes. Raises if the
-        engine left a sequence or a cell behind (check_engine)."""
+        """Submit these requests and step until the engine is idle. Returns their outcomes.
+
+        Raises if the engine left a sequence or a cell behind (check_engine).
+        """
         ids = self.submit(*requests)
         while self.engine.step():
             pass
@@ -129,7 +135,9 @@ class Harness:
 
 class OracleProposer(Proposer):
     """Proposes the rest of the first of `texts` (prompt + reply) that begins with the committed tokens.
-    wrong_every: the guess at every position divisible by it is wrong; 0 for none."""
+
+    wrong_every: the guess at every position divisible by it is wrong; 0 for none.
+    """
 
     def __init__(self, texts: Sequence[Sequence[int]], *, wrong_every: int = 0) -> None:
         self._texts = [list(text) for text in texts]
@@ -169,6 +177,6 @@ class OracleProposer(Proposer):
 
 
 def probability(row: Row, token: int) -> float:
-    """The softmax probability of one token at temperature 1, unfiltered."""
+    """Return the softmax probability of one token at temperature 1, unfiltered."""
     top = float(row.max())
     return float(np.exp(np.float64(row[token]) - top) / np.exp(row - np.float32(top)).sum())

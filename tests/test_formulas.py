@@ -23,11 +23,12 @@ CURVE = staircase({0: 10.0, 3: 12.0, 7: 15.0})
 
 
 def closed(a: float, r: int) -> float:
-    """The closed form for v = 1, no latency and a whole r.
+    """Return the speed-up by the closed form for v = 1, no latency and a whole r.
 
     A run begins with a plain step: 1. Meanwhile the drafter drafts r tokens. The run goes on if the first of
     them is right: a. Each later step verifies r - 1 tokens and draws one more; the run outlives it if all r
-    are right: a^r. Hence 1 + a + a a^r + … = 1 + a/(1-a^r)."""
+    are right: a^r. Hence 1 + a + a a^r + … = 1 + a/(1-a^r).
+    """
     return run_length(a) / (1 + a / (1 - a**r))
 
 

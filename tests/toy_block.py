@@ -23,8 +23,10 @@ def chain_of(row: Hidden) -> int:
 
 @dataclass
 class ToyBlock:
-    """Implements PredictionBlock over the cells of another toy model: what it evaluates has to be what the
-    target evaluated. fails_after: decodes that succeed."""
+    """Implements PredictionBlock over the cells of another toy model.
+
+    What it evaluates has to be what the target evaluated. fails_after: decodes that succeed.
+    """
 
     target: FakeBackend
     model: FakeModel

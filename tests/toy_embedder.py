@@ -17,9 +17,11 @@ from tests.fake_backend import FakeVocabulary
 
 @dataclass(slots=True)
 class FakeEmbedder:
-    """Implements Embedder: the mean of what each token stands for, or, if it ranks, the share of the letter e
-    as the score of an input. held: while it is cleared, embed() waits.
-    sizes: how many inputs each call had; threads: which ones called."""
+    """Implements Embedder: the mean of what each token stands for.
+
+    If it ranks, the score of an input is its share of the letter e. held: while it is cleared, embed() waits.
+    sizes: how many inputs each call had; threads: which ones called.
+    """
 
     name: str = "toy-embedder"
     n_vocab: int = FakeVocabulary.size

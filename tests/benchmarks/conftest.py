@@ -12,7 +12,7 @@ STUB = (sys.executable, "-m", "tests.benchmarks.stub_server", "--port", "{port}"
 
 @pytest.fixture
 def llama_server(tmp_path: Path) -> Path:
-    """An executable that takes llama-server's flags."""
+    """Return an executable that takes llama-server's flags."""
     binary = tmp_path / "llama-server"
     binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.benchmarks.stub_server "$@"\n')
     binary.chmod(0o755)

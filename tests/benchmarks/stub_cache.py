@@ -32,7 +32,7 @@ def common(some: list[str], others: list[str]) -> int:
 
 
 def answer(messages: list[dict[str, str]], max_tokens: int) -> list[Any]:
-    """The chunks of a reply that says how many turns there were."""
+    """Return the chunks of a reply that says how many turns there were."""
     words = [word for m in messages for word in (f"<{m['role']}>", *m["content"].split())]
     cached = max((common(words[:-1], other) for other in seen), default=0)
     task = max(tasks) + 1

@@ -57,7 +57,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Continued:
 
 
 def assert_says(large: Path, said: Continued) -> None:
-    """The same ids, from logits that differ by what an F16 cache does to the last bits."""
+    """Require the same ids, from logits that differ by what an F16 cache does to the last bits."""
     assert continuation(large)[0] == said[0]
     assert_close(large, said)
 
@@ -145,7 +145,7 @@ def test_smollm2_reaches_every_size(wanted: str):
 
 @pytest.fixture(scope="module")
 def odd_heads(tmp_path_factory: pytest.TempPathFactory, draft: GGUFSource) -> Path:
-    """A model like SmolLM2: 9 heads and 3 key-value heads of 64, one embedding for both ends, in Q4_1."""
+    """Make a model like SmolLM2: 9 heads and 3 KV heads of 64, one embedding for both ends, in Q4_1."""
     shape = Shape(n_layers=2, n_embd=576, n_heads=9, n_kv_heads=3, n_ffn=768, n_vocab=8192)
     path = tmp_path_factory.mktemp("odd") / "odd.gguf"
     sizes = {"block_count": 2, "embedding_length": 576, "feed_forward_length": 768}

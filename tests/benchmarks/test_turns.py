@@ -46,7 +46,7 @@ def turn(ms: float, cached: int) -> Reply:
 
 
 def sample(scenario: str, ours: float, theirs: float, history: int = 1000) -> Sample:
-    """A quarter of the other server's time is restoring."""
+    """Return a sample in which a quarter of the other server's time is restoring."""
     return Sample(scenario, history, (turn(ours, 90), turn(0.75 * theirs, 80)), theirs / 4)
 
 
@@ -149,7 +149,7 @@ def test_a_sample_in_a_line():
 
 @pytest.fixture
 def llama_server(tmp_path: Path) -> Path:
-    """An executable that takes llama-server's flags."""
+    """Return an executable that takes llama-server's flags."""
     binary = tmp_path / "llama-server"
     binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.benchmarks.stub_cache "$@"\n')
     binary.chmod(0o755)

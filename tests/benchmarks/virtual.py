@@ -102,9 +102,11 @@ class Replay(ReplayDrafter):
 
 
 def gaps(a: float, rng: random.Random) -> Iterator[int]:
-    """Endless: how many guesses are right before the next wrong one, each being right with probability a.
+    """Yield how many guesses are right before the next wrong one, each right with probability a.
+
     Values come as often as they should, only their order is drawn: a few hundred independent runs leave an
-    error of some per cent in a speed-up, shuffled quantiles a tenth of that."""
+    error of some per cent in a speed-up, shuffled quantiles a tenth of that.
+    """
     while True:
         block = [math.floor(math.log((i + 0.5) / BLOCK) / math.log(a)) for i in range(BLOCK)]
         # Quantiles at the middle of each share miss a little of the long tail; one of them makes up for it
@@ -114,8 +116,10 @@ def gaps(a: float, rng: random.Random) -> Iterator[int]:
 
 
 class DrafterBus(QuietBus):
-    """Implements Bus towards one drafter, and is that drafter's loop. A guess takes td; one that was begun
-    before the path changed comes to nothing."""
+    """Implements Bus towards one drafter, and is that drafter's loop.
+
+    A guess takes td; one that was begun before the path changed comes to nothing.
+    """
 
     def __init__(self, world: World, scheme: Scheme, drafter: ReplayDrafter) -> None:
         self._world = world
@@ -169,8 +173,11 @@ class DrafterBus(QuietBus):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """tokens: the whole text. seconds: virtual, of all of it but the first token; undrafted_s: the engine's
-    estimate of them without drafts."""
+    """What became of one generation.
+
+    tokens: the whole text. seconds: virtual, of all of it but the first token; undrafted_s: the engine's
+    estimate of them without drafts.
+    """
 
     tokens: tuple[int, ...]
     seconds: float
@@ -180,7 +187,7 @@ class Outcome:
 
 
 def make_proposer(bus: DrafterBus, clock: Callable[[], float]) -> Proposer:
-    """The lead's side of the bus, started, with everything off that the formulas do not know."""
+    """Return the lead's side of the bus, started, with everything off that the formulas do not know."""
     remote = RemoteDrafters(bus, LEAD, max_ahead=MAX_AHEAD, clock=clock)
     bus.start(remote)
     policy = Policy(leaves=1, lookup=False, gate=False)
@@ -207,7 +214,7 @@ def speedup(scheme: Scheme, base: Outcome, seed: int = 0) -> float:
 
 
 def measured(scheme: Scheme) -> float:
-    """The speed-up over a text long enough for RUNS runs."""
+    """Return the speed-up over a text long enough for RUNS runs."""
     return speedup(scheme, _base(max(TOKENS, round(RUNS / (1 - scheme.a)))))
 
 
@@ -217,7 +224,7 @@ def _base(n_tokens: int) -> Outcome:
 
 
 def _generate(world: World, scheme: Scheme, proposer: Proposer, n_tokens: int) -> Outcome:
-    """The lead's part, from request to end."""
+    """Play the lead's part from request to end."""
     n_rows = scheme.k_max + len(PROMPT)
     n_cells = len(PROMPT) + n_tokens + n_rows
     backend = PacedBackend(

@@ -74,7 +74,7 @@ COUNT = re.compile(
 
 
 def prepared(llama_cpp: Path, place: Path) -> Path:
-    """Copies the tests to where they find the source's templates. Returns their directory."""
+    """Copy the tests to where they find the source's templates. Returns their directory."""
     tests = place / TESTS
     shutil.copytree(llama_cpp / TESTS, tests)
     for module in (tests / "unit").glob("test_*.py"):
@@ -88,7 +88,7 @@ def prepared(llama_cpp: Path, place: Path) -> Path:
 
 
 def models(place: Path) -> dict[str, str]:
-    """Writes a model and one that drafts for it. Returns what the shim is told of them."""
+    """Write a model and one that drafts for it. Returns what the shim is told of them."""
     target, draft = place / "target.gguf", place / "draft.gguf"
     write(target, KINDS["qwen3"])
     write(draft, KINDS["qwen3"], noise=NOISE)
@@ -101,7 +101,7 @@ def run(
     binary: Path | None,
     of_model: Sequence[tuple[str, str | int]] = (),
 ) -> Outcomes:
-    """The tests against this binary, or against duo. results: a line for each case as soon as it ends."""
+    """Run the tests against this binary, or against duo. results: a line for each case as soon as it ends."""
     with tempfile.TemporaryDirectory() as place:
         tests = prepared(args.llama_cpp, Path(place))
         environment = {
@@ -126,7 +126,7 @@ def run(
 
 
 def report(reference: Outcomes, found: Outcomes) -> Iterator[str]:
-    """A line for each file, and one for each case that only llama-server passes."""
+    """Yield a line for each file, and one for each case that only llama-server passes."""
     counted = {case for case in reference.passed if case in found.outcome}
     files = sorted({_file(case) for case in found.outcome})
     of_reference, of_duo = Counter(map(_file, counted)), Counter(map(_file, counted & found.passed))

@@ -1,5 +1,8 @@
-"""Stands in for llama-server's binary in its own tests, see tests/dialect: takes its flags, puts the
-model at hand in the place of those that would be downloaded, and becomes the server under test."""
+"""Stands in for llama-server's binary in its own tests, see tests/dialect.
+
+It takes its flags, puts the model at hand in the place of those that would be downloaded, and becomes the
+server under test.
+"""
 
 from __future__ import annotations
 

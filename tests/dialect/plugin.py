@@ -1,7 +1,9 @@
-"""A plugin of pytest for llama.cpp's own server tests, see tests/dialect: writes a line of JSON for
-each case, ends one that takes too long, and expects what llama-server says with the model at hand: other
-numbers of tokens, and no texts that only the tests' own models would say. Imports nothing of duo: it runs
-under the interpreter of those tests."""
+"""A plugin of pytest for llama.cpp's own server tests, see tests/dialect.
+
+It writes a line of JSON for each case, ends one that takes too long, and expects what llama-server says with
+the model at hand: other numbers of tokens, and no texts that only the tests' own models would say. It imports
+nothing of duo: it runs under the interpreter of those tests.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,10 @@ def _fits(expected: str | int, *, otherwise: bool) -> bool:
 
 
 class Tokens(int):
-    """A number of tokens, or a token, which the tests know of their own models. The copied tests compare with
-    one of these."""
+    """A number of tokens, or a token, which the tests know of their own models.
+
+    The copied tests compare with one of these.
+    """
 
     def __eq__(self, found: object) -> bool:
         return isinstance(found, int) and _fits(found, otherwise=int(self) == found)
