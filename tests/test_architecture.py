@@ -210,7 +210,7 @@ def test_imports_respect_the_layers(path: Path):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "server" / "api").rglob("*.py")), ids=name_of)
-def test_forms_of_the_api_know_each_other_as_little_as_they_can(path: Path):
+def test_api_forms_stay_apart(path: Path):
     own = path.parent.name
     if path.name == "app.py":  # the table of all routes
         return
@@ -247,7 +247,7 @@ def test_the_page_is_small():
     assert 0 < sum(path.stat().st_size for path in files) <= 250_000
 
 
-def test_names_of_modules_and_classes_are_unique():
+def test_module_and_class_names_are_unique():
     modules = Counter(path.stem for path in MODULES if not path.stem.startswith("__"))
     classes = Counter(
         node.name
@@ -270,7 +270,7 @@ def test_no_module_is_a_drawer():
     ]
 
 
-def test_the_rules_name_places_that_exist():
+def test_rules_name_existing_places():
     for place in [*MAY_IMPORT, *PURE, *(place for places in ONLY_IN.values() for place in places)]:
         assert (ROOT / place).exists(), place
 
@@ -281,7 +281,7 @@ UNREAD = json.loads((ROOT / "tests" / "unread.json").read_text())
 """What still needs a second reading; entries leave, none joins, and an empty file ends the exceptions.
 
 several_numbers: constants with one number here and another there. questions: docstrings of each place that
-begin with a question word or `Of` instead of a command."""
+begin with a question word or `Of` instead of a command. long_test_names: more than NAME_WORDS words."""
 CONSTANTS_OF = sorted([*MODULES, *(ROOT / "benchmarks").rglob("*.py")])
 
 
@@ -343,3 +343,17 @@ def test_architecture_names_every_package():
         name_of(path.parent) for top in ("server", "drafters") for path in (ROOT / top).rglob("__init__.py")
     }
     assert {name for name in packages if f"`{name}/`" not in text} <= NOT_DESCRIBED
+
+
+NAME_WORDS = 8  # of a test: more is a sentence that nobody remembers
+
+
+def test_test_names_are_short():
+    long: Counter[str] = Counter()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        place = "/".join(name_of(path).split("/")[:3]) if "server" in path.parts else path.parent.name
+        for function in functions(path):
+            is_test = function.name.startswith("test_")
+            long[place] += is_test and function.name.count("_") > NAME_WORDS
+    more = {place: n for place, n in long.items() if n > UNREAD["long_test_names"].get(place, 0)}
+    assert more == {}

@@ -49,7 +49,7 @@ def test_programs_that_measure_exist(path: Path):
     assert gone - {"NAME"} == set()
 
 
-def test_tests_that_hold_a_promise_exist():
+def test_promised_tests_exist():
     """In SECURITY.md: each row of a table of promises names at least one."""
     text = (ROOT / "SECURITY.md").read_text()
     rows = [

@@ -37,19 +37,19 @@ def test_the_table_for_a_of_80_percent():
 
 
 @pytest.mark.parametrize(("a", "r"), GRID)
-def test_the_sum_over_a_runs_steps_is_the_closed_form_below_the_limit(a: float, r: int):
+def test_sum_of_steps_is_closed_form(a: float, r: int):
     assert speedup(Scheme(a, r)) == pytest.approx(closed(a, r), rel=1e-6)
     assert 1 <= closed(a, r) <= limit(a, r) <= run_length(a)
 
 
-def test_a_staircase_goes_through_what_was_measured_and_up():
+def test_staircase_passes_measured_times():
     assert [CURVE(k) for k in (0, 1, 3, 4, 7)] == [1.0, 1.2, 1.2, 1.5, 1.5]
     assert CURVE(15) == pytest.approx(3.0)
     dented = staircase({0: 10.0, 1: 13.0, 2: 12.0})
     assert dented(2) == dented(1) == 1.3
 
 
-def test_the_limit_is_that_of_the_best_width_a_drafter_can_fill():
+def test_limit_takes_best_width():
     fits = [k for k in range(100) if k + 1 <= 4 * CURVE(k)]
     assert limit(0.8, 4, CURVE) == pytest.approx(max(per_step(0.8, k) / CURVE(k) for k in fits))
     assert limit(0.5, 1, v=lambda k: 1.0 + k) == 1.0

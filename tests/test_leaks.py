@@ -11,7 +11,7 @@ import pytest
 from tests import leaks
 
 
-def test_what_is_left_open_is_closed_and_named():
+def test_open_things_are_closed_and_named():
     with leaks.watched() as left:
         server = socket.create_server(("127.0.0.1", 0))
         client = socket.create_connection(server.getsockname())

@@ -105,7 +105,7 @@ def test_describing_oneself_anew_tells_the_others(pair: Pair) -> None:
     assert pair.drafter.peers_seen == [["L"]]
 
 
-def test_an_outage_loses_what_was_on_its_way(pair: Pair) -> None:
+def test_outage_loses_messages(pair: Pair) -> None:
     pair.lead_bus.send("D", Close("L", 1, False))
     pair.pool.disconnect()
     pair.lead_bus.send("D", Close("L", 2, False))
@@ -117,7 +117,7 @@ def test_an_outage_loses_what_was_on_its_way(pair: Pair) -> None:
     assert pair.lead_bus.counters.dropped == 1
 
 
-def test_a_process_that_goes_silent_and_comes_back(pair: Pair) -> None:
+def test_silent_process_returns(pair: Pair) -> None:
     pair.pool.vanish("D")
     pair.settle()
     pair.lead_bus.send("D", Close("L", 1, False))

@@ -27,7 +27,7 @@ LOCKS = ("requirements.lock", "requirements-dev.lock")
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_file_has_a_hash_for_each_pin_and_no_addresses(name: str):
+def test_lock_files_have_hashes(name: str):
     text = (ROOT / name).read_text()
     entries = re.sub(r"\\\n", " ", text).splitlines()
     assert any(entry.startswith("llama-cpp-python==") for entry in entries)
@@ -37,14 +37,14 @@ def test_a_lock_file_has_a_hash_for_each_pin_and_no_addresses(name: str):
     assert "--index" not in text
 
 
-def test_what_is_locked_is_installed_by_its_hashes():
+def test_installs_require_hashes():
     files = [ROOT / "Makefile", *ROOT.glob("docker/*.Dockerfile")]
     installs = [line for file in files for line in file.read_text().splitlines() if "-r requirements" in line]
     assert len(installs) == 4
     assert [line for line in installs if "--require-hashes" not in line] == []
 
 
-def test_an_audit_fails_for_known_faults_alone():
+def test_audit_fails_for_known_faults():
     """In the form in which pip-audit reports."""
     verdict = runpy.run_path(str(ROOT / ".ci" / "audit.py"))["verdict"]
     sound: dict[str, Any] = {"name": "idna", "version": "3.20", "vulns": []}

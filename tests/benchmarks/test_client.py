@@ -44,7 +44,7 @@ def test_rates_of_both_clocks():
     assert (reply.server_rate, reply.n_drafted, reply.n_accepted) == (12.5, 8, 3)
 
 
-def test_timings_may_stand_in_the_finishing_chunk():
+def test_timings_in_last_chunk():
     timings = {"predicted_n": 4, "predicted_ms": 1000}
     usage: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 4}}
     reply = parse(stream(delta("a"), {**FINISH, "timings": timings}, usage), asked=10.0)
@@ -68,7 +68,7 @@ def test_cached_tokens_by_usage_else_by_timings(
     assert (reply.n_prompt, reply.n_cached) == (9, expected)
 
 
-def test_a_reply_of_one_token_has_no_rate():
+def test_one_token_has_no_rate():
     timings = {"predicted_n": 1, "predicted_ms": 0.0}
     last: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": 1}, "timings": timings}
     reply = parse(stream(delta("a"), FINISH, last), asked=10.0)
@@ -96,7 +96,7 @@ def test_a_broken_stream_is_an_error(lines: list[tuple[float, bytes]], reason: s
         parse(lines, asked=10.0)
 
 
-def test_a_server_that_is_not_there_is_an_error():
+def test_absent_server_is_an_error():
     with pytest.raises(ReplyError, match="does not answer"):
         ask(free_port(), Prompt("p", []), 1)
 

@@ -24,19 +24,19 @@ def told(n_tokens: int, asked: float, ended: float, *, text: str = "text", piece
     return Reply(text, n_tokens, 1000.0, n_drafted=10, n_accepted=6, asked=asked, pieces=at, ended=ended)
 
 
-def test_the_total_rate_is_all_tokens_by_all_the_time():
+def test_total_rate_spans_all_clients():
     found = figures([[told(30, 0.0, 2.0), told(30, 2.0, 3.0)], [told(40, 0.5, 5.0)]])
     assert found.total_rate == pytest.approx(100 / 5)
     assert (found.n_drafted, found.n_accepted) == (30, 18)
 
 
-def test_the_slowest_client_is_told_by_the_mean_of_all():
+def test_slowest_client_over_mean():
     clients = [[told(40, 0.0, 2.0)], [told(10, 0.0, 1.0)], [told(30, 1.0, 2.0)]]  # 20, 10 and 30 t/s
     assert figures(clients).slowest == pytest.approx(0.5)
     assert figures(clients[:1]).slowest == 1.0
 
 
-def test_gaps_are_between_pieces_of_one_text_only():
+def test_gaps_stay_within_a_text():
     steady = told(100, 0.0, 10.0, pieces=100)
     found = figures([[steady, told(2, 20.0, 30.0, pieces=2)]])
     assert found.gap_p95 == pytest.approx(100.0)  # 99 gaps of 0.1 s and one of 5 s
@@ -51,7 +51,7 @@ def test_texts_are_compared_prompt_by_prompt():
     assert (row[0], row[1], row[3], row[-1]) == ("| 2", "drafted", "2.00", "2 of 3 |")
 
 
-def test_ratios_are_medians_over_rounds_and_the_worst_client_is_of_all():
+def test_ratios_are_medians_of_rounds():
     bouts = [
         [[[told(10, 0.0, plain)]] * 2, [[told(10, 0.0, drafted)], [told(slow, 0.0, drafted)]]]
         for plain, drafted, slow in ((1.0, 0.5, 10), (1.0, 1.0, 6), (2.0, 1.0, 10))
@@ -65,7 +65,7 @@ def test_ratios_are_medians_over_rounds_and_the_worst_client_is_of_all():
     assert all(len(row) == len(rows[0]) for row in rows)
 
 
-def test_clients_ask_their_own_prompts_and_stamp_every_piece():
+def test_clients_stamp_every_piece():
     with Process(Command("stub", STUB)) as server:
         server.wait_ready()
         clients = ask_at_once(server.port, [load(2), load(1), load(1)], max_tokens=7)
@@ -76,7 +76,7 @@ def test_clients_ask_their_own_prompts_and_stamp_every_piece():
         assert list(one.pieces) == sorted(one.pieces)
 
 
-def test_a_server_that_does_not_answer_fails_the_round():
+def test_silent_server_fails_the_round():
     with pytest.raises(ReplyError, match="does not answer"):
         ask_at_once(free_port(), [[PROMPT], [PROMPT]], 5)
 
@@ -97,7 +97,7 @@ def test_the_program_prints_and_appends_its_table(
     assert str(tmp_path) not in text
 
 
-def test_a_prompt_that_comes_again_has_another_salt():
+def test_repeated_prompt_has_new_salt():
     n = len(load())
     asked = list(itertools.islice(endless(), 2 * n))
     assert [prompt.id for prompt in asked[:n]] == [prompt.id for prompt in asked[n:]]
@@ -110,7 +110,7 @@ def commands(*flags: str) -> dict[str, str]:
     return {command.name: " ".join(command.arguments) for command in compare.commands(args)}
 
 
-def test_all_leads_have_the_same_slots_and_the_first_does_not_draft():
+def test_leads_share_slot_count():
     found = commands("--duo-flags", "--draft-mode async")
     assert list(found) == ["duo", "duo, drafts"]
     assert all(f"--model {BUNDLED_MODEL}" in line and "--parallel 4" in line for line in found.values())
@@ -119,7 +119,7 @@ def test_all_leads_have_the_same_slots_and_the_first_does_not_draft():
     assert "--draft-mode async" in found["duo, drafts"]
 
 
-def test_llama_server_and_several_ways_to_draft_take_turns():
+def test_duo_flags_make_servers():
     found = commands("--llama-server", "l", "--duo-flags=--draft-max 4", "--duo-flags=--texts /a/b.txt")
     drafting = ["duo, drafts --draft-max 4", "duo, drafts --texts b.txt"]
     assert list(found) == ["llama-server", "duo", *drafting]

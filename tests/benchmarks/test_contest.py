@@ -36,9 +36,7 @@ def reply(rate: float, text: str = "text", n_tokens: int = 50) -> Reply:
     return Reply(text, n_tokens, 5.0, 2 * rate, rate, n_drafted=10, n_accepted=6)
 
 
-def test_each_server_is_asked_each_prompt_and_each_begins_once(
-    stubs: list[Process], monkeypatch: pytest.MonkeyPatch
-):
+def test_servers_take_turns_first(stubs: list[Process], monkeypatch: pytest.MonkeyPatch):
     asked: list[int] = []
 
     def noted(port: int, prompt: Prompt, max_tokens: int) -> Reply:
@@ -56,7 +54,7 @@ def test_each_server_is_asked_each_prompt_and_each_begins_once(
     assert table.count("(70 %)") == 3
 
 
-def test_idle_servers_take_no_cpu_and_busy_ones_are_caught(stubs: list[Process]):
+def test_idle_cpu_is_measured(stubs: list[Process]):
     if sys.platform != "linux":
         pytest.skip("CPU times are read from /proc")
     spin = Command("spin", (sys.executable, "-c", "while True: pass"))
@@ -95,7 +93,7 @@ def test_a_stopped_server_is_gone():
         os.kill(server.pid, 0)
 
 
-def test_a_server_that_ends_at_once_is_quoted():
+def test_failed_server_is_quoted():
     code = "import sys; print('no such model'); sys.exit(3)"
     with (
         Process(Command("broken", (sys.executable, "-c", code))) as server,
@@ -104,7 +102,7 @@ def test_a_server_that_ends_at_once_is_quoted():
         server.wait_ready()
 
 
-def test_a_server_that_never_answers_is_given_up():
+def test_hanging_server_is_given_up():
     code = "import threading; print('loading', flush=True); threading.Event().wait()"
     with (
         Process(Command("slow", (sys.executable, "-c", code))) as server,
@@ -127,7 +125,7 @@ def test_a_program_that_is_not_there():
         Process(Command("none", ("./no-such-server",)))
 
 
-def test_ratios_are_medians_over_prompts_not_ratios_of_medians():
+def test_ratio_is_median_of_ratios():
     rates = [(100.0, 50.0), (10.0, 20.0), (1.0, 3.0)]
     heats = [Heat(PROMPT, [reply(first), reply(second)]) for first, second in rates]
     first, second = standings(["a", "b"], heats)
@@ -146,12 +144,12 @@ def test_short_replies_count_for_the_text_only():
     assert standings(["a", "b"], [short])[1].server_ratio is None
 
 
-def test_a_heat_in_a_line_tells_ratio_and_other_text():
+def test_heat_line_names_other_text():
     line = heat_line(Heat(PROMPT, [reply(10.0), reply(25.0, "other")]))
     assert line.split(": ")[1] == "10.0 t/s | 25.0 x 2.50 (other text)"
 
 
-def test_the_printed_command_has_no_paths_of_this_machine():
+def test_printed_command_hides_paths():
     line = arguments(["--llama-server", "/home/me/bin/llama-server", "--sweep", "4"])
     assert line == "--llama-server llama-server --sweep 4"
 

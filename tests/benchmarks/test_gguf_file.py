@@ -19,7 +19,7 @@ def metadata(path: Path) -> dict[str, object]:
     return {key: (field.types, field.contents()) for key, field in fields if not key.startswith("GGUF.")}
 
 
-def test_converted_to_f32_has_the_same_values_and_metadata(tmp_path: Path):
+def test_f32_keeps_values_and_metadata(tmp_path: Path):
     out = tmp_path / "deep" / "draft-f32.gguf"
     convert(DRAFT, out)
     before, after = GGUFSource(DRAFT), GGUFSource(out)
@@ -33,7 +33,7 @@ def test_converted_to_f32_has_the_same_values_and_metadata(tmp_path: Path):
     assert new == old
 
 
-def test_a_quantized_model_converted_to_its_own_type_is_itself(tmp_path: Path):
+def test_converting_to_own_type_changes_nothing(tmp_path: Path):
     convert(DRAFT, tmp_path / "again.gguf", "q8_0")
     before, after = gguf.GGUFReader(DRAFT), gguf.GGUFReader(tmp_path / "again.gguf")
     for old, new in zip(before.tensors, after.tensors, strict=True):
@@ -48,7 +48,7 @@ def test_bf16_is_rounded_to_the_nearest(tmp_path: Path):
     np.testing.assert_array_equal(GGUFSource(tmp_path / "bf16.gguf").values(name), want)
 
 
-def test_a_file_that_cannot_be_finished_does_not_appear(tmp_path: Path):
+def test_unfinished_file_does_not_appear(tmp_path: Path):
     def fail() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         raise OSError("no space left")
 
@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_finished_does_not_appear(tmp_path: Path):
     assert out.read_text() == "what was there before"
 
 
-def test_what_is_no_gguf_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(StartupError, match="no model file at"):
         GGUFSource(tmp_path / "missing.gguf")
     (tmp_path / "text.gguf").write_text("not a model " * 100)

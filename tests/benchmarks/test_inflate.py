@@ -76,7 +76,7 @@ def test_the_function_stays(tmp_path: Path, width: int, n_layers: int, draft: GG
     assert_says(large, said)
 
 
-def test_metadata_tell_the_new_shape_and_keep_the_tokenizer(tmp_path: Path, draft: GGUFSource):
+def test_metadata_follow_the_shape(tmp_path: Path, draft: GGUFSource):
     out = tmp_path / "large.gguf"
     shape = read_shape(draft).widened(2, 5)
     inflate(DRAFT, out, shape, "bf16")
@@ -208,13 +208,13 @@ def test_what_is_no_count_is_refused(text: str):
         parse_count(text)
 
 
-def test_a_smaller_size_than_the_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_smaller_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     flags = ["--model", str(DRAFT), "--params", "1M", "--out", str(tmp_path / "out.gguf")]
     assert main(flags) == 1
     assert "wanted 1,000,000" in capsys.readouterr().err
 
 
-def test_a_shape_that_cannot_hold_the_model_is_refused(tmp_path: Path, draft: GGUFSource):
+def test_too_small_shape_is_refused(tmp_path: Path, draft: GGUFSource):
     shape = read_shape(draft)
     with pytest.raises(StartupError, match="n_layers 3 is less than the model's 4"):
         inflate(DRAFT, tmp_path / "out.gguf", shape.widened(2, shape.n_layers - 1), "f32")
@@ -233,7 +233,7 @@ def test_a_shape_that_cannot_hold_the_model_is_refused(tmp_path: Path, draft: GG
     ],
     ids=" ".join,
 )
-def test_the_function_stays_when_each_size_is_chosen(tmp_path: Path, flags: list[str], said: Continued):
+def test_chosen_sizes_keep_the_function(tmp_path: Path, flags: list[str], said: Continued):
     large = tmp_path / "large.gguf"
     assert main(["--model", str(DRAFT), "--out", str(large), "--type", "f32", *flags]) == 0
     assert_says(large, said)
@@ -259,7 +259,7 @@ def test_chosen_sizes_are_what_the_file_holds(tmp_path: Path, draft: GGUFSource)
         (["--embd", "300", "--type", "q8_0"], "must be a multiple of 32"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused_in_one_line(
+def test_misfitting_sizes_are_refused(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["--model", str(DRAFT), "--out", str(tmp_path / "out.gguf"), *flags]) == 1
@@ -267,7 +267,7 @@ def test_sizes_that_do_not_fit_are_refused_in_one_line(
     assert not (tmp_path / "out.gguf").exists()
 
 
-def test_a_model_with_tensors_of_another_kind_is_refused(tmp_path: Path, draft: GGUFSource):
+def test_unknown_tensors_are_refused(tmp_path: Path, draft: GGUFSource):
     odd = tmp_path / "odd.gguf"
     name = "blk.0.attn_q.bias"
     tensor = PlannedTensor(name, (256,), Kind.F32, lambda: np.zeros(256, dtype=np.float32))

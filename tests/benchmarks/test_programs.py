@@ -59,7 +59,7 @@ def test_compare_runs_the_real_duo(llama_server: Path, capsys: pytest.CaptureFix
     assert "µs of Python" in out
 
 
-def test_compare_asks_llama_server_and_duo_for_the_same(llama_server: Path):
+def test_all_servers_get_same_options(llama_server: Path):
     flags = ["--llama-server", str(llama_server), "--sweep", "4,8", "--p-min", "0,0.5", "--threads", "3"]
     args = compare._parser().parse_args(flags)  # pyright: ignore[reportPrivateUsage]
     commands = {command.name: " ".join(command.arguments) for command in compare.commands(args)}
@@ -114,9 +114,7 @@ def test_compare_names_the_file_that_is_missing(
 
 
 @pytest.mark.usefixtures("reciting_duo")
-def test_compare_measures_bad_drafters_without_llama_server(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_compare_measures_bad_drafters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def enter(
         stack: ExitStack, args: argparse.Namespace, *_: object
     ) -> tuple[list[Process], Callable[[], None]]:
@@ -131,7 +129,7 @@ def test_compare_measures_bad_drafters_without_llama_server(
     assert list(standings(out)) == ["duo", "duo, dead drafter", "duo, lying drafter"]
 
 
-def test_compare_says_that_it_has_nothing_to_compare(capsys: pytest.CaptureFixture[str]):
+def test_compare_needs_an_opponent(capsys: pytest.CaptureFixture[str]):
     assert compare.main([]) == 1
     assert "give --llama-server; or, for duo alone, --clients" in capsys.readouterr().err
 

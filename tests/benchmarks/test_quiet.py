@@ -12,14 +12,14 @@ from benchmarks.quiet import ASKED, AWAKE, DRAFTERS, LOOKUPS, NOBODY, QuietLead,
 
 @pytest.mark.parametrize("awake", AWAKE)
 @pytest.mark.parametrize("prompts", [False, True])
-def test_hardly_a_step_has_more_rows_than_sessions_and_prompts(awake: str, *, prompts: bool):
+def test_steps_rarely_exceed_planned_rows(awake: str, *, prompts: bool):
     lead = QuietLead(awake, 8, Watch(), prompts=prompts)
     rows = [(lead.step(), lead.n_rows)[1] for _ in range(50)]
     plain = 7 + quiet.QUIET_PROMPT_TOKENS if prompts else 8
     assert sum(n == plain for n in rows) >= 45
 
 
-def test_what_a_decode_hides_does_not_count():
+def test_hidden_time_does_not_count():
     def work() -> None:
         for i in range(1000):
             done.append(i)
@@ -30,7 +30,7 @@ def test_what_a_decode_hides_does_not_count():
     assert len(done) == 2000
 
 
-def test_each_who_is_awake_takes_more_and_no_machine_changes_how_much():
+def test_waking_sources_cost_bytecodes():
     first, second = (measure(8, 5, BytecodeWatch) for _ in range(2))
     assert first == second
     for column in range(2):
@@ -56,6 +56,6 @@ def test_the_program_prints_a_table(capsys: pytest.CaptureFixture[str]):
     assert all(f"| {awake} |" in printed for awake in AWAKE)
 
 
-def test_more_sessions_than_a_step_has_rows_for_are_refused(capsys: pytest.CaptureFixture[str]):
+def test_too_many_sessions_are_refused(capsys: pytest.CaptureFixture[str]):
     assert quiet.main(["--sessions", "57"]) == 1
     assert "--sessions" in capsys.readouterr().err

@@ -19,23 +19,23 @@ def samples(growth_per_hour: float) -> list[Sample]:
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.01, -0.02])
-def test_the_slope_is_that_after_the_warm_up(growth: float):
+def test_slope_ignores_warm_up(growth: float):
     assert slope(samples(growth)) == pytest.approx(growth, abs=1e-6)
 
 
-def test_a_row_is_a_part_of_the_time_and_the_last_one_a_plot():
+def test_rows_then_a_plot():
     lines = table(samples(0.01)).splitlines()
     assert len(lines) == 2 + 12 + 1
     assert lines[2] == "| 4 | 0.0 | 7 | 23 | 50 | 0.50 | 2.0 | 4.0 |"
     assert lines[-1].startswith("| over time | ▁▁█")
 
 
-def test_a_plot_has_a_bar_for_each_value():
+def test_plot_has_all_bars():
     assert plot([1, 2, 8]) == "▁▂█"
     assert plot([3, 3]) == "▁▁"
 
 
-def test_as_many_conversations_as_a_lead_remembers_are_held_and_all_differ(monkeypatch: pytest.MonkeyPatch):
+def test_soak_holds_different_conversations(monkeypatch: pytest.MonkeyPatch):
     held: list[tuple[str, str]] = []
 
     def ask(port: int, prompt: Prompt, max_tokens: int, *, more: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def sample(scenario: str, ours: float, theirs: float, history: int = 1000) -> Sa
 
 
 @pytest.mark.parametrize("n", [1, 200, 201, 400, 999, 3500])
-def test_an_opening_has_the_wanted_length_and_ends_with_the_user(n: int):
+def test_opening_length_and_last_role(n: int):
     messages = Author(words).opening(n)
     assert len(words("".join(message["content"] for message in messages))) == n
     roles = [message["role"] for message in messages]
@@ -63,7 +63,7 @@ def test_an_opening_has_the_wanted_length_and_ends_with_the_user(n: int):
     assert all(len(words(message["content"])) <= 400 for message in messages)
 
 
-def test_openings_are_the_same_in_each_run_and_differ_from_the_first_word_on():
+def test_openings_repeat_and_differ():
     first, second = Author(words), Author(words)
     openings = [first.opening(50) for _ in range(30)]
     assert openings == [second.opening(50) for _ in range(30)]
@@ -122,7 +122,7 @@ def test_ratios_are_medians_of_pairs():
     assert row == "| warm turn | 1000 | 100 | 30.0 | 60.0 | 0.50 | 90 | 80 | 15.0 |"
 
 
-def test_rows_stand_in_the_order_of_scenarios_and_then_of_history():
+def test_rows_follow_scenario_then_history():
     samples = [sample(s, 1, 1, h) for h in (3500, 1000) for s in (COLD, WARM)]
     rows = [row.split(" | ")[:2] for row in table(samples).splitlines()[2:]]
     assert rows == [[f"| {s}", h] for s in (COLD, WARM) for h in ("1000", "3500")]
@@ -175,7 +175,7 @@ def test_both_servers_get_the_same_sizes(tmp_path: Path, llama_server: Path):
     assert theirs.endswith("-kvu -fa on")
 
 
-def test_what_a_server_does_after_a_reply_is_awaited(monkeypatch: pytest.MonkeyPatch):
+def test_work_after_replies_is_awaited(monkeypatch: pytest.MonkeyPatch):
     if sys.platform != "linux":
         pytest.skip("CPU times are read from /proc")
     monkeypatch.setattr(turns, "POLL_S", 0.3)

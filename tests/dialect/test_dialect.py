@@ -15,7 +15,7 @@ from tests.dialect.flags import for_duo, translated
 THEIRS = ["--port", "8080", "--offline", "--hf-repo", "a/b", "--hf-file", "c.gguf", "--no-slots", "--jinja"]
 
 
-def test_whatever_model_is_named_is_the_one_at_hand():
+def test_named_model_is_replaced():
     argv = [*THEIRS, "--model-draft", "far.gguf", "--embedding"]
     found = translated(argv, "here.gguf", "draft.gguf")
     assert found[:4] == ["--model", "here.gguf", "--pooling", "mean"]
@@ -24,7 +24,7 @@ def test_whatever_model_is_named_is_the_one_at_hand():
     assert "--model" not in translated(["--port", "1"], "here.gguf", "draft.gguf")
 
 
-def test_duo_takes_what_is_made_of_the_flags():
+def test_translated_flags_are_valid():
     argv = [
         *translated(THEIRS, "here.gguf", "d.gguf"),
         "--parallel",
@@ -51,7 +51,7 @@ def test_duo_takes_what_is_made_of_the_flags():
         ("assert usage['prompt_tokens'] == usage['total_tokens']", "== usage['total_tokens']"),
     ],
 )
-def test_numbers_of_tokens_are_compared_with_those_of_llama_server(line: str, becomes: str):
+def test_token_counts_match_llama_server(line: str, becomes: str):
     assert becomes in COUNT.sub(r"\1Tokens(\2)", line)
 
 
