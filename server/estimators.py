@@ -74,7 +74,7 @@ class Median:
         self.value = ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2
 
     def restart(self) -> None:
-        """The next observation counts alone, since the others are old."""
+        """Have the next observation count alone, since the others are old."""
         self._latest.clear()
         self._ranked.clear()
 
@@ -97,8 +97,10 @@ class Ratio:
 
 
 class Slope:
-    """How much y grows with x, by least squares; the past weighs `keep` for each new observation. moments:
-    all that was seen, as N_MOMENTS numbers."""
+    """Learn how much y grows with x, by least squares.
+
+    The past weighs `keep` for each new observation. `moments` is all that was seen, as N_MOMENTS numbers.
+    """
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
@@ -123,6 +125,6 @@ class Slope:
 
 
 def numbers(memory: object) -> list[float]:
-    """A list of finite numbers that are not negative; anything else as an empty one."""
+    """Return a list of finite numbers that are not negative; anything else as an empty list."""
     found = cast(list[Any], memory) if isinstance(memory, list) else []
     return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []

@@ -28,9 +28,12 @@ class Place:
 
 
 class Places:
-    """A bounded number of places. A tenant may hold as many as are free, the dynamic threshold of Choudhury
-    and Hahne (1998) with the factor 1: one that floods leaves half of all to others, n that flood leave one
-    part of n + 1. The first `at_once` are for anyone who asks, since they keep nobody waiting."""
+    """A bounded number of places, of which each tenant may hold as many as are free.
+
+    That is the dynamic threshold of Choudhury and Hahne (1998) with the factor 1: one tenant that floods
+    leaves half of all to others, n that flood leave one part of n + 1. The first `at_once` are for anyone who
+    asks, since they keep nobody waiting.
+    """
 
     def __init__(self, most: int, *, at_once: int = 0) -> None:
         self.most = most
@@ -43,12 +46,12 @@ class Places:
         return self.held.total()
 
     def check_open(self) -> None:
-        """Raises BusyError (503) once they are closed."""
+        """Raise BusyError (503) if the places are closed."""
         if self.closed:
             raise BusyError("the server is shutting down", draining=True)
 
     def take(self, tenant: str = "") -> Place:
-        """Raises BusyError."""
+        """Take a place. Raises BusyError."""
         self.check_open()
         n_free = self.most - self.n_taken
         if n_free <= 0:
@@ -60,15 +63,17 @@ class Places:
 
 
 class Turns:
-    """Whose turn it is: that of the tenant who holds least, of several that of the one whose last turn was
-    longest ago. Remembers one number for each tenant."""
+    """Whose turn it is: that of the tenant who holds least, among equals of the one served longest ago.
+
+    Remembers one number for each tenant.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
         self._n = 0
 
     def rank(self, tenant: str, held: Mapping[str, int]) -> tuple[int, int]:
-        """The lowest is next. held: what each tenant has now."""
+        """Return the tenant's rank; the lowest is next. held: what each tenant has now."""
         return held.get(tenant, 0), self._last.get(tenant, 0)
 
     def took(self, tenant: str) -> None:

@@ -18,8 +18,11 @@ CLOSE_S = 5.0  # seconds for the job of each thread at the end: a part takes ms.
 
 
 class Background:
-    """A thread that does jobs by key, in order. An exception of a job is logged, and the next job runs. It
-    is a daemon: a disk that hangs does not keep the process."""
+    """A thread that does jobs by key, in order.
+
+    An exception of a job is logged, and the next job runs. It is a daemon: a disk that hangs does not keep
+    the process.
+    """
 
     def __init__(self, name: str) -> None:
         self._jobs: dict[str, Callable[[], None]] = {}
@@ -54,7 +57,10 @@ class Background:
         self._moment_s = MOMENT_S if urgent else PATIENT_S
 
     def go_on(self) -> bool:
-        """What a long job asks between its parts: `open`, after waiting for a busy model."""
+        """Return whether a long job shall go on: False once closed.
+
+        Asked between its parts; waits for a busy model.
+        """
         self._free.wait(self._moment_s)
         return self.open
 
@@ -121,8 +127,14 @@ class Carriers:
     def write(
         self, what: Record, replaces: tuple[str, ...], report: Callable[[bool, list[str]], None]
     ) -> None:
-        """replaces: keys whose files go once this one is written. report(whether it is, keys of the files
-        that went to make room) is called by settle()."""
+        """Have a record written in the background.
+
+        Args:
+            what: The record.
+            replaces: Keys whose files go once this one is written.
+            report: Called by settle() with whether it is written, and the keys of the files that went to make
+                room.
+        """
 
         def job() -> None:
             ok, removed = False, list[str]()

@@ -17,37 +17,31 @@ Tier: TypeAlias = Literal["memory", "disk", "loading"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A snapshot of n_tokens and n_bytes of payload; a prompt begins with its first `length` tokens."""
+    """A snapshot that begins as a prompt does."""
 
-    length: int
+    length: int  # leading tokens that the prompt shares
     key: str
-    n_tokens: int
-    n_bytes: int
+    n_tokens: int  # of the snapshot
+    n_bytes: int  # of its payload
     tier: Tier
 
 
 @dataclass(slots=True)
 class Entry:
-    """One snapshot. tokens share their ids with those of other entries, to save memory.
-
-    data: its payload of n_bytes, while in memory. on_disk: its file is there. writing: it waits for the disk,
-    or is being written. leaving: it is in memory only until it is written. loading: it is being read.
-    arrived: it was read for a session that has not taken it yet. n_loaded: tokens that the KV cache holds too
-    since the last use. last_used: the value of Catalogue.n_uses then. replaces: keys of shorter snapshots
-    whose files go once this one is written."""
+    """One snapshot. Its token ids are objects shared with those of other entries, to save memory."""
 
     tokens: tuple[int, ...]
     salt: str
-    n_bytes: int
-    data: bytes | None = None
-    on_disk: bool = False
-    writing: bool = False
-    leaving: bool = False
-    loading: bool = False
-    arrived: bool = False
-    n_loaded: int = 0
-    last_used: int = 0
-    replaces: tuple[str, ...] = ()
+    n_bytes: int  # of the payload
+    data: bytes | None = None  # the payload, while in memory
+    on_disk: bool = False  # its file is there
+    writing: bool = False  # it waits for the disk, or is being written
+    leaving: bool = False  # it is in memory only until it is written
+    loading: bool = False  # it is being read
+    arrived: bool = False  # it was read for a session that has not taken it yet
+    n_loaded: int = 0  # tokens that the KV cache holds too since the last use
+    last_used: int = 0  # the value of Catalogue.n_uses then
+    replaces: tuple[str, ...] = ()  # keys of shorter snapshots whose files go once this one is written
 
 
 @dataclass(slots=True)
@@ -88,7 +82,10 @@ class Catalogue:
         self.n_uses = 0
 
     def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
-        """The entry that shares most tokens with these; among equals, one in memory. None if none does."""
+        """Return the entry that shares most tokens with these, None if none does.
+
+        Among equals that is one in memory.
+        """
         wanted = tuple(tokens)
         found = (self._match(index, wanted, salt) for index in (self._warm, self._all))
         length, key = max(found, key=itemgetter(0))
@@ -99,39 +96,41 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """An entry that contains these tokens, so that one of their own would add nothing."""
+        """Return an entry that contains these tokens, so that one of their own would add nothing."""
         return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
-        """The entry that is a prefix of these tokens. There is one at most: of two, one would be a prefix of
-        the other."""
+        """Return the entry that is a prefix of these tokens.
+
+        There is one at most: of two, one would be a prefix of the other.
+        """
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """An entry whose state a sequence of these tokens can load."""
+        """Return an entry whose state a sequence of these tokens can load."""
         length, key = self._match(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 
     def add(self, key: str, entry: Entry) -> Entry:
-        """An entry without data, which is returned."""
+        """Add an entry without data, and return it."""
         entry.tokens = tuple(map(self._ids.setdefault, entry.tokens, entry.tokens))
         self.entries[key] = entry
         self._all.insert(key, entry.tokens, entry.salt)
         return entry
 
     def conversations(self, salt: str, most: int) -> list[tuple[int, ...]]:
-        """The tokens of a salt's entries, most recently used first."""
+        """Return the tokens of a salt's entries, most recently used first."""
         found = [entry for entry in self.entries.values() if entry.salt == salt]
         found.sort(key=attrgetter("last_used"), reverse=True)
         return [entry.tokens for entry in found[:most]]
 
     def latest(self, most: int) -> list[str]:
-        """The keys of the most recently used entries, in that order."""
+        """Return the keys of the most recently used entries, in that order."""
         return sorted(self.entries, key=lambda key: self.entries[key].last_used, reverse=True)[:most]
 
     def drop(self, key: str) -> Entry:
-        """Raises KeyError if it is not there."""
+        """Remove an entry and return it. Raises KeyError if it is not there."""
         self.release(key)
         self._all.remove(key)
         return self.entries.pop(key)
@@ -157,15 +156,19 @@ class Catalogue:
         entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded
 
     def keeps(self, n_tokens: int, n_bytes: float, budget: int, idle: int) -> bool:
-        """Whether a new entry of this size stays in memory until `idle` others are used: the less worthy make
-        room for it."""
+        """Return whether a new entry of this size stays in memory until `idle` others are used.
+
+        The less worthy make room for it.
+        """
         new = worth(n_tokens, idle)
         above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth(e, 1) >= new)
         return sum(above) + n_bytes <= budget
 
     def overflowing(self, budget: int) -> Iterator[str]:
-        """Keys that should leave memory so that the rest fits, least worthy first. Arrived ones go last, and
-        the last arrival stays, or it would be read again for ever."""
+        """Yield the keys that should leave memory so that the rest fits, least worthy first.
+
+        Arrived ones go last, and the last arrival stays, or it would be read again for ever.
+        """
         staying = {key: entry for key, entry in self.held.items() if not entry.leaving}
         total = sum(entry.n_bytes for entry in staying.values())
         if total <= budget:
@@ -179,8 +182,10 @@ class Catalogue:
             yield key
 
     def backlogged(self, budget: int) -> Iterator[str]:
-        """Keys that should wait for the disk no more, least worthy first, until the caller has released
-        enough; some cannot be cancelled. One may always wait."""
+        """Yield the keys that should no longer wait for the disk, least worthy first.
+
+        Ends once the caller has released enough. Some cannot be cancelled; one may always wait.
+        """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth(self.held[key]))[:-1]:
             if self.leaving_bytes <= budget:

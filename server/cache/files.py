@@ -45,17 +45,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Changes since the last scan, least recently used first. found may repeat names of earlier scans, or of
-    this lead's writes."""
+    """Changes since the last scan, least recently used first.
+
+    `found` may repeat names of earlier scans, or of this lead's writes.
+    """
 
     found: tuple[Head, ...] = ()
     gone: tuple[str, ...] = ()
 
 
 class DiskTier:
-    """The snapshots of one directory with this fingerprint: all that a state depends on, as one string. The
-    budget is the directory's: files of other models count, and the least recently used of all goes first.
-    Files with names of another form are not touched."""
+    """The snapshots of one directory with this fingerprint: all that a state depends on, as one string.
+
+    The budget is the directory's: files of other models count, and the least recently used of all goes first.
+    Files with names of another form are not touched.
+    """
 
     def __init__(
         self, directory: Path, *, budget_bytes: int, fingerprint: str, clock: Callable[[], int] = time.time_ns
@@ -81,8 +85,10 @@ class DiskTier:
         self.trim()
 
     def scan(self, believed: Iterable[str]) -> Scan:
-        """Read the heads of files that are new, and list the believed names that are gone. Empty if the
-        directory has not changed, or was scanned within RESCAN_NS."""
+        """Read the heads of files that are new, and list the believed names that are gone.
+
+        Empty if the directory has not changed, or was scanned within RESCAN_NS.
+        """
         now = self._clock()
         if self._scanned_ns is not None and abs(now - self._scanned_ns) < RESCAN_NS:
             return Scan()
@@ -103,17 +109,22 @@ class DiskTier:
         return Scan(self._heads(fresh), gone)
 
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
-        """Let the next scan, due at once, report again all files but those to keep: one may be back, needed
-        again since what replaced it is lost, or replaced by another lead. bad: never report this one again
-        as it is."""
+        """Let the next scan, due at once, report again all files but those to keep.
+
+        One may be back, needed again since what replaced it is lost, or replaced by another lead. bad: a file
+        never to be reported again as it is.
+        """
         if bad is not None and bad in self._known:
             self._bad.add(bad)
         self._known = {name: i for name, i in self._known.items() if name in keep or name in self._bad}
         self._stamp = self._scanned_ns = None
 
     def write(self, record: Record, going_on: Callable[[], bool]) -> tuple[bool, list[str]]:
-        """Write a file; returns whether that worked, and the names removed for it. Never over the budget:
-        room is made before the first byte. Not synced: the checksum finds a file that was cut short."""
+        """Write a file, and return whether that worked, and the names removed for it.
+
+        Never over the budget: room is made before the first byte. Not synced: the checksum finds a file that
+        was cut short.
+        """
         removed: list[str] = []
         aside = self._path(record.name + ".duo." + secrets.token_hex(8) + ".tmp")
         try:
@@ -136,7 +147,7 @@ class DiskTier:
         return True, removed
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
-        """The payload, checked; None if it is missing. used: whether that counts as a use."""
+        """Return the payload, checked; None if it is missing. used: whether that counts as a use."""
         usable = self._usable(name, read)
         if usable is not None and used:
             self.touch(name)
@@ -154,7 +165,9 @@ class DiskTier:
 
     def trim(self, sparing: Path | None = None) -> list[str]:
         """Remove stale half-written files and, until the budget holds, the least recently used snapshots.
-        Returns their names. sparing: a half-written file of this process, which is never stale."""
+
+        Returns their names. sparing: a half-written file of this process, which is never stale.
+        """
         removed: list[str] = []
         stored = sorted(self._stored())
         n_bytes, now = sum(size for _, size, _ in stored), self._clock()
@@ -182,7 +195,7 @@ class DiskTier:
     def _usable(
         self, name: str, read: Callable[[BinaryIO, bytes], tuple[Head, T]]
     ) -> tuple[int, Head, T] | None:
-        """The time of a file's last use in ns, and what `read` gives. None if it is gone, or skipped."""
+        """Return the time of a file's last use in ns and what `read` gives; None if it is gone or skipped."""
         try:
             with opened(self._path(name + ".duo")) as file:
                 used_ns = os.fstat(file.fileno()).st_mtime_ns

@@ -56,15 +56,24 @@ class NamedFiles:
     """The directory. All methods raise ValueError for a name with a fault()."""
 
     def __init__(self, directory: Path, *, budget_bytes: int, fingerprint: str) -> None:
-        """budget_bytes: most of all files together; none is removed to make room. fingerprint: all that a
-        state depends on. The first write makes the directory."""
+        """Keep named states in a directory, which the first write makes.
+
+        Args:
+            directory: Of the files.
+            budget_bytes: Most of all files together; none is removed to make room.
+            fingerprint: All that a state depends on.
+        """
         self._directory = directory
         self._budget_bytes = budget_bytes
         self._fingerprint = digest(fingerprint)
 
     def write(self, name: str, tokens: Sequence[int], data: bytes, salt: str = "") -> int:
-        """Write a file, or replace the one of this name and salt, and sync it. Returns its size. Raises
-        FullError and OSError, with nothing changed."""
+        """Write a file, or replace the one of this name and salt, and sync it. Returns its size.
+
+        Raises:
+            FullError: There is no room; nothing is changed.
+            OSError: It cannot be written; nothing is changed.
+        """
         target = self._path(name, salt)
         one = record(self._fingerprint, salt_digest(salt, self._fingerprint), tokens, data)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,8 +95,14 @@ class NamedFiles:
         return one.size
 
     def read(self, name: str, salt: str = "") -> NamedState:
-        """The file of this name and salt, checked. Raises FileNotFoundError, OSError, CorruptError, and
-        ForeignError if it is no snapshot, or of another model or salt."""
+        """Return the file of this name and salt, checked.
+
+        Raises:
+            FileNotFoundError: There is none.
+            CorruptError: It is damaged.
+            ForeignError: It is no snapshot, or of another model or salt.
+            OSError: It cannot be read.
+        """
         try:
             with opened(self._path(name, salt)) as file:
                 head, data = read(file, self._fingerprint)

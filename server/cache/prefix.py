@@ -29,8 +29,10 @@ BusyTokens: TypeAlias = tuple[list[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A conversation that loses its sequence, which holds these tokens until the caller empties it. Save it
-    before that to keep it."""
+    """A conversation that loses its sequence, which holds these tokens until the caller empties it.
+
+    Save it before that to keep it.
+    """
 
     seq: int
     tokens: list[int]
@@ -39,30 +41,28 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Use sequence `seq` with its first `length` tokens, and evaluate the prompt from there. If `source` is
-    another sequence, empty `seq` and copy these tokens from there first.
+    """What to do for a prompt: use sequence `seq` with its first `length` tokens, and evaluate from there.
 
-    evicted: the conversation that had `seq`, unless the prompt continues it. lost: the continued one, if less
-    than half of it is kept. Save either to keep it.
+    If `source` is another sequence, empty `seq` and copy these tokens from there first. Save `evicted` or
+    `lost` to keep it.
     """
 
     seq: int
     length: int
     source: int
-    evicted: Evicted | None = None
-    lost: Evicted | None = None
+    evicted: Evicted | None = None  # the conversation that had `seq`, unless the prompt continues it
+    lost: Evicted | None = None  # the continued conversation, if less than half of it is kept
 
 
 @dataclass(slots=True)
 class _Resident:
-    """One sequence. tokens: what it holds while idle, none while busy. n_prompt: how many of them were the
-    last session's prompt; 0 if not known."""
+    """One sequence."""
 
-    tokens: list[int] = field(default_factory=list[int])
+    tokens: list[int] = field(default_factory=list[int])  # what it holds while idle, none while busy
     salt: str = ""
     busy: bool = False
-    n_prompt: int = 0
-    last_used: int = 0
+    n_prompt: int = 0  # tokens of the last session's prompt; 0 if not known
+    last_used: int = 0  # number of uses of conversations by then
 
 
 class PrefixCache:
@@ -88,12 +88,20 @@ class PrefixCache:
         salt: str = "",
         only: int | None = None,
     ) -> Reuse | None:
-        """Claim the best sequence for a prompt, or `only` this idle one; None if all are busy. At least one
-        token is left to evaluate, since its logits are needed. busy: of busy sequences; those of another salt
-        are ignored.
+        """Claim the best sequence for a prompt, or `only` this idle one.
 
         The longest common prefix is reused. Its own sequence is claimed if it is idle, keeps at least half of
-        its tokens, and the prompt goes on where its last one ended; else the place with the least loss.
+        its tokens, and the prompt goes on where its last one ended; else the place with the least loss. At
+        least one token is left to evaluate, since its logits are needed.
+
+        Args:
+            tokens: The prompt.
+            busy: Busy sequences; those of another salt are ignored.
+            salt: Of the prompt.
+            only: The idle sequence to claim; None for any.
+
+        Returns:
+            None if all sequences are busy.
         """
         if self.n_busy == len(self._residents):
             return None
@@ -112,8 +120,10 @@ class PrefixCache:
         return reuse
 
     def longest(self, tokens: list[int], busy: Mapping[int, BusyTokens], salt: str) -> tuple[int | None, int]:
-        """The sequence with the longest usable prefix, and its length; (None, 0) if there is none. busy: see
-        take()."""
+        """Return the sequence with the longest usable prefix, and its length; (None, 0) if there is none.
+
+        busy: see take().
+        """
         if not self._partial:
             found = (index.match_whole(tokens, salt) for index in (self._idle, self._marks))
             length, source = max(found, key=itemgetter(0))
@@ -132,8 +142,14 @@ class PrefixCache:
         return source, length
 
     def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
-        """The sequence is idle now and holds exactly these tokens; none: free. salt: None for that of take().
-        mark: the length it can be trimmed to, if not to any."""
+        """Count the sequence as idle, holding exactly these tokens; none: free.
+
+        Args:
+            seq: The sequence.
+            tokens: What it holds.
+            salt: Of the tokens; None for that of take().
+            mark: The length that it can be trimmed to, if not to any.
+        """
         self._forget(seq)
         if tokens and seq != self._last:  # a conversation that goes on for many turns counts as one use
             self._uses += 1
@@ -170,7 +186,7 @@ class PrefixCache:
         return [self._evicted(seq) for seq in sorted(self._resting(), key=self._loss, reverse=True)]
 
     def resting(self) -> dict[int, Evicted]:
-        """What every sequence that is not busy holds: no tokens if it is free."""
+        """Return what every sequence that is not busy holds: no tokens if it is free."""
         return {seq: self._evicted(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
     @property
@@ -204,15 +220,18 @@ class PrefixCache:
         return Reuse(seq, length, seq if source is None else source, evicted)
 
     def _goes_on(self, source: int, length: int) -> bool:
-        """Whether a prompt with this common prefix continues the source's conversation. A prompt that differs
-        within the source's last prompt is another conversation, even if both begin with one long text."""
+        """Return whether a prompt with this common prefix continues the source's conversation.
+
+        A prompt that differs within the source's last prompt is another conversation, even if both begin with
+        one long text.
+        """
         resident = self._residents[source]
         if resident.busy or length * 2 < len(resident.tokens):
             return False
         return length + TEMPLATE >= resident.n_prompt
 
     def _loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
-        """The cost of claiming an idle sequence of which n_kept tokens stay, to be compared."""
+        """Return the cost of claiming an idle sequence of which n_kept tokens stay, to be compared."""
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used
@@ -234,6 +253,10 @@ class PrefixCache:
 
 
 def worth_keeping(n_own: int, age: int) -> float:
-    """Of keeping a conversation, in tokens. n_own: tokens that no other sequence holds; age: uses of others
-    since its own."""
+    """Return what keeping a conversation is worth, in tokens.
+
+    Args:
+        n_own: Tokens that no other sequence holds.
+        age: Uses of other conversations since its own.
+    """
     return max(0, n_own - ONE_STEP) * 0.5 ** (age / HALF_LIFE)

@@ -15,7 +15,7 @@ Tokens: TypeAlias = list[int] | tuple[int, ...]
 
 
 def common_prefix(a: S, b: S) -> int:
-    """The number of equal leading items. Bisects over slices, which compare in C."""
+    """Return the number of equal leading items. Bisects over slices, which compare in C."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:
         return high
@@ -49,21 +49,23 @@ class _RadixNode(Generic[K]):
             parent.children[edge[0]] = self
 
     def upwards(self) -> Iterator[_RadixNode[K]]:
-        """This node and all above it."""
+        """Yield this node and all above it."""
         node: _RadixNode[K] | None = self
         while node:
             yield node
             node = node.parent
 
     def newest(self) -> int:
-        """The value that latest must have."""
+        """Return the value that `latest` must have."""
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
         return max(stamps, default=0)
 
 
 class RadixIndex(Generic[K]):
-    """A sequence of tokens for each key; several keys may have equal ones. Every salt has a tree of its
-    own."""
+    """A sequence of tokens for each key; several keys may have equal ones.
+
+    Every salt has a tree of its own.
+    """
 
     def __init__(self) -> None:
         self._roots: dict[str, _RadixNode[K]] = {}  # by salt; none is empty
@@ -95,7 +97,7 @@ class RadixIndex(Generic[K]):
             above.latest = self._stamp
 
     def remove(self, key: K) -> None:
-        """Raises KeyError if the key is not there."""
+        """Remove a key. Raises KeyError if it is not there."""
         node = self._ends.pop(key)
         salt = self._salts.pop(key)
         stamp = node.here.pop(key)
@@ -110,8 +112,10 @@ class RadixIndex(Generic[K]):
             del self._roots[salt]
 
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """The length of the longest common prefix with a sequence of this salt, and the key inserted last
-        that has it; (0, None) if there is none."""
+        """Return the longest common prefix with a sequence of this salt, and the last key that has it.
+
+        The prefix as its length; (0, None) if there is none.
+        """
         node, length = self._descend(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
@@ -123,16 +127,20 @@ class RadixIndex(Generic[K]):
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """Leading tokens that another sequence of this salt shares with the key's. Raises KeyError if the key
-        is not there."""
+        """Return how many leading tokens another sequence of this salt shares with the key's.
+
+        Raises KeyError if the key is not there.
+        """
         node = self._ends[key]
         while node.parent and node.n_keys == 1:
             node = node.parent
         return node.depth
 
     def _descend(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
-        """The deepest node whose edge agrees with the tokens, at least in part, and the number of tokens that
-        agree in all: below its depth if only a part of the edge does."""
+        """Return the deepest node whose edge agrees with the tokens, in part at least, and how many agree.
+
+        These are fewer than its depth if only a part of the edge agrees.
+        """
         node, length = self._roots.get(salt) or _RadixNode[K](None, ()), 0
         while length == node.depth and length < len(tokens):
             child = node.children.get(tokens[length])
@@ -156,8 +164,10 @@ def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
 
 
 def _prune(node: _RadixNode[K]) -> _RadixNode[K]:
-    """Drop a node that lost its last key, and join one that has only one child left with it. Returns the
-    deepest node whose `latest` may be of the removed key."""
+    """Drop a node that lost its last key, and join one that has only one child left with it.
+
+    Returns the deepest node whose `latest` may be of the removed key.
+    """
     if node.parent and not node.n_keys:
         del node.parent.children[node.edge[0]]
         node = node.parent

@@ -68,7 +68,7 @@ class Record:
         return len(self.head) + len(self.payload) + SUM.size
 
     def write(self, file: BinaryIO, going_on: Callable[[], bool]) -> None:
-        """Raises StoppedError if going_on(), asked before every CHUNK, is false."""
+        """Write the record. Raises StoppedError if going_on(), asked before every CHUNK, is false."""
         file.write(self.head)
         sum, view = zlib.crc32(self.head), memoryview(self.payload)
         for start in range(0, len(view), CHUNK):
@@ -86,12 +86,12 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """A salt as files have it, in hex. Slow on purpose: a salt may be a weak API key."""
+    """Return a salt as files have it, in hex. Slow on purpose: a salt may be a weak API key."""
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 
 def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
-    """A file's name: equal for equal conversations in all leads. salt: a digest."""
+    """Return a file's name: equal for equal conversations in all leads. salt: a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
 
@@ -105,12 +105,17 @@ def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes)
 
 
 def private(path: str, flags: int) -> int:
-    """An opener for open(): only the owner may read and write a new file."""
+    """Open a file for open(): only the owner may read and write a new one."""
     return os.open(path, flags, 0o600)
 
 
 def opened(path: Path) -> BinaryIO:
-    """Raises OSError, or ForeignError if it is no regular file: a pipe would block, a link lead elsewhere."""
+    """Open a file to read.
+
+    Raises:
+        ForeignError: It is no regular file: a pipe would block, a link lead elsewhere.
+        OSError: It cannot be opened.
+    """
     descriptor = os.open(path, OPEN)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -119,7 +124,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
-    """The head and the payload, checked. Raises ForeignError, CorruptError, OSError, MemoryError."""
+    """Return the head and the payload, checked. Raises ForeignError, CorruptError, OSError, MemoryError."""
     head, sum = read_head(file, fingerprint)
     payload = file.read(head.n_bytes)
     if file.read(SUM.size) != SUM.pack(zlib.crc32(payload, sum)):
@@ -128,8 +133,11 @@ def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
 
 
 def read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
-    """The head, and the running sum up to the payload. Raises ForeignError, CorruptError, OSError. The sum is
-    checked first, so that a flipped bit in the fingerprint does not pass for another model."""
+    """Return the head, and the running sum up to the payload.
+
+    The sum is checked first, so that a flipped bit in the fingerprint does not pass for another model. Raises
+    ForeignError, CorruptError, OSError.
+    """
     size = os.fstat(file.fileno()).st_size
     fixed = file.read(HEAD.size)
     if not fixed.startswith(MAGIC):

@@ -23,8 +23,11 @@ BACKLOG_BYTES = 512 << 20  # about the largest snapshot: what a slow disk may ke
 
 
 class Snapshots:
-    """Keeps the longest snapshot of each conversation. Equal conversations have equal keys in all leads and
-    over restarts. Every method takes keys that are gone."""
+    """Keeps the longest snapshot of each conversation.
+
+    Equal conversations have equal keys in all leads and over restarts. All methods accept keys of evicted
+    snapshots.
+    """
 
     def __init__(
         self,
@@ -68,31 +71,41 @@ class Snapshots:
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """Whether the model evaluates: writing gives way to it then, else news of other leads are looked for.
-        Called in every step."""
+        """Tell whether the model evaluates. Called in every step.
+
+        Writing gives way to it then; else news of other leads are looked for.
+        """
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
                 self._look()
 
     def hear(self, salt: str, heard: Hear) -> None:
-        """heard() is called with the tokens of conversations of this salt that other leads save from now on,
-        by the thread that finds them."""
+        """Have heard() called with conversations of this salt that other leads save from now on.
+
+        It gets their tokens, from the thread that finds them.
+        """
         self._hearing[self._digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
-        """The snapshot of this salt with the longest common prefix; among equals one in memory. No use."""
+        """Return the snapshot of this salt with the longest common prefix, among equals one in memory.
+
+        That counts as no use.
+        """
         self._look()
         return self._catalogue.longest(tokens, self._digest(salt))
 
     def conversations(self, salt: str = "", *, most: int) -> list[tuple[int, ...]]:
-        """The tokens of the snapshots of this salt, most recently used first."""
+        """Return the tokens of the snapshots of this salt, most recently used first."""
         self._settle()
         return self._catalogue.conversations(self._digest(salt), most)
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
-        """Whether put() of these tokens would add nothing: their state, or a longer one, is here and, with a
-        disk, there or on its way there. used: whether that counts as a use."""
+        """Return whether put() of these tokens would add nothing.
+
+        That is: their state, or a longer one, is here and, with a disk, there or on its way there. used:
+        whether that counts as a use.
+        """
         self._look()
         key = self._having(tokens, salt)
         if key is not None and used:
@@ -133,8 +146,10 @@ class Snapshots:
         self._shrink()
 
     def get(self, key: str, n_loaded: int = 0) -> bytes | None:
-        """The payload, if it is in memory. That counts as a use. n_loaded: tokens of it that the KV cache
-        will hold too; they count for nothing when room is short."""
+        """Return the payload, if it is in memory. That counts as a use.
+
+        n_loaded: tokens of it that the KV cache will hold too; they count for nothing when room is short.
+        """
         self._settle()
         entry = self._catalogue.held.get(key)
         if entry is None:
@@ -147,17 +162,21 @@ class Snapshots:
         return data
 
     def fetch(self, key: str) -> None:
-        """Read a snapshot from disk into memory; one that cannot be read is forgotten. Either way on_ready is
-        called. It stays until get(), or until another one arrives and room is short."""
+        """Read a snapshot from disk into memory; one that cannot be read is forgotten.
+
+        Either way on_ready is called. It stays until get(), or until another one arrives and room is short.
+        """
         self._settle()
         if key == self._unasked:
             self._unasked = None
         self._fetch(key, used=True)
 
     def fetch_ahead(self, most: int, room_bytes: int) -> bool:
-        """Read one of the `most` latest from disk before anybody asks for it: of those that were there at the
-        first call, each once, if it fits into half of the room. That counts as no use and pushes nothing out.
-        Returns whether one is being read; the next one waits for its on_ready."""
+        """Read one of the `most` latest from disk before anybody asks for it. Returns whether one is read.
+
+        Only those that were there at the first call are read, each once, if it fits into half of the room.
+        That counts as no use and pushes nothing out. The next one waits for on_ready of this one.
+        """
         self._settle()
         if self._carriers is None:
             return False
@@ -217,7 +236,7 @@ class Snapshots:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
 
     def _having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """The entry beside which put() of these tokens would add nothing."""
+        """Return the entry beside which put() of these tokens would add nothing."""
         key = self._catalogue.having(tokens, self._digest(salt))
         if key is None or self._disk is None:
             return key

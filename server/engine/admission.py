@@ -50,7 +50,7 @@ def _admit_next(state: EngineState) -> bool:
 
 
 def _in_turn(state: EngineState) -> list[Session]:
-    """The waiting sessions: first those of the tenant with the fewest slots, each tenant's by arrival."""
+    """Return the waiting sessions, first those of the tenant with the fewest slots, each one's by arrival."""
     if len({session.request.tenant for session in state.waiting}) == 1:
         return list(state.waiting)
     held = Counter[str]()
@@ -81,8 +81,10 @@ def _begin(state: EngineState, session: Session, place: Reuse) -> None:
 
 
 def make_room(state: EngineState, works: list[Work]) -> list[Work]:
-    """What of a step's work there are cells for. Cached conversations make room first, then guesses, then the
-    session admitted last, which is queued again."""
+    """Return what of a step's work there are cells for.
+
+    Cached conversations make room first, then guesses, then the session admitted last, which is queued again.
+    """
     while (missing := _missing(state, works)) > 0:
         if state.residence.evict():
             continue
@@ -118,8 +120,10 @@ def _place(state: EngineState, session: Session) -> Placed:
 
 
 def _may_share_soon(state: EngineState, session: Session) -> bool:
-    """True while an active session evaluates a prompt that begins with the same tokens: to copy them then is
-    cheaper than to evaluate them twice (the choices of one request, say)."""
+    """Return True while an active session evaluates a prompt that begins with the same tokens.
+
+    To copy them then is cheaper than to evaluate them twice (the choices of one request, say).
+    """
     if not state.backend.can_trim or not session.request.reuse or state.limits.is_stable(session):
         return False
     tokens = session.tokens

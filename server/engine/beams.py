@@ -30,13 +30,12 @@ Scores: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """tokens: generated ones; score: the sum of their logprobs. constraint: has accepted all of them; it
-    changes with its beam, and belongs to one live beam only."""
+    """A text that may be the result."""
 
-    tokens: tuple[int, ...] = ()
-    score: float = 0.0
+    tokens: tuple[int, ...] = ()  # the generated ones
+    score: float = 0.0  # sum of their logprobs
     logprobs: tuple[TokenLogprobs, ...] = ()
-    constraint: Constraint | None = None
+    constraint: Constraint | None = None  # has accepted all of them; belongs to one live beam only
 
     @property
     def mean(self) -> float:
@@ -55,9 +54,11 @@ class Continuation:
 def allowed_logprobs(
     row: Row, sampling: SamplingParams, n_generated: int, constraint: Constraint | None
 ) -> Scores:
-    """(vocab size,): logprob of each token, minus infinity where it may not follow. logit_bias changes the
-    distribution; min_tokens and the constraint only forbid, so that scores stay the model's. Where the
-    constraint allows only what the other two exclude, it alone counts."""
+    """Return the logprob of each token, (vocab size,), minus infinity where it may not follow.
+
+    logit_bias changes the distribution; min_tokens and the constraint only forbid, so that scores stay the
+    model's. Where the constraint allows only what the other two exclude, it alone counts.
+    """
     edited = row.astype(np.float64)
     for token, bias in sampling.logit_bias:
         edited[token] += bias
@@ -75,7 +76,10 @@ def allowed_logprobs(
 
 
 def best(rows: Sequence[Scores], scores: Sequence[float], n: int) -> list[Continuation]:
-    """The n best of each row, best first; ties by beam, then by token id. scores: of the beams."""
+    """Return the n best continuations of each row, best first; ties by beam, then by token id.
+
+    scores: of the beams.
+    """
     found: list[Continuation] = []
     for parent, (row, score) in enumerate(zip(rows, scores, strict=True)):
         k = min(n, len(row))
@@ -96,8 +100,10 @@ class BeamSearch:
         self.live = [Beam(constraint=self._constraint_after(()))]
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
-        """Add a token to the live beams. rows: logits after each of them. Returns the index of the old beam
-        that each new live beam continues."""
+        """Add a token to the live beams, and return the index of the old beam that each new one continues.
+
+        rows: logits after each of the old ones.
+        """
         n, stop, sampling = self._request.n_beams, self._request.stop_tokens, self._request.sampling
         allowed = [
             allowed_logprobs(row, sampling, len(beam.tokens), beam.constraint)
@@ -120,7 +126,7 @@ class BeamSearch:
         return len(self._ended) == self._request.n_beams and self._ended[-1].mean >= self.live[0].mean
 
     def decided(self) -> Beam:
-        """The result when done; else the beginning that all beams have in common that may still be it."""
+        """Return the result when done; else the beginning of all beams that may still be it."""
         if self.done:
             return self._ended[0]
         rivals = [beam.tokens for beam in [*self._ended[:1], *self.live]]
@@ -135,8 +141,11 @@ class BeamSearch:
         return Beam((*parent.tokens, token), one.score, logprobs)
 
     def _constrained(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
-        """The beams with constraints: the last child of a beam takes its constraint over, the others get new
-        ones, since a constraint cannot be copied."""
+        """Return the beams with constraints.
+
+        The last child of a beam takes its constraint over, the others get new ones, since a constraint cannot
+        be copied.
+        """
         heirs = {one.parent: i for i, one in enumerate(chosen)}
         beams: list[Beam] = []
         for i, (one, beam) in enumerate(zip(chosen, grown, strict=True)):

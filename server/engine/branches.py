@@ -18,18 +18,20 @@ KEPT = 128
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """depths[i]: of node i, 0 below the root. below[i]: numbers of the leaves below node i; there are
-    n_leaves, the first is MAIN."""
+    """The leaves of a tree of guesses."""
 
-    depths: tuple[int, ...]
-    below: tuple[tuple[int, ...], ...]
+    depths: tuple[int, ...]  # [i]: of node i, 0 below the root
+    below: tuple[tuple[int, ...], ...]  # [i]: numbers of the leaves below node i; the first leaf is MAIN
     n_leaves: int
 
 
 @functools.lru_cache(KEPT)
 def branches(parents: tuple[int, ...]) -> Branches:
-    """Of a tree whose parents come before their children. A first child has its parent's first leaf, every
-    other child begins a new one, which is below all its ancestors."""
+    """Return the leaves of a tree whose parents come before their children.
+
+    A first child has its parent's first leaf, every other child begins a new one, which is below all its
+    ancestors.
+    """
     depths: list[int] = []
     below: list[tuple[int, ...]] = []
     has_child = {ROOT}

@@ -14,8 +14,15 @@ from server.llama.backend import Batch
 def build(
     state: EngineState, works: Sequence[Work], planned: Planned, n_held: int
 ) -> tuple[Batch, list[RowLayout]]:
-    """The batch, and how the rows of each work are laid out in it. planned: one proposal for each work; to
-    planned.width or planned.least rows the step is padded as far as there is room. n_held: cells in use."""
+    """Return the batch, and how the rows of each work are laid out in it.
+
+    Args:
+        state: Of the engine.
+        works: Of the step.
+        planned: One proposal for each work; to planned.width or planned.least rows the step is padded as far
+            as there is room.
+        n_held: Cells in use.
+    """
     batch, layouts = Batch(), list[RowLayout]()
     n_rows = sum([work.n_rows for work in works]) + sum(map(len, planned.proposals))
     width, least, n_ctx = planned.width, max(planned.width, planned.least), state.backend.n_ctx

@@ -16,8 +16,11 @@ WORTH = 64  # tokens from one mark to the next, at least: each splits a prompt s
 
 
 class Checkpoints:
-    """Of the first n_main sequences; the spare ones follow, n_each for each: 0 for no checkpoints, 1 for
-    steps only, 2 for steps and marks."""
+    """Earlier states of the first n_main sequences.
+
+    The spare sequences follow, n_each for each: 0 for no checkpoints, 1 for steps only, 2 for steps and
+    marks.
+    """
 
     def __init__(self, backend: Backend, n_main: int, n_each: int) -> None:
         self._backend = backend

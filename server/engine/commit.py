@@ -25,8 +25,10 @@ logger = logging.getLogger("duo.engine")
 def commit(
     state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, logits: Logits, at: int
 ) -> int:
-    """Commit what one session's rows say, the first of which is logits[at]; returns where the next session's
-    begin. A session that fails, at a grammar's limit say, ends alone."""
+    """Commit what one session's rows say, and return where the next session's rows begin.
+
+    The session's first row is logits[at]. A session that fails, at a grammar's limit say, ends alone.
+    """
     session = work.session
     if session.tells_prompt:
         n_told = work.n_pending - work.completes
@@ -95,7 +97,7 @@ def _advance(state: EngineState, session: Session, rows: Logits) -> None:
 
 
 def _undrawn(error: Exception) -> DuoError:
-    """What a session ends with for which no token could be drawn. Logs what was not foreseen."""
+    """Return what a session ends with for which no token could be drawn. Logs what was not foreseen."""
     if isinstance(error, DuoError):
         return error
     logger.error("no token could be drawn", exc_info=error)
@@ -111,9 +113,15 @@ def _decide(
     *,
     by_rejection: bool,
 ) -> Verdict:
-    """rows: logits after the last committed token, then after each node of the proposal. The session's
-    sampler advances by what is committed. drawn: gets the distribution of each token drawn. by_rejection: by
-    the rule of rejection.py."""
+    """Return what to commit. The session's sampler advances by it.
+
+    Args:
+        session: Whose rows these are.
+        proposal: Its guesses.
+        rows: Logits after the last committed token, then after each node of the proposal.
+        drawn: Gets the distribution of each token drawn.
+        by_rejection: The rule of rejection.py decides.
+    """
     sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
     sampling = session.request.sampling
     by_rejection = by_rejection and not sampling.mirostat
@@ -146,8 +154,7 @@ def _logprobs(
 ) -> tuple[TokenLogprobs, ...]:
     """Return one for each token, with the others that the request asks for, or none.
 
-    Args:
-        rows, drawn: as above; the i-th token was drawn from the row after the node before it.
+    rows and drawn are those of _decide(); the i-th token was drawn from the row after the node before it.
     """
     if (n_top := asked.n_logprobs) is None:
         return ()
@@ -161,7 +168,7 @@ def _logprobs(
 def _committed(
     verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, plain_s: float
 ) -> Committed:
-    """What the caller is told."""
+    """Return what the caller is told."""
     if not proposal.tokens:
         return Committed(verdict.tokens, (None,), 0, (), logprobs, now, plain_s)
     nodes, n_accepted = verdict.nodes, len(verdict.nodes)

@@ -1,5 +1,4 @@
-"""States of idle conversations, copied from the KV cache to host memory before they have to leave it.
-Pure."""
+"""States of idle conversations, copied to host memory before they have to leave the KV cache. Pure."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Engine:
         self.slots = Slots(state)
 
     def vet(self, request: GenerationRequest) -> None:
-        """Raises InvalidRequestError for what this engine could never do. Safe from any thread."""
+        """Raise InvalidRequestError for what this engine could never do. Safe from any thread."""
         self._state.searches.vet(request)
         n_slots = self._state.n_slots
         if request.slot is not None and not 0 <= request.slot < n_slots:
@@ -70,8 +70,10 @@ class Engine:
         self._state.waiting.append(session)
 
     def cancel(self, session_id: int, keep: int | None = None) -> None:
-        """End a session now. The reply is its first `keep` generated tokens (None: all), of which all but the
-        last stay cached. Unknown ids are ignored."""
+        """End a session now. Unknown ids are ignored.
+
+        The reply is its first `keep` generated tokens (None: all), of which all but the last stay cached.
+        """
         for session in self._state.sessions:
             if session.id == session_id:
                 endings.cancel(self._state, session, keep)
@@ -84,7 +86,9 @@ class Engine:
 
     def step(self) -> bool:
         """Advance every session that can: prompts by a chunk, replies by at least one token.
-        Returns whether there was anything to do. Raises only what is a defect of the server."""
+
+        Returns whether there was anything to do. Raises only what is a defect of the server.
+        """
         state, meter = self._state, self.meter
         meter.begin()
         state.proposer.drain(min(state.n_slots, len(state.active) + len(state.waiting)))

@@ -1,5 +1,4 @@
-"""What the engine reports about one generation, in order: Started, Progress…, Committed…, then Finished or
-Failed."""
+"""What the engine reports of a generation: Started, Progress…, Committed…, then Finished or Failed."""
 
 from __future__ import annotations
 
@@ -15,41 +14,35 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A slot was found, at this second of the engine's clock. Of n_prompt tokens, the first n_cached are in
-    the KV cache already."""
+    """A slot was found."""
 
-    n_prompt: int
-    n_cached: int
+    n_prompt: int  # tokens of the prompt
+    n_cached: int  # leading ones that are in the KV cache already
     slot: int = 0
-    at: float = field(default=0.0, compare=False)
+    at: float = field(default=0.0, compare=False)  # seconds of the engine's clock
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The prompt's first n_evaluated tokens are in the KV cache. at: as in Started. logprobs: of its tokens
-    after the last of these events, if the request asks for them; the first token has none."""
+    """A part of the prompt is in the KV cache."""
 
-    n_evaluated: int
-    at: float = field(default=0.0, compare=False)
+    n_evaluated: int  # its leading tokens that are
+    at: float = field(default=0.0, compare=False)  # as in Started
+    # of its tokens after the last of these events, if the request asks; the first token has none
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(slots=True)  # frozen it takes 1 us to make instead of 0.2, for each session of a step
 class Committed:
-    """One step's tokens for this session, at least one. Not to be changed.
+    """One step's tokens for this session. Not to be changed."""
 
-    sources[i]: the drafter that guessed tokens[i], None if nobody did. n_drafted: tokens verified in this
-    step; rejected: those that did not match, in order. logprobs: one per token if the request asks for them.
-    A stop token is the last of `tokens`. at: as in Started. plain_s: seconds that the step would have taken
-    without guesses; 0: it had none, or that is not known.
-    """
-
-    tokens: tuple[int, ...]
-    sources: tuple[str | None, ...]
-    n_drafted: int = 0
-    rejected: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    at: float = field(default=0.0, compare=False)
+    tokens: tuple[int, ...]  # at least one; a stop token is the last
+    sources: tuple[str | None, ...]  # [i]: the drafter that guessed tokens[i], None if nobody did
+    n_drafted: int = 0  # tokens verified in this step
+    rejected: tuple[int, ...] = ()  # those that did not match, in order
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one per token if the request asks for them
+    at: float = field(default=0.0, compare=False)  # as in Started
+    # seconds the step would have taken without guesses; 0: it had none, or that is not known
     plain_s: float = field(default=0.0, compare=False)
 
     @property

@@ -13,18 +13,22 @@ class Generation(Protocol):
     """One submitted request. Iterate it once, on the event loop that submitted it."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
-        """Events in order, each time all that are here, at least one, or none after wake_in(); ends after
-        Finished or Failed."""
+        """Yield events in order, each time all that are here: at least one, or none after wake_in().
+
+        Ends after Finished or Failed.
+        """
         ...
 
     def wake_in(self, seconds: float) -> None:
-        """Have the iteration go on after that time, even if there are no events by then. The latest call
-        counts."""
+        """Have the iteration go on after that time, even without events. The latest call counts."""
         ...
 
     def cancel(self, keep: int | None = None) -> None:
-        """Stop within one step; safe at any time and twice. The reply is its first `keep` generated tokens
-        (None: all); those after a stop string, say, do not stay cached."""
+        """Stop within one step; safe at any time and twice.
+
+        The reply is its first `keep` generated tokens (None: all); those after a stop string, say, do not
+        stay cached.
+        """
         ...
 
 
@@ -32,6 +36,10 @@ class Generator(Protocol):
     """Owns the model. `EngineThread` is the real one."""
 
     def submit(self, request: GenerationRequest) -> Generation:
-        """Queue a request. Raises BusyError when the queue is full or the server drains,
-        ContextOverflowError when the prompt leaves no room for a single token."""
+        """Queue a request.
+
+        Raises:
+            BusyError: The queue is full or the server drains.
+            ContextOverflowError: The prompt leaves no room for a single token.
+        """
         ...

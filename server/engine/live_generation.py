@@ -21,8 +21,13 @@ class LiveGeneration:
     """Implements Generation."""
 
     def __init__(self, id: int, cancel: Callable[[int, int | None], None], place: Place | None) -> None:
-        """cancel: as Engine.cancel, on the engine's thread. place: in the queue; None if it only precomputes,
-        which takes none."""
+        """Begin a generation.
+
+        Args:
+            id: Of its session.
+            cancel: As Engine.cancel, on the engine's thread.
+            place: In the queue; None if it only precomputes, which takes none.
+        """
         self.id = id
         self.place = place
         self.account = CURRENT.get()

@@ -24,7 +24,7 @@ LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: a file
 
 
 class MoveCosts:
-    """Of evaluating a token, of each cell in use beside it, and of moving a byte between tiers."""
+    """Learned costs: per evaluated token, per occupied KV cell, per byte moved between cache tiers."""
 
     def __init__(self) -> None:
         self.token_s = Smoothed(WEIGHT, 0.001)  # at first: a model of 1,000 prompt tokens a second,
@@ -34,17 +34,17 @@ class MoveCosts:
         self._step = Slope(KEEP)  # seconds of a step without prompt rows by cells in use
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
-        """A step of n_tokens prompt rows took this long."""
+        """Learn from a step of n_tokens prompt rows."""
         token_s = seconds / n_tokens
         self.token_s.observe(token_s)
         self._token.observe(n_cells, token_s)
 
     def stepped(self, seconds: float, n_cells: int) -> None:
-        """A step without prompt rows took this long."""
+        """Learn from a step without prompt rows."""
         self._step.observe(n_cells, seconds)
 
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
-        """A state of n_tokens went into the KV cache, or out of it."""
+        """Learn from a state of n_tokens that went into the KV cache, or out of it."""
         self.cell_bytes = n_bytes / n_tokens
         self.byte_s.observe(min(seconds / n_bytes, OUTLIER * self.byte_s.value))
 
@@ -59,25 +59,31 @@ class MoveCosts:
 
     @property
     def saving_pays(self) -> bool:
-        """Whether saving a conversation and loading it again beats evaluating it, as far as known. Not on a
-        GPU with many streams: prompts are quick there, and scattered cells are copied one by one."""
+        """Whether saving a conversation and loading it again beats evaluating it, as far as known.
+
+        Not on a GPU with many streams: prompts are quick there, and scattered cells are copied one by one.
+        """
         return 2 * self.cell_bytes * self.byte_s.value < self.token_s.value
 
     def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
-        """Whether an idle conversation should leave the KV cache for a prompt of n_tokens and its reply: what
-        each of its cells costs them is compared with moving it, or evaluating it again if that is quicker.
-        n_moves: 2 for saving and loading; 1 if it is saved already."""
+        """Return whether an idle conversation should leave the KV cache for a prompt of n_tokens.
+
+        What each of its cells costs them is compared with moving it, or evaluating it again if that is
+        quicker. n_moves: 2 for saving and loading; 1 if it is saved already.
+        """
         slower_s = self._token.value * n_tokens + self._step.value * REPLY
         return slower_s > min(n_moves * self.cell_bytes * self.byte_s.value, self.token_s.value)
 
     def memory(self) -> list[float]:
-        """What recall() takes after a restart."""
+        """Return what recall() takes after a restart."""
         known = [self.token_s.value, self.byte_s.value, self.cell_bytes]
         return [FORM, *known, *self._token.moments, *self._step.moments]
 
     def recall(self, memory: object) -> bool:
-        """Continue from what memory() gave for this machine and model. False, with nothing changed, if that
-        is not plausible."""
+        """Continue from what memory() gave for this machine and model.
+
+        Returns False, with nothing changed, if that is not plausible.
+        """
         known = numbers(memory)
         if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False
@@ -90,8 +96,11 @@ class MoveCosts:
 
 
 def _plausible(moments: Sequence[float]) -> bool:
-    """Whether observe() can have given these: the weight is bounded, the square of the mean is at most the
-    mean of squares, and no sample took longer than LONGEST_S."""
+    """Return whether observe() can have given these.
+
+    The weight is bounded, the square of the mean is at most the mean of squares, and no sample took longer
+    than LONGEST_S.
+    """
     weight, x, y, xx, xy = moments
     bounded = weight * (1 - KEEP) < 1.001 and y <= LONGEST_S * weight and xy <= LONGEST_S * x
     return bounded and x * x <= 1.001 * weight * xx

@@ -1,12 +1,12 @@
-"""Classical speculative sampling: keep a guess with probability min(1, p/q), else draw from what p has over q
-(Leviathan, Kalman, Matias, arXiv:2211.17192; Chen et al., arXiv:2302.01318).
+"""Classical speculative sampling: keep a guess with probability min(1, p/q), else draw from p over q.
 
-For synchronous drafting in the lead's own process only. The rule gives the target's distribution if, and only
-if, each guess is a sample of its q, and whether a guess is judged does not depend on its token. A dishonest
-or outdated q breaks the first condition. An asynchronous drafter breaks the second: its guesses arrive in
-time or not depending on how drafting went so far, so those that are judged are biased. `verify` needs neither
-condition, and its text does not depend on drafts; here only the distribution does not. A greedy guess is a
-sample of q only if q gives its token all the probability.
+See Leviathan, Kalman, Matias, arXiv:2211.17192, and Chen et al., arXiv:2302.01318. For synchronous drafting
+in the lead's own process only. The rule gives the target's distribution if, and only if, each guess is a
+sample of its q, and whether a guess is judged does not depend on its token. A dishonest or outdated q breaks
+the first condition. An asynchronous drafter breaks the second: its guesses arrive in time or not depending on
+how drafting went so far, so those that are judged are biased. `verify` needs neither condition, and its text
+does not depend on drafts; here only the distribution does not. A greedy guess is a sample of q only if q
+gives its token all the probability.
 """
 
 from __future__ import annotations

@@ -50,16 +50,20 @@ class Residence:
     def save_to(
         self, snapshots: Snapshots, memory: object = None, keep: Callable[[list[float]], None] | None = None
     ) -> None:
-        """Set the tiers below. memory: what `keep` was last given, or anything else. Before the first
-        request."""
+        """Set the tiers below, before the first request.
+
+        memory: what `keep` was last given, or anything else.
+        """
         self.snapshots, self._keep = snapshots, keep or self._keep
         self.move_costs.recall(memory)
 
     def place(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens], slot: int | None = None
     ) -> Placed:
-        """Claim a sequence that holds as much of the prompt as any tier has, or this one. LATER: that is
-        being read from disk. To be called while a sequence, or this one, is not busy."""
+        """Claim a sequence that holds as much of the prompt as any tier has, or the sequence `slot`.
+
+        To be called while a sequence, or that one, is not busy. Returns LATER while that is read from disk.
+        """
         found = self._worth_loading(tokens, salt, busy)
         self._fit_copies()
         if found is not None and found.tier != "memory":
@@ -90,10 +94,12 @@ class Residence:
             self.evict()
 
     def copy_ahead(self) -> bool:
-        """While the engine is idle: write one idle conversation to disk; when all are there, copy the state
-        of one, so that it can leave the KV cache at once; when all are copied, read one of the latest from
-        disk. Copies and what is read use free host memory only, and are made only where loading them would
-        pay. Returns whether there was anything to do."""
+        """Prepare for what may come, while the engine is idle. Returns whether there was anything to do.
+
+        Writes one idle conversation to disk; when all are there, copies the state of one, so that it can
+        leave the KV cache at once; when all are copied, reads one of the latest from disk. Copies and what is
+        read use free host memory only, and are made only where loading them would pay.
+        """
         if self._write_ahead():
             return True
         if not self.snapshots.memory_bytes or not self.move_costs.copying_pays:
@@ -110,8 +116,10 @@ class Residence:
         return self.snapshots.fetch_ahead(self._sequences.n_main, room)
 
     def _write_ahead(self) -> bool:
-        """Have an idle conversation written of which too much would be lost if this process were killed, for
-        the next start, or for another lead with this directory. Each as it is once, even if that fails."""
+        """Have an idle conversation written of which too much would be lost if this process were killed.
+
+        It is for the next start, or for another lead with this directory. Each is tried once as it is.
+        """
         for resting in self._worth_saving():
             tokens, salt = resting.tokens, resting.salt
             n_new = len(tokens) - self.snapshots.n_saved(tokens, salt)
@@ -130,13 +138,13 @@ class Residence:
         self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
-        """An empty sequence of an empty KV cache."""
+        """Claim an empty sequence of an empty KV cache."""
         while self.evict():
             pass
         return self.place_empty(salt)
 
     def place_empty(self, salt: str, slot: int | None = None) -> Reuse | None:
-        """An empty sequence, or this one emptied; None if all are busy."""
+        """Claim an empty sequence, or this one emptied; None if all are busy."""
         reuse = self.cache.take([], salt=salt, only=slot)
         if reuse is not None:
             self._save(reuse.evicted)
@@ -160,9 +168,14 @@ class Residence:
         self._sequences.trim(seq, 0)
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
-        """Load this state, which must fit, into an idle sequence. What it held is saved, and so is what has
-        to make room. Raises ValueError if the sequence is busy, BackendError if the state cannot be used; the
-        sequence is free then."""
+        """Load this state, which must fit, into an idle sequence.
+
+        What the sequence held is saved, and so is what has to make room.
+
+        Raises:
+            ValueError: The sequence is busy.
+            BackendError: The state cannot be used; the sequence is free then.
+        """
         self._save(self.cache.resting().get(seq))
         self.erase(seq)
         while self._n_held() + len(tokens) > self._backend.n_cells and self.evict():
@@ -175,8 +188,10 @@ class Residence:
         self.cache.release(seq, tokens, salt)
 
     def save_all(self, timeout_s: float, *, copied: bool = False) -> None:
-        """Save all idle conversations, or those whose states were copied to host memory, and wait until the
-        disk has them."""
+        """Save all idle conversations and wait until the disk has them.
+
+        copied: only those whose states were copied to host memory.
+        """
         self._keep(self.move_costs.memory())
         self.snapshots.at_work(False)
         for resting in self.cache.idle():
@@ -192,7 +207,7 @@ class Residence:
         self._written.pop(seq, None)
 
     def _worth_loading(self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens]) -> Found | None:
-        """The snapshot that is worth loading for this prompt."""
+        """Return the snapshot that is worth loading for this prompt."""
         if len(tokens) <= WORTH_SAVING:
             return None
         found = self.snapshots.match(tokens[:-1], salt)

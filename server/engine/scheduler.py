@@ -11,22 +11,17 @@ from server.engine.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """n_batch: most rows of one decode. n_chunk: most prompt rows of one decode while a session decodes, so
-    that a long prompt does not stall the others. draft_max: most drafted tokens per session and step.
-    leaves: most of a session's tree, each of which needs a KV sequence. stable_width: rows of every step of a
-    session whose bits shall not depend on drafts. exactness: of requests that do not say. by_rejection: the
-    rule of rejection.py decides. again: all rows of a session are evaluated again after a wrong guess
-    (checkpoints.py). streams: each sequence has a KV cache of its own; llama.cpp decodes those of one batch
-    together as far as their numbers follow each other."""
+    """Bounds of a step."""
 
-    n_batch: int = 512
-    n_chunk: int = 64
-    draft_max: int = 8
-    leaves: int = 3
-    stable_width: int = 8
-    exactness: Exactness = "default"
-    by_rejection: bool = False
-    again: bool = False
+    n_batch: int = 512  # most rows of one decode
+    n_chunk: int = 64  # most prompt rows while a session decodes, so that a long prompt does not stall it
+    draft_max: int = 8  # most drafted tokens per session and step
+    leaves: int = 3  # most of a session's tree, each of which needs a KV sequence
+    stable_width: int = 8  # rows of every step of a session whose bits shall not depend on drafts
+    exactness: Exactness = "default"  # of requests that do not say
+    by_rejection: bool = False  # the rule of rejection.py decides
+    again: bool = False  # all rows of a session are evaluated again after a wrong guess (checkpoints.py)
+    # each sequence has a KV cache; llama.cpp decodes those of a batch together if numbered in a row
     streams: bool = False
 
     def is_stable(self, session: Session) -> bool:
@@ -34,19 +29,18 @@ class Limits:
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
     def bounds(self, session: Session) -> Speculation:
-        """What the session's request says about drafts, with its exactness and salt filled in."""
+        """Return what the session's request says about drafts, with its exactness and salt filled in."""
         asked = session.request.speculation
         return replace(asked, exactness=asked.exactness or self.exactness, salt=session.request.salt)
 
 
 @dataclass(slots=True)
 class Work:
-    """Rows for one session: its next n_pending tokens; if these are all, up to n_draft guesses. completes:
-    they are, so that the next token can be drawn."""
+    """Rows for one session: its next n_pending tokens and, if these are all, up to n_draft guesses."""
 
     session: Session
     n_pending: int
-    completes: bool
+    completes: bool  # they are all, so that the next token can be drawn
     n_draft: int = 0
 
     @property
@@ -56,8 +50,13 @@ class Work:
 
 
 def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) -> list[Work]:
-    """Rows for every decoding session, with what it evaluates again; then for prompts; what is left is shared
-    by the guesses. rests: there are none for sessions without a grammar."""
+    """Plan rows for every decoding session, then for prompts; what is left is shared by the guesses.
+
+    Args:
+        sessions: The active ones.
+        limits: Of a step.
+        rests: True if there are no guesses for sessions without a grammar.
+    """
     works, left = list[Work](), limits.n_batch
     decoding, prompts = list[Session](), list[Session]()
     for session in sessions:
@@ -87,9 +86,12 @@ def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) ->
 
 
 def _prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
-    """Work for at most n_rows rows of prompts. The prompt admitted first gets half of the rows at least, and
-    what the others do not need; those share the rest, the one with the fewest tokens left first. n_told: most
-    rows of a session whose prompt is told, since each has logits."""
+    """Plan at most n_rows rows of prompts.
+
+    The prompt admitted first gets half of the rows at least, and what the others do not need; those share the
+    rest, the one with the fewest tokens left first. n_told: most rows of a session whose prompt is told,
+    since each has logits.
+    """
     works = list[Work]()
     others = sorted(prompts[1:], key=lambda other: other.n_due)
     reserved = min(n_rows // 2, sum(other.n_due for other in others))
@@ -106,8 +108,11 @@ def _prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]
 
 
 def _draft_max(session: Session, limits: Limits) -> int:
-    """Most guesses for the session: none beyond the last token that may be committed, since one row chooses
-    one token, and none where a wrong one would have many rows evaluated again."""
+    """Return the most guesses for the session.
+
+    None beyond the last token that may be committed, since one row chooses one token, and none where a wrong
+    one would have many rows evaluated again.
+    """
     n_max = session.request.speculation.n_max
     most = limits.draft_max if n_max is None else min(n_max, limits.draft_max)
     if limits.again and session.n_pending > 1 + limits.draft_max:

@@ -16,20 +16,21 @@ from server.llama.backend import Backend, Batch, Logits
 
 @dataclass(slots=True)
 class _Search:
-    """seqs[i] holds the prompt and all but the last token of live beam i. free: sequences without a beam, and
-    how many tokens of the prompt they hold, all or none. further: conversations' sequences among all these,
-    without the session's own."""
+    """A beam search that runs."""
 
     beams: BeamSearch
-    seqs: list[int]
-    free: dict[int, int]
-    further: list[int]
-    n_decided: int = 0
+    seqs: list[int]  # [i]: holds the prompt and all but the last token of live beam i
+    free: dict[int, int]  # sequences without a beam: how many tokens of the prompt each holds, all or none
+    further: list[int]  # conversations' sequences among all these, without the session's own
+    n_decided: int = 0  # committed tokens
 
 
 class Searches:
-    """The beam searches that run. They set their session's n_kv, n_rows and n_extra once the prompt is
-    evaluated; Session.tokens are the prompt and what is decided."""
+    """The beam searches that run.
+
+    They set their session's n_kv, n_rows and n_extra once the prompt is evaluated; Session.tokens are the
+    prompt and what is decided.
+    """
 
     def __init__(self, backend: Backend, sequences: Sequences, n_slots: int) -> None:
         self._backend = backend
@@ -39,7 +40,7 @@ class Searches:
         self.most_beams = max(1, most) if backend.can_trim else 1
 
     def vet(self, request: GenerationRequest) -> None:
-        """Raises InvalidRequestError when there can never be room for the request's beams."""
+        """Raise InvalidRequestError if there can never be room for the request's beams."""
         if request.n_beams > self.most_beams:
             raise FieldError("n_beams", f"at most {self.most_beams} on this server, not {request.n_beams}")
         if request.n_beams > 1 and request.n_keep is not None:
@@ -75,8 +76,11 @@ class Searches:
     def advance(
         self, session: Session, rows: Logits, now: float
     ) -> tuple[Committed | None, FinishReason | None]:
-        """Choose the beams to follow, and commit what they agree on. rows: logits of the rows of add().
-        Returns the decided tokens, if any, and why the search ended, if it did."""
+        """Choose the beams to follow, and commit what they agree on.
+
+        rows: logits of the rows of add(). Returns the decided tokens, if any, and why the search ended, if it
+        did.
+        """
         search = self._searches[session.id]
         n_held = session.n_prompt + len(search.beams.live[0].tokens)
         self._move(search, session.n_prompt, n_held, search.beams.advance(list(rows)))
@@ -94,15 +98,19 @@ class Searches:
         return committed if tokens else None, ending if search.beams.done else None
 
     def end(self, session: Session) -> list[int]:
-        """Forget the session's search, if it has one. Returns the sequences to trim: its `further` ones. Its
-        own still holds the prompt, as far as that was evaluated."""
+        """Forget the session's search, if it has one, and return the sequences to trim.
+
+        Its own sequence still holds the prompt, as far as that was evaluated.
+        """
         search = self._searches.pop(session.id, None)
         session.n_rows, session.n_extra = 1, 0
         return search.further if search else []
 
     def _move(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
-        """Give each new live beam a sequence with the n_held tokens before its last. parents: the old beam
-        that each of them continues."""
+        """Give each new live beam a sequence with the n_held tokens before its last.
+
+        parents: the old beam that each of them continues.
+        """
         old, used = search.seqs, set[int]()
         for i, seq in enumerate(old):
             if i not in parents:
@@ -118,8 +126,10 @@ class Searches:
             search.seqs.append(seq)
 
     def _count(self, session: Session, search: _Search) -> None:
-        """Set n_kv, n_rows and n_extra for the next step. n_extra is an upper bound: cells that beams share
-        beyond the decided tokens count for each of them."""
+        """Set n_kv, n_rows and n_extra for the next step.
+
+        n_extra is an upper bound: cells that beams share beyond the decided tokens count for each of them.
+        """
         session.n_kv = len(session.tokens) - 1
         live = search.beams.live
         if live:

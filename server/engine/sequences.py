@@ -1,8 +1,8 @@
-"""Sessions' rows in the KV cache: a sequence for each, and for trees a shadow sequence per further leaf; or
-checkpoints, where sequences cannot be trimmed.
+"""Sessions' rows in the KV cache: a sequence for each, and for trees a shadow sequence per further leaf.
 
 A shadow shares the cells of its session's sequence, so it needs none of its own; before a step only the tail
-that it lacks is copied. Conversations that begin with the same tokens share cells too.
+that it lacks is copied. Conversations that begin with the same tokens share cells too. Where sequences cannot
+be trimmed there are checkpoints instead of shadows.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ PAD = 0  # the token of padding rows: any would do
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How one session's rows were added. tree: None if only its own sequence got any; n_rows: those after the
-    pending tokens, n_pad of them padding; n_shadows: shadows that got the pending tokens, too."""
+    """How one session's rows were added."""
 
-    tree: Branches | None
-    n_rows: int
-    n_pad: int
-    n_shadows: int
+    tree: Branches | None  # None if only its own sequence got any
+    n_rows: int  # those after the pending tokens
+    n_pad: int  # of those, padding
+    n_shadows: int  # shadows that got the pending tokens, too
 
 
 NO_LAYOUT = RowLayout(None, 0, 0, 0)
 
 
 class Sequences:
-    """The first n_main sequences of the backend are for conversations, the others are shadows, or spare ones
-    for checkpoints."""
+    """The backend's sequences: the first n_main are for conversations, the others shadows or checkpoints."""
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
-        """Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim
-        but copy, guesses beyond its tail need two per slot, and marks three."""
+        """Divide the backend's sequences.
+
+        Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim but
+        copy, guesses beyond its tail need two per slot, and marks three.
+        """
         self._backend = backend
         branching = backend.can_trim and backend.can_share and backend.n_seqs >= n_slots * leaves
         self._n_shadows = leaves - 1 if branching else 0
@@ -58,8 +59,10 @@ class Sequences:
         return 1 + self._n_shadows
 
     def take(self, reuse: Reuse) -> int:
-        """Have the sequence hold what is reused, and nothing else. Returns its length: 0 if the cells are not
-        intact (Backend.intact)."""
+        """Have the sequence hold what is reused, and nothing else. Returns its length.
+
+        That is 0 if the cells are not intact (Backend.intact).
+        """
         length = reuse.length if self._backend.intact(reuse.source, reuse.length) else 0
         if reuse.source == reuse.seq:
             self.trim(reuse.seq, length)
@@ -81,8 +84,10 @@ class Sequences:
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
     ) -> RowLayout:
-        """Rows for all pending tokens, the last with logits, then for the proposal, then n_pad of padding.
-        wide: all shadows take part, so that steps with as many rows have the same shape."""
+        """Add rows for all pending tokens, the last with logits, for the proposal, and n_pad of padding.
+
+        wide: all shadows take part, so that steps with as many rows have the same shape.
+        """
         rows, n = session.tokens[session.n_kv :], len(proposal.tokens)
         if len(rows) == 1 and not (n or n_pad or wide):
             batch.append((session.seq,), session.n_kv, rows[0], wanted=True)
@@ -112,9 +117,11 @@ class Sequences:
         return RowLayout(tree, n + n_pad, n_pad, n_shadows)
 
     def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
-        """Keep the pending tokens and these nodes of the proposal in the sequence, nothing else; where its
-        end cannot be trimmed keep none of them: they are evaluated again. Sets session.n_kv and
-        n_again; n_kv has to be that of before the step."""
+        """Keep the pending tokens and these nodes of the proposal in the sequence, nothing else.
+
+        Where its end cannot be trimmed none of them are kept: they are evaluated again. Sets session.n_kv and
+        n_again; n_kv has to be that of before the step.
+        """
         if not self._can_take_back(layout.n_rows - len(nodes)):
             self.checkpoints.back(session.seq, session.n_kv)
             session.n_again = session.n_pending + len(nodes)
@@ -140,8 +147,10 @@ class Sequences:
         return self._backend.can_trim or n_rows <= self._backend.n_tail
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of a session's sequence, and all of its shadows. length: where sequences
-        cannot be trimmed 0, the mark, or all that it holds."""
+        """Forget positions >= length of a session's sequence, and all of its shadows.
+
+        Where sequences cannot be trimmed, `length` is 0, the mark, or all that it holds.
+        """
         self.checkpoints.trim(seq, length)
         self._shared[seq] = min(self._shared[seq], length)
         self._free_shadows(seq)
@@ -157,7 +166,7 @@ class Sequences:
         self._shared[seq] = min(self._shared[seq], start)
 
     def claim(self, seq: int) -> list[int]:
-        """A conversation's sequence and its shadows, for any use until it is trimmed."""
+        """Return a conversation's sequence and its shadows, for any use until it is trimmed."""
         return [seq, *self._shadows(seq)]
 
     def _free_shadows(self, seq: int) -> None:

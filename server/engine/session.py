@@ -16,33 +16,30 @@ NO_SEQ = -1
 
 @dataclass(slots=True)
 class Session:
-    """tokens: the prompt and all committed ones. The first n_kv of them are in the KV sequence `seq`.
+    """One generation. The first n_kv of its tokens are in the KV sequence `seq`.
 
-    A session that decodes has one token pending (the last committed one), and before it perhaps n_again that
-    are evaluated again after a wrong guess (checkpoints.py); one in prefill has more. mark_at: token of the
-    prompt after which its state is kept, 0 for none.
-    drops: tokens that the context had no room for, in order: (where they were, the tokens). ahead: committed
-    tokens after `tokens` that are not evaluated again yet (rewind()). n_intact: leading cells that are what
-    evaluating `tokens` would give, None for all. n_rows: rows of a step that decodes; n_extra: cells beyond
-    the first n_kv; more than 1 and 0 for beam searches only. drafts: the proposer knows the session.
+    A session that decodes has one token pending, the last committed one, and before it perhaps n_again that
+    are evaluated again after a wrong guess (checkpoints.py). One in prefill has more.
     """
 
     id: int
     request: GenerationRequest
     n_ctx: int
-    tokens: list[int] = field(init=False)
+    tokens: list[int] = field(init=False)  # the prompt and all committed ones, without dropped ones
     n_prompt: int = field(init=False)
     constraint: Constraint | None = field(init=False)
     sampler: Sampler = field(init=False)
     seq: int = NO_SEQ
     n_kv: int = 0
     n_again: int = 0
-    mark_at: int = 0
-    n_intact: int | None = None
-    n_rows: int = 1
-    n_extra: int = 0
-    drafts: bool = False
+    mark_at: int = 0  # token of the prompt after which its state is kept, 0 for none
+    n_intact: int | None = None  # leading cells that are what evaluating `tokens` would give, None for all
+    n_rows: int = 1  # rows of a step that decodes; more than 1 for beam searches only
+    n_extra: int = 0  # cells beyond the first n_kv; above 0 for beam searches only
+    drafts: bool = False  # the proposer knows the session
+    # what the context had no room for, in order: (where it was, the tokens)
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
+    # committed tokens after `tokens` that are not evaluated again yet (rewind())
     ahead: list[int] = field(default_factory=list[int])
     n_cached: int = 0
     admitted_at: float | None = None
@@ -140,8 +137,11 @@ class Session:
         return None if goes_on or self.n_left > 0 else "length"
 
     def next_drop(self) -> tuple[int, int]:
-        """Start and end of the tokens to drop when the context is full: as in llama-server, the first half of
-        the evaluated ones after n_keep, of which at least three are left."""
+        """Return start and end of the tokens to drop when the context is full.
+
+        As in llama-server: the first half of the evaluated ones after n_keep, of which at least three are
+        left.
+        """
         start = max(0, min(self.request.n_keep or 0, self.n_ctx - 4))
         return start, start + (len(self.tokens) - 1 - start) // 2
 
@@ -156,8 +156,10 @@ class Session:
             self.tokens, self._rewound = self._rewound[1], None
 
     def rewind(self) -> None:
-        """Go back to the full context before the first drop, to repeat all evaluations and drops: moved cells
-        that are lost come back in no other way. After the last drop `tokens` is the list that it is now."""
+        """Replay from before the first context shift, because shifted KV cells cannot be rebuilt directly.
+
+        `tokens` ends up equal to its current value.
+        """
         if self._rewound is None:
             self._rewound = len(self.drops), self.tokens
         whole = list(self.tokens)
@@ -167,8 +169,10 @@ class Session:
         self.tokens, self.ahead, self.drops = whole[: self.n_ctx], whole[self.n_ctx :], []
 
     def lose_cells(self) -> None:
-        """Nothing of it is cached any more: a beam search begins anew after the prompt, a session with
-        moved cells from its first drop."""
+        """Forget what of it is cached.
+
+        A beam search begins anew after the prompt, a session with moved cells before its first drop.
+        """
         if self.request.n_beams > 1:
             self.tokens, self.ahead = self.tokens[: self.n_prompt], self.tokens[self.n_prompt :] + self.ahead
         elif self.n_intact is not None:

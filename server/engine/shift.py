@@ -14,8 +14,10 @@ from server.llama.backend import Backend
 
 
 def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
-    """Make room in a full session with one token pending. Returns whether it has room now; if not, tokens are
-    pending that have to be evaluated again before the next try. Sets n_kv and n_intact."""
+    """Make room in a full session with one token pending. Returns whether it has room now.
+
+    If not, tokens are pending that have to be evaluated again before the next try. Sets n_kv and n_intact.
+    """
     start, end = session.next_drop()
     if not (backend.can_shift and backend.can_trim):
         session.drop(start, end)

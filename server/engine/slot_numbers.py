@@ -35,7 +35,8 @@ class SlotNumbers:
         """Give a session, which has a KV sequence, a slot; returns its number.
 
         Args:
-            active: all sessions that have a sequence.
+            session: It has a KV sequence.
+            active: All sessions that have a sequence.
         """
         if session.seq in self._seqs:
             number = self._seqs.index(session.seq)

@@ -66,7 +66,8 @@ class Slots:
         """Return the tokens that a slot holds, none of an empty one, and their state.
 
         Args:
-            salt: of the conversation, which is not for others.
+            id: Of the slot.
+            salt: Of the conversation, which is not for others.
 
         Raises:
             NotFoundError, SlotBusyError, InvalidRequestError, BackendError.
@@ -79,8 +80,10 @@ class Slots:
         return list(held.tokens), self._state.backend.save(self._state.slot_numbers.seq(id))
 
     def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
-        """Have a slot hold what save() gave, for prompts of this salt. What it held is evicted. Raises
-        NotFoundError, SlotBusyError, InvalidRequestError."""
+        """Have a slot hold what save() gave, for prompts of this salt. What it held is evicted.
+
+        Raises NotFoundError, SlotBusyError, InvalidRequestError.
+        """
         self._idle(id)
         state, seq = self._state, self._state.slot_numbers.seq(id)
         if not tokens:
@@ -109,7 +112,7 @@ class Slots:
         return n_erased
 
     def _idle(self, id: int) -> Evicted:
-        """What an idle slot holds. Raises NotFoundError, SlotBusyError."""
+        """Return what an idle slot holds. Raises NotFoundError, SlotBusyError."""
         n_slots = len(self._state.slot_numbers)
         if not 0 <= id < n_slots:
             raise NotFoundError(f"there is no slot {id}: they are 0 to {n_slots - 1}", param="id")

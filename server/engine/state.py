@@ -19,8 +19,7 @@ from server.tenants import Turns
 
 
 class EngineState:
-    """active: the sessions that have a KV sequence, in order of admission. waiting: those that do not, in
-    order of arrival. turns: of tenants. emit(session id, event) must not block. clock: seconds."""
+    """Holds what the parts of a step share."""
 
     def __init__(
         self,
@@ -33,14 +32,14 @@ class EngineState:
     ) -> None:
         self.backend = backend
         self.proposer = proposer
-        self.emit = emit
+        self.emit = emit  # of (session id, event); must not block
         self.n_slots = n_slots
-        self.clock = clock
+        self.clock = clock  # seconds
         self.plain_s = 0.0  # Planned.plain_s of this step
         self.rests = self.passed = False  # whether nobody guesses in this step, and nobody is asked
-        self.active: list[Session] = []
-        self.waiting: deque[Session] = deque()
-        self.turns = Turns()
+        self.active: list[Session] = []  # those with a KV sequence, in order of admission
+        self.waiting: deque[Session] = deque()  # those without, in order of arrival
+        self.turns = Turns()  # of tenants
         self.sequences = Sequences(backend, n_slots, limits.leaves)
         if not backend.can_trim:
             most = limits.draft_max if self.sequences.checkpoints.can_guess else backend.n_tail

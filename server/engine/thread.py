@@ -58,13 +58,11 @@ ANSWER_S = 60.0  # at most for a question, which is answered between two steps
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of every generation. max_tokens: for those that ask for more, or for no number. time_s: from submission
-    to the end; one that takes longer fails. step_s: without a finished step, before the engine is given up.
-    None: no bound."""
+    """Server-wide limits of a generation; None: no bound."""
 
-    max_tokens: int | None = None
-    time_s: float | None = None
-    step_s: float | None = None
+    max_tokens: int | None = None  # for those that ask for more, or for no number
+    time_s: float | None = None  # from submission to the end; one that takes longer fails
+    step_s: float | None = None  # without a finished step, before the engine is given up
 
 
 class EngineThread:
@@ -80,9 +78,16 @@ class EngineThread:
         observers: Sequence[Observer] = (),
         profile: Path | None = None,
     ) -> None:
-        """make_engine(emit) is called once, here. observers: called on the event loop with the events of all
-        replies; they must not raise. max_queued: requests in the engine, running ones included, before
-        submit() raises BusyError. profile: file for the thread's profile (pstats), written when it ends."""
+        """Prepare the thread.
+
+        Args:
+            make_engine: Called once, here, with `emit`.
+            n_ctx: Tokens of the context.
+            max_queued: Requests in the engine, running ones included, before submit() raises BusyError.
+            bounds: Of every generation.
+            observers: Called on the event loop with the events of all replies; they must not raise.
+            profile: File for the thread's profile (pstats), written when it ends.
+        """
         self.engine = make_engine(self._emit)  # for others only its counts, which any thread may read
         self.engine.before, self.engine.meanwhile = self._before, self._meanwhile
         self._overlaps = self.engine.overlaps
@@ -152,8 +157,10 @@ class EngineThread:
         self._commands.put(command)
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
-        """The question's result, or what it raises, on the engine thread between two steps. Raises BusyError
-        after ANSWER_S; a question that has not begun then is dropped."""
+        """Return the question's result, or raise what it raises, on the engine thread between two steps.
+
+        Raises BusyError after ANSWER_S; a question that has not begun then is dropped.
+        """
         answer: Future[T] = Future()
 
         def command(engine: Engine) -> None:
@@ -196,11 +203,11 @@ class EngineThread:
         self.watchdog.look(bool(self._generations))
 
     def stuck(self) -> str | None:
-        """That no step has finished for long while there is work, if so."""
+        """Return a message if no step has finished for long while there is work."""
         return self.watchdog.complaint
 
     def lost(self) -> LostModelError | None:
-        """What the process ends with, once the engine is given up."""
+        """Return what the process ends with, once the engine is given up."""
         return LostModelError(str(self.stuck())) if self.watchdog.gives_up else None
 
     def _deliver(self, events: list[tuple[int, Event]]) -> None:
@@ -258,8 +265,10 @@ class EngineThread:
             logger.exception("conversations could not be saved")
 
     def _prepare(self, due_at: float) -> float:
-        """Prepare an idle engine for what may come, if that is due. Returns when more is: never, if nothing
-        is left to do."""
+        """Prepare an idle engine for what may come, if that is due.
+
+        Returns when more is: never, if nothing is left to do.
+        """
         began = time.monotonic()
         if began < due_at:
             return due_at
@@ -291,24 +300,27 @@ class EngineThread:
         return True
 
     def _carry_out(self, command: Command) -> None:
-        """An exception is logged: it must not end the thread."""
+        """Run a command. An exception is logged: it must not end the thread."""
         try:
             command(self.engine)
         except Exception:
             logger.exception("a command of the engine failed")
 
     def _before(self) -> None:
-        """Called before the model decodes for many sessions; on a CPU _work() has handed over."""
+        """Hand over before the model decodes for many sessions; on a CPU _work() has done it."""
         if self._overlaps:
             self.hand_over()
 
     def _meanwhile(self) -> None:
-        """Called while a GPU decodes."""
+        """Hand over while a GPU decodes."""
         self.hand_over()
 
     def hand_over(self, *, guessing: bool = False) -> None:
-        """Hand the outbox to the loop in one call, if it is urgent or gather_s have passed. guessing: a draft
-        model guesses next, which the loop would delay; only what is urgent goes, if a GPU decodes later."""
+        """Hand the outbox to the loop in one call, if it is urgent or gather_s have passed.
+
+        guessing: a draft model guesses next, which the loop would delay; only what is urgent goes, if a GPU
+        decodes later.
+        """
         now = time.monotonic()
         waits = now - self._flushed_at < self.gather_s or (guessing and self._overlaps)
         if not self._outbox or (waits and not self._urgent):

@@ -14,11 +14,10 @@ from server.engine.proposer import ROOT, Proposal
 
 @dataclass(slots=True)  # as Committed
 class Verdict:
-    """tokens: what to commit, at least one. nodes: the proposal's nodes that tokens[:len(nodes)] confirm. Not
-    to be changed."""
+    """What to commit. Not to be changed."""
 
-    tokens: tuple[int, ...]
-    nodes: tuple[int, ...]
+    tokens: tuple[int, ...]  # at least one
+    nodes: tuple[int, ...]  # the proposal's nodes that tokens[:len(nodes)] confirm
 
 
 def verify(

@@ -10,8 +10,11 @@ LOOK_S = 1.0  # at most, that counts between two looks: a process that was stopp
 
 
 class Watchdog:
-    """Asleep before the first step, while models get warm, and after the last one, while conversations are
-    saved."""
+    """Detects an engine thread that makes no progress while work is pending.
+
+    Asleep before the first step, while models get warm, and after the last one, while conversations are
+    saved.
+    """
 
     def __init__(self, limit_s: float | None = None) -> None:
         """limit_s: without a finished step, before the engine is given up; None: never."""

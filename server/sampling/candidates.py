@@ -46,7 +46,7 @@ class Candidates:
         self.logits = self.logits[at].astype(np.float64)
 
     def find(self, tokens: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """The indices of those tokens that are candidates, and a mask that says which are."""
+        """Return the indices of those tokens that are candidates, and a mask that says which are."""
         if self.ids is None:
             return tokens, np.ones(len(tokens), np.bool_)
         at = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)
@@ -62,12 +62,12 @@ class Candidates:
         return at if self.ids is None else int(self.ids[at])
 
     def distribution(self) -> Distribution:
-        """The softmax of the candidates."""
+        """Return the softmax of the candidates."""
         ids = np.arange(len(self)) if self.ids is None else self.ids
         return Distribution(ids, softmax(self.logits.astype(np.float64)))
 
     def choose(self, seed: int, position: int) -> int:
-        """The index of a sample of the candidates' softmax."""
+        """Return the index of a sample of the candidates' softmax."""
         if self.ids is None:
             return draw_softmax(self.logits, seed, position)
         if len(self) > _MANY:
@@ -78,7 +78,7 @@ class Candidates:
 
 
 def top_k(c: Candidates, k: int) -> None:
-    """The k likeliest."""
+    """Keep the k likeliest."""
     if k == 1:
         c.keep(_best(c))
     elif 0 < k < len(c):
@@ -88,7 +88,7 @@ def top_k(c: Candidates, k: int) -> None:
 
 
 def top_p(c: Candidates, p: float) -> None:
-    """The shortest head of the likeliest whose probability reaches p."""
+    """Keep the shortest head of the likeliest whose probability reaches p."""
     logits = c.logits.astype(np.float64)
     c.keep(np.flatnonzero(logits >= nucleus_floor(logits, p)))
 
@@ -106,8 +106,10 @@ def top_n_sigma(c: Candidates, n: float) -> None:
 
 
 def typical_p(c: Candidates, p: float) -> None:
-    """Those whose surprise is nearest to the entropy, until their probability exceeds p (locally typical
-    sampling, arXiv:2202.00666)."""
+    """Keep those whose surprise is nearest to the entropy, until their probability exceeds p.
+
+    This is locally typical sampling (arXiv:2202.00666).
+    """
     logits = c.logits.astype(np.float64)
     probabilities = softmax(logits)
     surprise = float(logits.max()) - math.log(float(probabilities.max())) - logits
@@ -116,8 +118,10 @@ def typical_p(c: Candidates, p: float) -> None:
 
 
 def xtc(c: Candidates, threshold: float) -> None:
-    """Of those with at least this probability only the least likely (the last among equals), and all below.
-    The caller decides by chance whether it acts."""
+    """Of those with at least this probability keep only the least likely one, and all below.
+
+    The last among equals counts as the least likely. The caller decides by chance whether to call this.
+    """
     likely = np.flatnonzero(softmax(c.logits.astype(np.float64)) >= threshold)
     if len(likely) > 1:
         spared = len(likely) - 1 - int(c.logits[likely][::-1].argmin())
@@ -126,8 +130,13 @@ def xtc(c: Candidates, threshold: float) -> None:
 
 def temperature(c: Candidates, value: float, spread: float, exponent: float) -> None:
     """Divide the logits by the temperature; one below TINY leaves the likeliest, the first among equals.
-    spread > 0: the temperature is between value - spread and value + spread, by the entropy over the largest
-    possible."""
+
+    Args:
+        c: Changed in place.
+        value: The temperature.
+        spread: If above 0, the temperature is between value - spread and value + spread, by entropy.
+        exponent: Power of the entropy's share of the largest possible one.
+    """
     if spread > 0.0:
         if len(c) < 2:
             return

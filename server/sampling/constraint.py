@@ -21,8 +21,10 @@ class Constraint(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """This token was committed. One that is not allowed (a stop token, say) ends the constraint: all
-        tokens are allowed after it."""
+        """Follow a committed token.
+
+        One that is not allowed, such as a stop token, ends the constraint: all tokens are allowed after it.
+        """
         ...
 
     def forced(self) -> tuple[int, ...]:
@@ -30,6 +32,8 @@ class Constraint(Protocol):
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """The number of leading tokens of these guesses that may follow; another one where that is not known.
-        Changes nothing that allows() or mask() return, now or later."""
+        """Return how many leading tokens of these guesses may follow; another number where that is not known.
+
+        Changes nothing that allows() or mask() return, now or later.
+        """
         ...

@@ -15,17 +15,15 @@ from server.sampling.peaks import Peaks
 
 
 class DraftGuess(NamedTuple):
-    """confidence: the estimated probability of the token, given all before it. second: a guess for the case
-    that it is wrong. drawn, likeliest: what each rule of drafters/guessing.py guesses. drafted: what the
-    token is a sample of. None: not asked for."""
+    """A token that a model guesses, and what else its row of logits says; None: not asked for."""
 
     token: int
-    confidence: float
-    second: int | None = None
+    confidence: float  # estimated probability of the token, given all before it
+    second: int | None = None  # guess for the case that it is wrong
     second_confidence: float = 0.0
-    drawn: int | None = None
-    likeliest: int | None = None
-    drafted: Distribution | None = None
+    drawn: int | None = None  # what the rule 'drawn' of drafters/guessing.py guesses
+    likeliest: int | None = None  # what the rule 'likeliest' guesses
+    drafted: Distribution | None = None  # what the token is a sample of
     third: int | None = None
     third_confidence: float = 0.0
 
@@ -37,8 +35,10 @@ class DraftGuess(NamedTuple):
 
 
 def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> DraftGuess:
-    """The result of draw(), its probability at temperature 1, and with `second` the likeliest other token,
-    which is a better guess than the one with the next highest noise."""
+    """Return the result of draw() and its probability at temperature 1.
+
+    With `second` the likeliest other token is added, a better guess than that with the next highest noise.
+    """
     peaks = Peaks(row)
     if not math.isfinite(peaks.top):  # a model that computes nonsense
         return DraftGuess(int(row.argmax()), 0.0)

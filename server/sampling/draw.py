@@ -32,16 +32,21 @@ class Distribution(NamedTuple):
     probabilities: Floats
 
     def of(self, token: int) -> float:
-        """The probability of one token."""
+        """Return the probability of one token."""
         at = int(np.searchsorted(self.ids, token))
         return float(self.probabilities[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
 
 
 def draw(row: Row, params: SamplingParams, position: int) -> int:
-    """The token for `position` (index in the sequence of the token being chosen).
+    """Return the token for `position`, the index in the sequence of the token being chosen.
 
-    row: (vocab size,) logits. Temperature 0: the largest logit, the lowest id among equals. Otherwise the
-    filters, then argmax of logit / temperature + Gumbel noise, which is an exact sample of the softmax.
+    At temperature 0 that is the largest logit, the lowest id among equals. Otherwise it is, after the
+    filters, the argmax of logit / temperature + Gumbel noise, which is an exact sample of the softmax.
+
+    Args:
+        row: Logits, (vocab size,).
+        params: The filters, the temperature and the seed.
+        position: The key of the noise.
     """
     if params.temperature <= 0.0 or params.top_k == 1:
         return int(row.argmax())
@@ -61,12 +66,12 @@ def draw_from(peaks: Peaks, params: SamplingParams, position: int) -> int:
 
 
 def draw_softmax(logits: Logits, seed: int, position: int) -> int:
-    """The token for `position` from the softmax of these logits; minus infinity is never drawn."""
+    """Return the token for `position` from the softmax of these logits; minus infinity is never drawn."""
     return race(Peaks(logits), 1.0, seed, position, -math.inf)
 
 
 def distribution(row: Row, params: SamplingParams) -> Distribution:
-    """The distribution that draw() samples."""
+    """Return the distribution that draw() samples."""
     if params.temperature <= 0.0 or params.top_k == 1:
         return Distribution(np.array([row.argmax()], np.int64), np.ones(1))
     peaks = Peaks(row)
@@ -90,7 +95,7 @@ def _min_p_floor(top: float, min_p: float) -> float:
 
 
 def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
-    """The tokens that top_k, top_p and min_p leave, and their logits. All equals at an edge stay."""
+    """Return the tokens that top_k, top_p and min_p leave, and their logits. All equals at an edge stay."""
     floor = _min_p_floor(peaks.top, params.min_p)
     near = peaks.few_above(floor, min(_SURE, params.top_k)) if floor > -math.inf else None
     if near is not None:
@@ -110,8 +115,16 @@ def _from(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
 
 
 def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float | None:
-    """The smallest logit that top_k, top_p and min_p leave; None if those that min_p leaves (near, largest
-    first) do not tell: each further top_k token has a weight between 0 and min_p."""
+    """Return the smallest logit that top_k, top_p and min_p leave.
+
+    Args:
+        near: The logits that min_p leaves, largest first.
+        floor: The smallest logit that min_p leaves.
+        params: The filters.
+
+    Returns:
+        None if `near` does not tell: each further top_k token has a weight between 0 and min_p.
+    """
     near = [logit for logit in near if logit >= floor]
     if not 0 < len(near) <= params.top_k:
         return None
@@ -138,8 +151,7 @@ def _edge(ascending: Floats, top_p: float) -> float:
 
 
 def _floor(peaks: Peaks, params: SamplingParams) -> float:
-    """The smallest logit that top_p and min_p leave, without top_k. Looks for the nucleus near the top
-    first."""
+    """Return the smallest logit that top_p and min_p leave, without top_k. Looks near the top first."""
     row, top = peaks.row, peaks.top
     floor = _min_p_floor(top, params.min_p)
     if params.top_p >= 1.0:
@@ -155,8 +167,13 @@ def _floor(peaks: Peaks, params: SamplingParams) -> float:
 
 
 def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> float:
-    """The smallest logit of the shortest head whose probability reaches top_p. mass: the sum of
-    exp(logit - largest) over all candidates, if `logits` has only the likeliest."""
+    """Return the smallest logit of the shortest head whose probability reaches top_p.
+
+    Args:
+        logits: Of all candidates, or of the likeliest.
+        top_p: A probability.
+        mass: The sum of exp(logit - largest) over all candidates, if `logits` has only the likeliest.
+    """
     if top_p >= 1.0:
         return float(logits.min())
     weights = np.exp(logits - logits.max())
@@ -166,8 +183,10 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
 def head_floor(
     values: Floats, weights: Floats, wanted: float, side: Literal["left", "right"] = "left"
 ) -> float:
-    """The smallest value of the shortest head, largest values first, whose weight reaches `wanted`, or with
-    side "right" exceeds it. Of many values only the bin with the edge is sorted."""
+    """Return the smallest value of the shortest head, largest values first, whose weight reaches `wanted`.
+
+    With side "right" the weight exceeds it. Of many values only the bin with the edge is sorted.
+    """
     before = 0.0
     if len(values) > _FEW:
         bins = np.minimum((values.max() - values) * 64.0, 4_095.0).astype(np.int64)

@@ -1,5 +1,7 @@
-"""DRY ("don't repeat yourself"): a token that would continue a repetition is penalised by the repetition's
-length, as in llama.cpp."""
+"""Penalties of repetitions, by llama.cpp's DRY ("don't repeat yourself").
+
+A token that would continue a repetition is penalised by the repetition's length.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class Dry:
         self._single = np.array(sorted(single), np.int64)
 
     def accept(self, token: int) -> None:
-        """This token was committed."""
+        """Follow a committed token."""
         self._tokens.append(token)
 
     def apply(self, c: Candidates) -> None:
@@ -42,8 +44,10 @@ class Dry:
         c.replace(at, c.logits[at] - penalties[found])
 
     def penalties(self) -> tuple[Ids, Floats]:
-        """The tokens that would continue a repetition, and what is subtracted from their logits: multiplier
-        times base to the power of (length of the repetition - allowed length)."""
+        """Return the tokens that would continue a repetition, and what is subtracted from their logits.
+
+        That is: multiplier times base to the power of (length of the repetition - allowed length).
+        """
         p, newest_first = self._params, np.asarray(self._tokens)[self._recent][::-1]
         if len(newest_first) <= p.dry_allowed_length:
             return np.zeros(0, np.int64), np.zeros(0)
@@ -59,8 +63,10 @@ class Dry:
         return tokens[~breaks], penalties[~breaks]
 
     def _repeats(self, newest_first: Ids) -> Ids:
-        """For every k: the length of the longest run that ends k tokens before the newest and equals the run
-        that ends with the newest. Bounded by the length that gives the largest penalty."""
+        """Return for every k how long the run is that ends k tokens before the newest and repeats the end.
+
+        Lengths are bounded by the one that gives the largest penalty.
+        """
         longest = self._params.dry_allowed_length + self._largest_exponent(len(newest_first))
         lengths = np.zeros(len(newest_first), np.int64)
         at = 1 + np.flatnonzero(newest_first[1:] == newest_first[0])
@@ -73,7 +79,7 @@ class Dry:
         return lengths
 
     def _unbroken(self, newest_first: Ids, far: int) -> int:
-        """The number of tokens after the last sequence breaker; breakers more than `far` back are ignored."""
+        """Return the number of tokens after the last sequence breaker, ignoring those beyond `far`."""
         reach = min(len(newest_first), far + self._longest_tail + 1)
         recent: list[int] = newest_first[:reach].tolist() if self._breakers else []
         for i, token in enumerate(recent):

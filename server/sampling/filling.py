@@ -16,8 +16,11 @@ likely as LIKELY, so half or twice as many change hardly anything but the time."
 
 
 def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
-    """Keep the tokens that end a text if they are likely; of the others those that are, where tokens that
-    begin another one count as that. end: what is left if there are none; None: the likeliest is."""
+    """Keep the tokens that end a text if they are likely; else the likely ones of the others.
+
+    Tokens that begin another one count as that one. Where nothing is left, `end` is kept, or the likeliest
+    token if that is None.
+    """
     order = np.argsort(-c.logits, kind="stable")
     probabilities = softmax(c.logits.astype(np.float64))[order]
     ids = order if c.ids is None else c.ids[order]

@@ -1,5 +1,7 @@
-"""Mirostat (arXiv:2007.14966): keeps the surprise of the text near a target. Both versions are llama.cpp's
-and replace the chain of samplers."""
+"""Mirostat (arXiv:2007.14966): keeps the surprise of the text near a target.
+
+Both versions are llama.cpp's and replace the chain of samplers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Mirostat:
         self.mu = 2.0 * params.mirostat_tau
 
     def choose(self, c: Candidates, n_vocab: int, position: int) -> tuple[int, float]:
-        """The token and its surprise. Filters c; does not change mu."""
+        """Return the token and its surprise. Filters c; does not change mu."""
         if self._params.mirostat == 1:
             top_k(c, _zipf_k(c, self.mu, n_vocab))
         else:
@@ -32,13 +34,15 @@ class Mirostat:
         return c.token(at), -math.log2(float(softmax(c.logits.astype(np.float64))[at]))
 
     def learn(self, surprise: float) -> None:
-        """A token of this surprise was committed."""
+        """Adapt mu to the surprise of a committed token."""
         self.mu -= self._params.mirostat_eta * (surprise - self._params.mirostat_tau)
 
 
 def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
-    """The number of tokens with a surprise of at most mu, if probabilities follow Zipf's law with an exponent
-    s fitted to the likeliest ones: k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s)."""
+    """Return the number of tokens with a surprise of at most mu, if probabilities follow Zipf's law.
+
+    With an exponent s fitted to the likeliest ones that is k = ((s - 1) 2^mu / (1 - N^(1 - s)))^(1 / s).
+    """
     if len(c) < 2:
         return 1
     n = min(_M, len(c))

@@ -47,7 +47,7 @@ class Noise(NamedTuple):
 
 
 def mix(value: int) -> int:
-    """The 64-bit finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
+    """Return the value after the 64-bit finaliser of SplitMix64 (Steele, Lea, Flood 2014)."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * _A) & _MASK
     value = ((value ^ (value >> 27)) * _B) & _MASK
@@ -55,8 +55,14 @@ def mix(value: int) -> int:
 
 
 def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
-    """Standard Gumbel noise for these token ids at one position. n_vocab: all ids are below it, 0 if not
-    known; it changes no noise, but shares loud()'s cache."""
+    """Return standard Gumbel noise for these token ids at one position.
+
+    Args:
+        seed: Of the request.
+        position: Of the token being chosen.
+        tokens: Ids.
+        n_vocab: A bound of all ids, 0 if not known. It changes no noise, but shares loud()'s cache.
+    """
     noise = quiet(seed, position, tokens)
     ids, louder = loud(seed, position, n_vocab or 1 << int(tokens.max(initial=0)).bit_length())
     if len(ids):
@@ -68,7 +74,7 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 
 
 def quiet(seed: int, position: int, tokens: Ids) -> Floats:
-    """The noise of these tokens if they are not loud; less than the noise of a loud one."""
+    """Return the noise of these tokens if they are not loud; it is less than the noise of a loud one."""
     key = _key(seed, position)
     if len(tokens) > _FEW:
         return -np.log(-_LOG_QUIET - np.log(_uniforms(np.uint64(key), tokens)))
@@ -82,7 +88,7 @@ def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
 
 
 def loud(seed: int, position: int, n_vocab: int) -> Noise:
-    """The loud tokens among the ids below n_vocab."""
+    """Return the loud tokens among the ids below n_vocab."""
     first = position - position % _BLOCK
     return _loud_block(seed, first, n_vocab)[position - first]
 
@@ -103,14 +109,14 @@ def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
 
 
 def _places(keys: npt.NDArray[np.uint64], n: int) -> Ids:
-    """The first n loud tokens for each key: (keys, n), ascending."""
+    """Return the first n loud tokens for each key: (keys, n), ascending."""
     uniforms = _uniforms(keys ^ np.uint64(mix(_GAPS)), np.arange(n))
     gaps = np.floor(np.log(uniforms) / _LOG_QUIET).astype(np.int64)
     return np.cumsum(gaps + 1, axis=-1) - 1
 
 
 def uniform(seed: int, position: int, purpose: int) -> float:
-    """A number in [0, 1) for one position, independent of those of other purposes and of the noise."""
+    """Return a number in [0, 1) for one position, independent of those of other purposes and of the noise."""
     return (mix(_key(mix(seed) ^ mix(purpose), position)) >> 11) * 2.0**-53
 
 
@@ -134,7 +140,7 @@ def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
 
 
 def _uniforms(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
-    """A number in (0, 1) for each key and number: the upper bits of mix() without its last step."""
+    """Return a number in (0, 1) for each key and number: the upper bits of mix() without its last step."""
     x = numbers.astype(np.uint64)
     x *= _U64_GOLDEN
     x = x + keys

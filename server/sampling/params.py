@@ -69,7 +69,7 @@ class SamplingParams:
         return self.dynatemp_range <= 0.0 and self.steps() == wanted
 
     def steps(self) -> tuple[str, ...]:
-        """The samplers of the chain that change anything, in order (mirostat replaces the chain)."""
+        """Return the samplers of the chain that change anything, in order (mirostat replaces the chain)."""
         return tuple(name for name in self.samplers if self._acts(name))
 
     def _acts(self, name: str) -> bool:
@@ -99,7 +99,7 @@ class SamplingParams:
                 raise ValueError(f"no sampler is called {name}")
 
     def mirrored(self) -> SamplingParams:
-        """The part that is sent to drafters."""
+        """Return the part that is sent to drafters."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
 
     def reseeded(self, seed: int) -> SamplingParams:

@@ -46,11 +46,11 @@ class Peaks:
         self.top = float(self.maxima[self._highest])
 
     def best(self) -> int:
-        """The id of the largest logit, any among equals."""
+        """Return the id of the largest logit, any among equals."""
         return self._best_of(self._highest)
 
     def lowest_best(self) -> int:
-        """The lowest id of the largest logits."""
+        """Return the lowest id of the largest logits."""
         if self.maxima is self.row:
             return self._highest
         top, others = self.maxima[self._highest], self.maxima[self._highest + 1 :]
@@ -59,11 +59,11 @@ class Peaks:
         return min(map(self._best_of, (self.maxima == top).nonzero()[0].tolist()))
 
     def runner_up(self, token: int) -> int:
-        """The id of the largest logit outside this token's column."""
+        """Return the id of the largest logit outside this token's column."""
         return self.runners_up(token, 1)[0]
 
     def runners_up(self, token: int, n: int) -> list[int]:
-        """The ids of the largest logits of n other columns than this token's; there must be more."""
+        """Return the ids of the largest logits of n other columns than this token's; there must be more."""
         others = self.maxima.copy()
         found: list[int] = []
         column = token % self._length if token < self._lines.size else self._length
@@ -74,8 +74,10 @@ class Peaks:
         return found
 
     def mass(self) -> float:
-        """An estimate of the sum of exp(logit - top) from the largest of a few thousand columns: too small
-        for flat rows, else nearly right."""
+        """Estimate the sum of exp(logit - top) from the largest of a few thousand columns.
+
+        Too small for flat rows, else nearly right.
+        """
         values, n_lines = self.maxima, len(self.maxima) // _ENOUGH
         if n_lines > 1:
             lines, rest = _folded(values, n_lines)
@@ -84,7 +86,7 @@ class Peaks:
         return float(np.add.reduce(np.exp(weights, out=weights)))
 
     def above(self, threshold: float) -> Ids:
-        """The ids of all logits of at least this, ascending; perhaps some a rounding error below it."""
+        """Return the ids of all logits of at least this, ascending; perhaps some a rounding error below."""
         floor = _below(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         if self.maxima is not self.row and 4 * len(columns) > len(self.maxima):
@@ -98,8 +100,10 @@ class Peaks:
         return self._within(columns, floor) if len(columns) <= most else None
 
     def likeliest(self, k: int) -> Ids:
-        """The ids of at least the k likeliest possible tokens, ascending, and few more: all above the k-th
-        largest of some of the logits."""
+        """Return the ids of at least the k likeliest possible tokens, ascending, and few more.
+
+        They are all above the k-th largest of some of the logits.
+        """
         values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
         n_lines = len(values) // (_SPREAD * k)
         if n_lines > 1:
@@ -109,7 +113,7 @@ class Peaks:
         return self.above(max(threshold, _IMPOSSIBLE))
 
     def _within(self, columns: Ids, floor: np.float32) -> Ids:
-        """The ids of logits of at least `floor`, which are all in these columns."""
+        """Return the ids of logits of at least `floor`, which are all in these columns."""
         if self.maxima is self.row:
             return columns
         if len(columns) == 1 and columns[0] < self._length:  # mostly, where the model is sure
@@ -125,7 +129,7 @@ class Peaks:
         return np.concatenate((ids, (self.row[n_folded:] >= floor).nonzero()[0] + n_folded))
 
     def _best_of(self, column: int) -> int:
-        """The id of a column's largest logit, any among equals."""
+        """Return the id of a column's largest logit, any among equals."""
         if self.maxima is self.row:
             return column
         if column < self._length:
@@ -134,17 +138,17 @@ class Peaks:
 
 
 def _below(threshold: float) -> np.float32:
-    """The threshold less its rounding error."""
+    """Return the threshold less its rounding error."""
     return np.float32(threshold - 2e-7 * abs(threshold))
 
 
 def _folded(row: npt.NDArray[Any], n_lines: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Views: the lines, and the logits after the last whole line."""
+    """Return two views: the lines, and the logits after the last whole line."""
     n = len(row) // n_lines * n_lines
     return row[:n].reshape(n_lines, -1), row[n:]
 
 
 @functools.lru_cache(64)
 def _starts(n_lines: int, length: int) -> Ids:
-    """The first id of each line, as a column."""
+    """Return the first id of each line, as a column."""
     return np.arange(0, n_lines * length, length)[:, None]

@@ -25,7 +25,7 @@ class Penalties:
         self._places = {token: i for i, token in enumerate(counts)}
 
     def accept(self, token: int) -> None:
-        """This token was committed; the one that leaves the window no longer counts."""
+        """Follow a committed token; the one that leaves the window no longer counts."""
         if self._window is not None:
             if len(self._window) == self._window.maxlen:
                 self._forget(self._window.popleft())
@@ -37,8 +37,10 @@ class Penalties:
         self._counts[self._places[token]] += 1
 
     def apply(self, c: Candidates) -> None:
-        """Divide logits above 0 by the repeat penalty, multiply others; then subtract the presence penalty,
-        and the frequency penalty for each occurrence."""
+        """Divide logits above 0 by the repeat penalty and multiply others by it; then subtract the rest.
+
+        The frequency penalty is subtracted for each occurrence, the presence penalty once.
+        """
         p = self._params
         at, found = c.find(np.asarray(self._ids))
         logits = c.logits[at]

@@ -25,8 +25,10 @@ _FEW = 16  # tokens: as many are faster in Python than in numpy
 
 
 def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: float) -> int:
-    """The token with the highest score among all with logits of at least `floor`, the lowest id among
-    equals."""
+    """Return the token with the highest score among all with logits of at least `floor`.
+
+    Among equals that is the one with the lowest id.
+    """
     row, best = peaks.row, peaks.best()
     mark = peaks.top / temperature + quiet_few(seed, position, (best,))[0]
     scored = _loudest(row, temperature, seed, position, floor)
@@ -45,7 +47,7 @@ def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: floa
 
 
 def _loudest(row: Logits, temperature: float, seed: int, position: int, floor: float) -> list[_Scored]:
-    """The loud token with the highest score, if any is allowed."""
+    """Return the loud token with the highest score, if any is allowed."""
     ids, noise = loud(seed, position, len(row))
     if not len(ids):
         return []

@@ -84,7 +84,7 @@ class Sampler:
         return picked.token
 
     def accept(self, token: int) -> None:
-        """This token was committed, though choose() did not draw it. Mirostat does not learn from it."""
+        """Follow a committed token that choose() did not draw. Mirostat does not learn from it."""
         self._generated += 1
         if self._penalties is not None:
             self._penalties.accept(token)
@@ -94,8 +94,10 @@ class Sampler:
             self._constraint.accept(token)
 
     def distribution(self, row: Row, position: int) -> Distribution:
-        """The distribution of the next token, masked by the constraint. Changes nothing. Not for mirostat,
-        which learns from its own draws only."""
+        """Return the distribution of the next token, masked by the constraint.
+
+        Changes nothing. Not for mirostat, which learns from its own draws only.
+        """
         edited, plain = row, self._params
         if not self._direct:
             edited = self._edited(row, None if self._constraint is None else self._constraint.mask())
@@ -118,8 +120,10 @@ class Sampler:
         return _Pick(token, float(edited[token]), surprise)
 
     def _edited(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
-        """The row with bias, bans and penalties, minus infinity outside the mask. If no token is left, the
-        mask alone counts: the client relies on the grammar."""
+        """Return the row with bias, bans and penalties, minus infinity outside the mask.
+
+        If no token is left, the mask alone counts: the client relies on the grammar.
+        """
         banned = self._generated < self._params.min_tokens and len(self._banned) > 0
         edited = row
         if mask is not None:
@@ -145,7 +149,7 @@ class Sampler:
             edit.apply(c)
 
     def _survivors(self, row: Row, position: int) -> Candidates:
-        """The candidates after the rest of the chain, temperature included."""
+        """Return the candidates after the rest of the chain, temperature included."""
         c = Candidates(row)
         c.drop_impossible()
         if self._mirostat is not None:
@@ -181,7 +185,7 @@ class Sampler:
 
 
 def _check(value: float) -> None:
-    """A logit or a probability: what was drawn at one that is no number was not drawn."""
+    """Raise if a logit or a probability is no number: a token of that was not drawn."""
     if not isfinite(value):
         raise ValueError(NO_NUMBERS)
 
