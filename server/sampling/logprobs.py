@@ -28,9 +28,10 @@ def token_logprobs(
     """Return the logprobs of a token and of others.
 
     Args:
-        row: (vocab size,) logits as the model gave them, at temperature 1 and unfiltered.
-        n_top: the number of likeliest tokens to report.
-        among: tokens to report instead of those.
+        row: Logits, (vocab size,), as the model gave them, at temperature 1 and unfiltered.
+        token: The one that was chosen.
+        n_top: How many of the likeliest tokens to report.
+        among: Tokens to report instead of those.
     """
     n_top = min(n_top, len(row))
     top = float(row.max())

@@ -71,7 +71,7 @@ def test_texts_are_those_of_llama_cpp_python(name: str, n: int, request: pytest.
 
 @pytest.fixture(scope="module")
 def undrafted(smollm2: LlamaBackend) -> list[tuple[int, ...]]:
-    """What the model says without guesses, all of its steps as wide as those with."""
+    """Return what the model says without guesses, all steps as wide as those with."""
     return tokens_of(run(Duet(smollm2), asks(smollm2.vocab, N_DRAFTED, BITWISE)))
 
 
