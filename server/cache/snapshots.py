@@ -23,10 +23,9 @@ BACKLOG_BYTES = 512 << 20  # about the largest snapshot: what a slow disk may ke
 
 
 class Snapshots:
-    """Keeps the longest snapshot of each conversation.
+    """Keeps the longest snapshot of each conversation, by keys that all leads share, over restarts too.
 
-    Equal conversations have equal keys in all leads and over restarts. All methods accept keys of evicted
-    snapshots.
+    All methods accept keys of evicted snapshots.
     """
 
     def __init__(
@@ -38,11 +37,14 @@ class Snapshots:
         backlog_bytes: int = BACKLOG_BYTES,
         partial: bool = True,
     ) -> None:
-        """on_ready: called from another thread after every fetch, failed ones included.
+        """Begin with what is on disk.
 
-        backlog_bytes: most that waits for the disk beyond memory_bytes; one snapshot always may. partial:
-        states can be trimmed (Backend.can_trim); else only whole snapshots are found, and a longer one does
-        not replace a shorter one.
+        Args:
+            memory_bytes: Budget of host memory.
+            disk: The tier behind it.
+            on_ready: Called from another thread after every fetch, failed ones included.
+            backlog_bytes: Most that waits for the disk beyond memory_bytes; one snapshot always may.
+            partial: States can be trimmed, else only whole ones are found, and no longer one replaces them.
         """
         self.memory_bytes = memory_bytes
         self._backlog_bytes = backlog_bytes
@@ -71,27 +73,18 @@ class Snapshots:
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """Tell whether the model evaluates. Called in every step.
-
-        Writing gives way to it then; else news of other leads are looked for.
-        """
+        """Give way while the model evaluates, else look for news of other leads. Called in every step."""
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
                 self._look()
 
     def hear(self, salt: str, heard: Hear) -> None:
-        """Have heard() called with conversations of this salt that other leads save from now on.
-
-        It gets their tokens, from the thread that finds them.
-        """
+        """Have heard() called, by some thread, with the tokens that other leads save of this salt."""
         self._hearing[self._digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
-        """Return the snapshot of this salt with the longest common prefix, among equals one in memory.
-
-        That counts as no use.
-        """
+        """Return the snapshot with the longest common prefix, among equals one in memory. No use."""
         self._look()
         return self._catalogue.longest(tokens, self._digest(salt))
 
@@ -101,11 +94,7 @@ class Snapshots:
         return self._catalogue.conversations(self._digest(salt), most)
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
-        """Return whether put() of these tokens would add nothing.
-
-        That is: their state, or a longer one, is here and, with a disk, there or on its way there. used:
-        whether that counts as a use.
-        """
+        """Return whether put() would add nothing to any tier. used: whether that counts as a use."""
         self._look()
         key = self._having(tokens, salt)
         if key is not None and used:
@@ -146,10 +135,7 @@ class Snapshots:
         self._shrink()
 
     def get(self, key: str, n_loaded: int = 0) -> bytes | None:
-        """Return the payload, if it is in memory. That counts as a use.
-
-        n_loaded: tokens of it that the KV cache will hold too; they count for nothing when room is short.
-        """
+        """Return the payload, if it is in memory, which counts as a use. n_loaded: of Entry."""
         self._settle()
         entry = self._catalogue.held.get(key)
         if entry is None:
@@ -162,10 +148,7 @@ class Snapshots:
         return data
 
     def fetch(self, key: str) -> None:
-        """Read a snapshot from disk into memory; one that cannot be read is forgotten.
-
-        Either way on_ready is called. It stays until get(), or until another one arrives and room is short.
-        """
+        """Read a snapshot from disk into memory, or forget it; then on_ready is called. get() frees it."""
         self._settle()
         if key == self._unasked:
             self._unasked = None
@@ -174,8 +157,8 @@ class Snapshots:
     def fetch_ahead(self, most: int, room_bytes: int) -> bool:
         """Read one of the `most` latest from disk before anybody asks for it. Returns whether one is read.
 
-        Only those that were there at the first call are read, each once, if it fits into half of the room.
-        That counts as no use and pushes nothing out. The next one waits for on_ready of this one.
+        Of those at the first call each is read once, if it fits into half of the room; the next one waits for
+        on_ready of this one. That counts as no use and pushes nothing out.
         """
         self._settle()
         if self._carriers is None:
@@ -311,7 +294,6 @@ class Snapshots:
                     self._catalogue.drop(key)
 
     def _settle(self) -> None:
-        """Enter what the background threads did."""
         if self._carriers:
             self._carriers.settle()
 
