@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from server.errors import InvalidRequestError
 from server.grammar.deep_stack import on_deep_stack
 from server.grammar.json_schema import Allowance
-from server.grammar.schema_form import Schema
+from server.grammar.relaxing import ANY_OBJECT, relaxed
+from server.grammar.schema_form import Schema, check_form
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
 
@@ -61,6 +62,24 @@ class Compiler:
     def check(self, schema: Schema, param: str) -> None:
         """Compile a schema by itself, without keeping it."""
         self._compile("schema", Allowance().written(schema, param), param)
+
+    def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
+        """Return a schema as far as a grammar can hold it, and the places of what was left out.
+
+        Any object stands for one of which nothing can be held; its place is "".
+
+        Raises:
+            InvalidRequestError: It has not the form of a schema.
+        """
+        from server.grammar.grammar_constraint import fault_of
+
+        check_form(schema, param)
+        found = on_deep_stack(lambda: relaxed(schema, fault_of))
+        try:
+            self.check(found[0], param)
+        except InvalidRequestError:  # too much, say, which only shows when it is compiled
+            return ANY_OBJECT, [""]
+        return found
 
     def _compiled(self, kind: Kind, text: str, param: str) -> Start:
         key = kind, text, param

@@ -126,9 +126,9 @@ def compile_json_schema(
     try:
         return _compile(vocabulary, schema_to_lark(schema), param)
     except InvalidRequestError:
-        if _fault(schema) is None:
+        if fault_of(schema) is None:
             raise
-        place, why = blame(schema, _fault)
+        place, why = blame(schema, fault_of)
         raise misfit(param, place, _better(why)) from None
 
 
@@ -177,7 +177,7 @@ def _check(matcher: LLMatcher, param: str) -> None:
         raise InvalidRequestError(f"the {param} cannot be used: {_better(_sentence(reason))}", param=param)
 
 
-def _fault(schema: Schema) -> str | None:
+def fault_of(schema: Schema) -> str | None:
     """What llguidance says against a schema, if anything."""
     reason = LLMatcher.validate_grammar(schema_to_lark(schema), None, limits=LIMITS)
     return _sentence(reason) if reason else None

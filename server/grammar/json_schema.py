@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
 
+from server.grammar.endless import endless_at
 from server.grammar.schema_form import COUNTS, Path, Schema, check_form, is_absent, misfit, subschemas, within
 from server.grammar.unfolding import n_unfolded
 
@@ -28,6 +29,14 @@ its own has, decimal points and final zeros left out. 50,000 take half a second 
 MAX_BLAME = 200_000
 """Characters of schemas compiled to find the part that is wrong: up to 5 s for the slowest schemas known."""
 TRY = 1_000  # characters that compile as long as it takes to begin with any part
+
+MAX_COUNT = 1 << 31
+"""Characters, items or members that no reply has: such a limit changes nothing. llguidance 1.9.1 takes limits
+of texts below 2^32."""
+MAX_BOUND, LEAST_BOUND = 9e18, 1e-30
+"""Bounds of numbers that llguidance 1.9.1 takes: it has integers of 64 bits, and writes digits out."""
+_MOST_COUNTS = frozenset({"maxLength", "maxItems", "maxProperties", "maxContains"})
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
 _IDLE: Mapping[str, Sequence[Any]] = {
     "uniqueItems": (False,),
@@ -76,6 +85,8 @@ class Allowance:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
         check_form(schema, param)
         schema = _without_idle(schema)
+        if (place := endless_at(schema)) is not None:
+            raise misfit(param, place, "no value fits: each would have another one in it without end")
         text = json.dumps(schema)
         if len(text) > MAX_CHARACTERS:
             raise misfit(param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}")
@@ -97,6 +108,8 @@ def _without_idle(schema: Schema) -> Schema:
         for keyword, value in list(one.items()):
             if _is_idle(keyword, value):
                 del one[keyword]
+            elif keyword in _BOUNDS and _is_number(value) and 0 < abs(value) < LEAST_BOUND:
+                one[keyword] = 0
             elif keyword in COUNTS and isinstance(value, float):
                 one[keyword] = int(value)
     return copy
@@ -105,6 +118,10 @@ def _without_idle(schema: Schema) -> Schema:
 def _is_idle(keyword: str, value: Any) -> bool:
     if is_absent(keyword, value):
         return True
+    if keyword in _MOST_COUNTS:
+        return _is_number(value) and value >= MAX_COUNT
+    if keyword in _BOUNDS and _is_number(value):
+        return value >= MAX_BOUND if keyword.lower().endswith("maximum") else value <= -MAX_BOUND
     if keyword == "format":
         return isinstance(value, str) and value not in _FORMATS
     return value in _IDLE.get(keyword, ())

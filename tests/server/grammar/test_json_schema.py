@@ -125,7 +125,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "object", "properties": {f"p{i}": {} for i in range(1500)}}, "", "1000"),
     ({"items": {"exclusiveMinimum": 0, "maximum": 0.5}}, "items.exclusiveMinimum", "includes"),
     ({"minimum": -1.5, "exclusiveMaximum": -1.0}, "exclusiveMaximum", "includes"),
-    ({"$ref": "#"}, "", "no token"),
+    ({"$ref": "#"}, "$ref", "no value fits"),
 ]
 
 

@@ -1,0 +1,96 @@
+"""A schema without what no grammar can hold, for calls that need not fit all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+from server.errors import FieldError
+from server.grammar.json_schema import Allowance, Fault, blame
+from server.grammar.schema_form import Path, Schema, within
+
+ANY_OBJECT: Schema = {"type": "object"}
+MAX_ROUNDS = 32
+"""Faults of one schema that are taken out one after the other; with more, any object stands for it. Each may
+take as long as MAX_BLAME of json_schema."""
+_UNKNOWN = re.compile(r"^Unimplemented keys: (\[.*\])")
+"""What llguidance says of all keywords in a part of a schema that it does not know."""
+_TOGETHER = {"if": ("then", "else"), "contains": ("minContains", "maxContains")}
+"""Keywords that mean nothing without another one."""
+
+
+_OF_PARTS = ("properties", "patternProperties", "$defs", "definitions")
+
+
+def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
+    """Return the schema as far as it can be held, and the places of what was left out, "" for all of it.
+
+    Args:
+        schema: In the form of JSON Schema.
+        fault: Says what a compiler has against a schema, if anything.
+    """
+    held: dict[str, Any] = json.loads(json.dumps(schema))
+    left_out: list[str] = []
+    for _ in range(MAX_ROUNDS):
+        place = _place_of_fault(held, fault)
+        if place is None:
+            return held, left_out
+        if not place or not _leave_out(held, place, left_out):
+            break
+    return ANY_OBJECT, [""]
+
+
+def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
+    """Where something cannot be held; () if that is not known, None if there is nothing."""
+    try:
+        written = json.loads(Allowance().written(schema, ""))
+    except FieldError as error:
+        return _named(schema, error.param or "")
+    why = fault(written)
+    if why is None:
+        return None
+    if (unknown := _UNKNOWN.match(why)) is not None:
+        keys = re.findall(r'"([^"]+)"', unknown[1])
+        return _first(schema, lambda keyword: keyword in keys)
+    return blame(written, fault)[0]
+
+
+def _named(schema: Schema, place: str) -> Path:
+    """The steps of a place as error messages name it."""
+    for path, one in within(schema):
+        for keyword in cast(Schema, one) if isinstance(one, dict) else ():
+            if ".".join(map(str, ("", *path, keyword))) == place:
+                return (*path, keyword)
+    return ()
+
+
+def _first(schema: Schema, wanted: Callable[[str], bool]) -> Path:
+    found = (
+        (*path, str(keyword))
+        for path, one in within(schema)
+        for keyword in (cast(Schema, one) if isinstance(one, dict) else ())
+        if wanted(str(keyword))
+    )
+    return next(found, ())
+
+
+def _leave_out(schema: dict[str, Any], place: Path, left_out: list[str]) -> bool:
+    """Take a keyword out of a schema, or have any value stand for a part. False if that is impossible."""
+    *steps, last = place
+    inner: Any = schema
+    for step in steps:
+        inner = inner[step]
+    left_out.append(".".join(map(str, place)))
+    if isinstance(inner, list):
+        inner[cast(int, last)] = {}
+        return True
+    value = inner.pop(last, None)
+    if last == "oneOf":
+        inner.setdefault("anyOf", value)
+    for beside in _TOGETHER.get(str(last), ()):
+        inner.pop(beside, None)
+    if steps and steps[-1] in _OF_PARTS:
+        inner[last] = {}
+    return True
