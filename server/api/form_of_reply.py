@@ -54,7 +54,7 @@ def setting_of(served: Served, body: ChatRequest) -> Setting:
 def form_of(body: ChatRequest, style: Style) -> Form:
     """What the model may write."""
     calls, family = calling(body), style.family
-    form = Form(family.thoughts, channels=family.channels, drops=family.drops)
+    form = Form(family.thoughts, channels=family.channels, drops=family.drops, stops=style.stops)
     if calls is None or not calls.callable or family.calls is None:
         return form
     functions = {function.name: function.schema_of_arguments for _, function in calls.functions}

@@ -42,7 +42,7 @@ class MessageReader(SettledText):
             stops: Strings in the content that end the reply; neither they nor what follows is told.
             n_indent: Spaces that each line of the content but the first begins with, else the reply ends.
         """
-        super().__init__(stops, n_indent, plain=form.plain)
+        super().__init__((*form.stops, *stops), n_indent, plain=form.plain)
         self.form = form
         self.broken_off = False  # the text has ended within a call, before the end of its arguments
         self._n_calls = 0

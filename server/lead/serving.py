@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -35,9 +36,12 @@ from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import names
 from server.text.detokenize import spelled
+from server.text.fallback import Fallback, fallback_for
 from server.text.guard import controls_of
 from server.text.room import Room
 from server.text.template import CHATML, ChatTemplate
+
+logger = logging.getLogger("duo")
 
 
 def served_by(
@@ -90,8 +94,9 @@ def _variables(settings: LeadSettings) -> dict[str, Any]:
 def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
     """Return the chat template. Raise StartupError for one that is not Jinja, or does not end."""
     vocabulary, own = backend.vocab, settings.chat_template
+    named = CHATML if own == "chatml" else own or backend.chat_template or backend.tool_template
     template = ChatTemplate(
-        CHATML if own == "chatml" else own or backend.chat_template,
+        named or _fallback(backend),
         with_tools=None if own else backend.tool_template,
         room=Room(backend.n_ctx, vocabulary.longest),
         bos=spelled(vocabulary, [vocabulary.bos]),
@@ -100,6 +105,19 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
     )
     template.check()
     return template
+
+
+def _fallback(backend: LlamaBackend) -> Fallback:
+    """Return the form of prompts for a model whose file names none. What ends its turns ends replies."""
+    vocabulary = backend.vocab
+    found = fallback_for(controls_of(vocabulary))
+    vocabulary.eog |= {vocabulary.added[mark] for mark in found.marks[-1:]}
+    logger.warning(
+        "the model's file names no chat template, as those of base models: prompts have the form of %s; "
+        "another one can be given with --chat-template-file",
+        found.name,
+    )
+    return found
 
 
 def _health(

@@ -12,13 +12,12 @@ from server.formats.values import Schema
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What the text of a chat template tells. family: how its model writes thoughts and calls. short_ids: it
-    refuses ids of calls that are not nine letters or digits. single_call: it refuses several calls in one
-    reply."""
+    """What a chat template tells of its model."""
 
-    family: Family = UNKNOWN
-    short_ids: bool = False
-    single_call: bool = False
+    family: Family = UNKNOWN  # how it writes thoughts and calls
+    short_ids: bool = False  # the template refuses ids of calls that are not nine letters or digits
+    single_call: bool = False  # the template refuses several calls in one reply
+    stops: tuple[str, ...] = ()  # texts that end a reply
 
 
 def style_of(source: str) -> Style:
@@ -31,25 +30,22 @@ def style_of(source: str) -> Style:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one reply is to be read. thoughts: look for them; thinking: the prompt has opened them; amid: and
-    written some of them. calls: look for calls, of which functions (their arguments' schemas by name), and of
-    how many at most (None: any).
-    channels: the reply has headers; headed: the prompt has ended one, so that the reply begins with text.
-    drops: marks that are no part of any text."""
+    """How one reply is to be read."""
 
-    thoughts: Thoughts | None = None
-    thinking: bool = False
-    amid: bool = field(default=False, kw_only=True)
-    calls: Calls | None = None
-    functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
-    most_calls: int | None = None
-    channels: Channels | None = None
-    headed: bool = True
-    drops: tuple[str, ...] = ()
+    thoughts: Thoughts | None = None  # how they are marked, if they are looked for
+    thinking: bool = False  # the prompt has opened thoughts
+    amid: bool = field(default=False, kw_only=True)  # and has written some of them
+    calls: Calls | None = None  # how they are written, if they are looked for
+    functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])  # schemas of arguments by name
+    most_calls: int | None = None  # calls that are read at most; None: any number
+    channels: Channels | None = None  # how messages have headers, if they have
+    headed: bool = True  # the prompt has ended a header, so that the reply begins with text
+    drops: tuple[str, ...] = ()  # marks that are no part of any text
+    stops: tuple[str, ...] = ()  # texts in the content that end a reply
 
     @property
     def plain(self) -> bool:
-        """Its text is content and nothing else."""
+        """Whether its text is content and nothing else."""
         return not (self.thoughts or self.calls or self.channels or self.drops)
 
     @property

@@ -14,6 +14,7 @@ from server.errors import ContextOverflowError, DuoError, InvalidRequestError, S
 from server.formats.families import JSON_IN_TAGS, UNKNOWN
 from server.formats.learning import PROBE_TOOLS, learned
 from server.text.adapting import adapted, text_of
+from server.text.fallback import CHATML, Fallback
 from server.text.form import Style, style_of
 from server.text.guard import ClientTexts, unguarded
 from server.text.manners import Manners, Message, Tool, described, manners_of
@@ -23,11 +24,6 @@ from server.text.timelimit import TimeLimit
 
 logger = logging.getLogger("duo.text")
 
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + (message['content'] or '') + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
 
 _FOLLOWING = "\ue002"  # the content of a message that follows, or what is still added to one
@@ -74,7 +70,7 @@ class ChatTemplate:
 
     def __init__(
         self,
-        source: str | None,
+        source: str | Fallback | None,
         *,
         with_tools: str | None = None,
         bos: str = "",
@@ -85,7 +81,7 @@ class ChatTemplate:
         """Compile a template.
 
         Args:
-            source: None falls back to ChatML.
+            source: A template, or what stands in for it; None is ChatML.
             with_tools: The template of conversations with tools, where the model has one of its own for them.
             bos: Text of the token that begins a prompt.
             eos: Text of the token that ends a turn.
@@ -99,7 +95,9 @@ class ChatTemplate:
         self._controls = frozenset(controls)
         self._limit = TimeLimit(room.render_s)
         self._remake = partial(ChatTemplate, source, with_tools=with_tools, bos=bos, eos=eos)
-        self.source = source = source or with_tools or CHATML
+        self._stops = source.stops if isinstance(source, Fallback) else ()
+        given = source.source if isinstance(source, Fallback) else source
+        self.source = source = given or with_tools or CHATML
         self._of_calls = with_tools or source
         most = min(room.n_ctx * room.longest, _LONGEST)
         self._sandboxed = Sandboxed(source, bos=bos, eos=eos, most=most)
@@ -120,7 +118,7 @@ class ChatTemplate:
     @cached_property
     def style(self) -> Style:
         """By the signs in its text; calls of a family that has none are learned. Raises TimeLimitError."""
-        found = style_of(self._of_calls)
+        found = replace(style_of(self._of_calls), stops=self._stops)
         if found.family.name != UNKNOWN.name or "tool_calls" not in self._of_calls:
             return found
         shown = self._with_tools or self
