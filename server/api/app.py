@@ -150,6 +150,7 @@ def _with_and_without_v1() -> list[BaseRoute]:
         _route("/chat/completions/input_tokens", chat.count),
         _generating("/responses", responses.create),
         _route("/responses/input_tokens", responses.count),
+        _generating("/responses/compact", responses.compact),
         _route("/responses/{id}/input_items", responses.input_items, "GET"),
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),

@@ -86,6 +86,7 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "max_output_tokens": ({}, 5),
         "include": ({}, ["message.output_text.logprobs"]),
         "service_tier": ({}, "flex"),
+        "context_management": ({}, [{"type": "compaction", "compact_threshold": 1}]),
         "prompt_cache_options": ({}, {"prewarm": True}),
         "top_logprobs": ({}, 3),
         "reasoning": ({}, {"effort": "high"}),

@@ -48,7 +48,7 @@ _RESULTS = ("output", "outputs", "result", "results", "error")
 """Fields of an item with what a tool has returned."""
 _SILENT = frozenset(
     {
-        *("web_search_call", "image_generation_call", "compaction_trigger"),
+        *("web_search_call", "image_generation_call"),
         *("mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
     }
 )
@@ -92,7 +92,7 @@ class Conversation:
                 self._show(item, self._tools.load(item.tools, f"{place}.tools"))
             case CompactionItem():
                 if summary := summary_in(item.encrypted_content):
-                    self.messages.append({"role": "user", "content": SUMMARY + summary})
+                    self._begin_from(summary)
             case ConfigurationItem():
                 self.effort = item.reasoning.effort if item.reasoning else self.effort
                 self.format = item.text.get("format") if item.text else self.format
@@ -100,6 +100,15 @@ class Conversation:
                 self._add_other(item, place)
             case _:
                 raise AssertionError("references are resolved before")
+
+    def _begin_from(self, summary: str) -> None:
+        """Drop what a summary stands for: all but what the user and the developer said."""
+        self.messages = [
+            message
+            for message in self.messages
+            if message["role"] not in ("assistant", "tool") and not message["content"].startswith(SUMMARY)
+        ]
+        self.messages.append({"role": "user", "content": SUMMARY + summary})
 
     def _say(self, item: MessageItem) -> None:
         text = item.content if isinstance(item.content, str) else "\n".join(map(_said, item.content))
@@ -140,6 +149,8 @@ class Conversation:
                 self._return(id, _returned(result))
         elif item.type.endswith("_output") and result is not None:
             self._return(id, _returned(result))
+        elif item.type == "compaction_trigger":
+            raise FieldError(f"{place}.type", "compaction_trigger: ask /v1/responses/compact instead")
         elif item.type not in _SILENT:
             self._tools.left_out.append(f"{place}: items of the type {item.type} are left out")
 

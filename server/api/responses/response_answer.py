@@ -32,6 +32,7 @@ class ResponseTurn:
 
     chat: AsChat
     input_items: Sequence[dict[str, Any]]  # the conversation with the request's input, as OpenAI lists it
+    compacted: dict[str, Any] | None = None  # the item that stands for the conversation from now on
 
 
 class ResponseAnswer(Answer):
@@ -66,6 +67,8 @@ class ResponseAnswer(Answer):
             )
         )
         self._numbers = itertools.count()
+        if turn.compacted:
+            self._output.items.append(turn.compacted)
 
     def _all(self) -> bytes:
         list(self._rest(self._choice))
@@ -74,6 +77,9 @@ class ResponseAnswer(Answer):
     def _opening(self) -> Iterator[bytes]:
         for type in ("response.created", "response.in_progress"):
             yield self._told({"type": type, "response": self._response("in_progress")})
+        if compacted := self._turn.compacted:
+            for type in ("response.output_item.added", "response.output_item.done"):
+                yield self._told({"type": type, "output_index": 0, "item": compacted})
 
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
         for told in choice.progress_told():

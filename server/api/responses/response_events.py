@@ -73,7 +73,7 @@ class Output:
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
         """Yield the events of the reply's end. Its last item is incomplete if the response is, and there is
         always one item."""
-        if not self.items:
+        if all(item["type"] == "compaction" for item in self.items):
             yield from self._say("", [])
         yield from self._close(status)
 

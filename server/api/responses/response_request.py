@@ -89,6 +89,12 @@ class ReasoningOptions(Body):
         return asked if asked in ("auto", "concise", "detailed") else None
 
 
+class ContextManagement(Body):
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of a prompt above which the conversation is summarised; absent: nine tenths of the context."""
+
+
 class CacheOptions(Body):
     prewarm: bool = False
     """Evaluate the prompt and generate nothing."""
@@ -111,6 +117,9 @@ class ResponseRequest(SharedFields):
     reasoning: ReasoningOptions | None = None
     include: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list[str])
     service_tier: str | None = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1, fail_fast=True)] = Field(
+        default_factory=list[ContextManagement]
+    )
     prompt_cache_options: CacheOptions = Field(default_factory=CacheOptions)
     top_logprobs: TopLogprobs | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
@@ -121,7 +130,6 @@ class ResponseRequest(SharedFields):
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
         "background": (False,),
-        "context_management": ([],),
         "conversation": (),
         "moderation": (),
         "prompt": (),

@@ -3,16 +3,21 @@ stored responses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access import salt_of
 from server.api.chat.chat_route import checked, counted, n_tokens
-from server.api.delivery import Json, deliver
+from server.api.delivery import Json, deliver, unless_gone
 from server.api.engine_requests import generation_requests
 from server.api.incoming import aside, read
 from server.api.renaming import renamed
 from server.api.response_store import StoredResponse
+from server.api.responses.compaction import Compaction, CompactRequest, with_wish
 from server.api.responses.request_as_chat import as_chat
 from server.api.responses.response_answer import ResponseAnswer, ResponseTurn
 from server.api.responses.response_events import new_id
@@ -30,10 +35,50 @@ async def create(request: Request, served: Served) -> Response:
     body = await read(request, ResponseRequest)
     turn = _turn(served, body)
     with renamed(turn.chat.names):
+        if body.context_management:
+            turn = await _shortened(request, served, body, turn)
         chat = checked(served, turn.chat.chat)
         asked = await aside(request, generation_requests, served, chat)
         answer = ResponseAnswer(served, chat, asked, body, turn)
     return await deliver(request, answer, stream=body.stream)
+
+
+async def compact(request: Request, served: Served) -> Response:
+    """Answer with a shorter conversation: what the user said, and a summary of the rest."""
+    body = await read(request, CompactRequest)
+    turn = _turn(served, body)
+    said = [item for item in turn.input_items if item.get("type") == "message" and item.get("role") == "user"]
+    with renamed(turn.chat.names):
+        answer = await _compaction(request, served, turn, said)
+    return await deliver(request, answer, stream=False)
+
+
+async def _shortened(
+    request: Request, served: Served, body: ResponseRequest, turn: ResponseTurn
+) -> ResponseTurn:
+    """Return the turn with a summary of its conversation, if its prompt is longer than the request wants."""
+    most = body.context_management[0].compact_threshold or served.model.n_ctx * 9 // 10
+    if await aside(request, n_tokens, served, checked(served, turn.chat.chat)) <= most:
+        return turn
+    answer = await _compaction(request, served, turn)
+    try:
+        await unless_gone(request, answer.whole())
+        item = answer.item
+    except BaseException:
+        answer.cancel()
+        raise
+    items = [*(_resolved(served, body.salt, one, i) for i, one in enumerate(body.items))]
+    items.append(ANY_ITEM.validate_python(item))
+    before = _before(served, body)
+    chat = as_chat(body, before.messages if before else (), items)
+    return replace(turn, chat=chat, compacted=item)
+
+
+async def _compaction(
+    request: Request, served: Served, turn: ResponseTurn, said: Sequence[dict[str, Any]] = ()
+) -> Compaction:
+    chat = checked(served, with_wish(turn.chat.chat))
+    return Compaction(served, chat, await aside(request, generation_requests, served, chat), said)
 
 
 async def count(request: Request, served: Served) -> Response:
