@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import deque
 
-STEP = re.compile(r"\s*\[(\d+)/(\d+)\] (?:Building|Linking)")  # ninja's
+STEP = re.compile(r"\s*\[(\d+)/(\d+)\] \S")  # ninja's, with the command or its description
 SHOWN_LINES = 60  # of what pip said, when it fails
 PARTS = 10  # lines of progress where lines cannot be overwritten, such as in a log
 

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, CliPositionalArg, CliSuppress
 from server.flag_groups import GROUPS, VALUES
 
 INDENT = 8  # columns before a description
-WIDEST = 100  # columns of help at most: longer lines are hard to read
+MAX_COLUMNS = 100  # columns of help at most: longer lines are hard to read
 
 
 _SUPPRESS, _POSITIONAL = get_args(CliSuppress)[1], get_args(CliPositionalArg)[1]
@@ -58,7 +58,7 @@ def program(cls: type[BaseSettings]) -> str:
 
 def help_of(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> str:
     """Return what --help prints."""
-    width = min(WIDEST, shutil.get_terminal_size().columns)
+    width = min(MAX_COLUMNS, shutil.get_terminal_size().columns)
     about = " ".join((cls.__doc__ or "").split())
     words = [f"[{name.upper()} …] " for name, info in cls.model_fields.items() if _positional(info)]
     lines = [f"usage: {program(cls)} {''.join(words)}[flags]", "", *textwrap.wrap(about, width)]

@@ -8,7 +8,7 @@ NOBODY, INSIDE = "no drafts", "the draft model inside the lead"
 BESIDE, AWAY = "a drafter beside it, on this machine", "a second device"
 GAIN = 1.05  # times as fast: what a person is told of. Less is lost among the differences between texts
 BUSY = "other programs keep this machine busy, so that the times measured now say little"
-GIB, MIB = 1 << 30, 1 << 20  # bytes
+GIB_BYTES, MIB_BYTES = 1 << 30, 1 << 20  # bytes
 
 
 @dataclass
@@ -59,7 +59,7 @@ def _memory(findings: Findings) -> str:
 
 
 def _size(n_bytes: int) -> str:
-    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / MIB:.0f} MiB"
+    return f"{n_bytes / GIB_BYTES:.1f} GiB" if n_bytes >= GIB_BYTES else f"{n_bytes / MIB_BYTES:.0f} MiB"
 
 
 def _drafts(findings: Findings) -> list[str]:

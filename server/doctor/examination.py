@@ -12,17 +12,18 @@ from statistics import median
 
 import numpy as np
 
-from server.doctor.forecast import MOST, Guess
+from server.doctor.forecast import MAX_GUESSES, Guess
 from server.lead.calibration import DISTURBED, measure
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
 TEXT_S = 30.0  # most seconds of the target's replies. Half: acceptance is of half as many tokens
-REPLY = 160  # most tokens of a reply
-WARM_UP, TIMED = 3, 20  # guesses: before the timed ones, and timed. Half: the median scatters by 1.4 times
+MAX_JUDGED_TOKENS = 160  # most tokens of a reply
+# Guesses before the timed ones, and timed ones. Half: the median scatters by 1.4 times as much.
+WARM_UP, TIMED_GUESSES = 3, 20
 # Times that steps are measured at most, until two measurements agree. Half: other work of a few seconds
 # leaves no verdict; twice: a busy machine says so after half a minute.
-TRIES = 4
+MAX_MEASUREMENTS = 4
 # Times as long that n rows take at most as n single rows one by one. Half: scatter counts as a disturbance;
 # twice: "4 take 12 times as long" is told as if it were so.
 DEAREST = 2.0
@@ -43,21 +44,22 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
         alone: Nothing else is meant to take cores.
 
     Returns:
-        Seconds for 0 to MOST + 1 rows, on lines between measured widths; all 0 if none could be measured.
+        Seconds for 0 to MAX_GUESSES + 1 rows, on lines between measured widths; all 0 if none could be
+        measured.
 
     Raises:
-        DisturbedError: TRIES measurements do not agree.
+        DisturbedError: MAX_MEASUREMENTS measurements do not agree.
     """
     seen: dict[int, list[float]] = {}
-    for _ in range(TRIES):
+    for _ in range(MAX_MEASUREMENTS):
         ran_s, waited_s = _on_cores()
-        for width, seconds in measure(backend, MOST + 4).items():
+        for width, seconds in measure(backend, MAX_GUESSES + 4).items():
             seen.setdefault(width, []).append(seconds)
         ran_s, waited_s = (now - then for now, then in zip(_on_cores(), (ran_s, waited_s), strict=True))
         shortest = {0: 0.0} | {width: min(times) for width, times in sorted(seen.items())}
         crowded = alone and ran_s < DISTURBED * (ran_s + waited_s)
         if not seen or (not crowded and all(map(_agree, seen.values())) and _plausible(shortest)):
-            found = np.interp(range(MOST + 2), list(shortest), list(shortest.values()))
+            found = np.interp(range(MAX_GUESSES + 2), list(shortest), list(shortest.values()))
             return list(map(float, found))
     raise DisturbedError
 
@@ -100,9 +102,9 @@ def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int
 
 
 def _reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int]:
-    """Until it ends, REPLY tokens are said, or the time is over; at least one token."""
+    """Until it ends, MAX_JUDGED_TOKENS tokens are said, or the time is over; at least one token."""
     tokens, pending, position = list[int](), list(prompt), 0
-    while len(tokens) < REPLY and (not tokens or time.perf_counter() < deadline):
+    while len(tokens) < MAX_JUDGED_TOKENS and (not tokens or time.perf_counter() < deadline):
         logits = _evaluate(backend, position, pending, 1)
         position += len(pending)
         pending = [int(np.argmax(logits[0]))]
@@ -134,7 +136,7 @@ def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple
 
 def guess_seconds(draft: Backend) -> float:
     """Of a guess: a decode of one row behind some tokens."""
-    return median(list(_paced(draft, WARM_UP + TIMED))[WARM_UP:])
+    return median(list(_paced(draft, WARM_UP + TIMED_GUESSES))[WARM_UP:])
 
 
 def _paced(draft: Backend, n: int) -> Iterator[float]:
@@ -176,7 +178,7 @@ def _draft_on(options: LlamaOptions, lead: Connection) -> None:
     with closing(LlamaBackend(options)) as draft:
         lead.send(None)
         while True:
-            seconds = median(_paced(draft, TIMED))
+            seconds = median(_paced(draft, TIMED_GUESSES))
             if lead.poll():
                 lead.recv()
                 lead.send(seconds)

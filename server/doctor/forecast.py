@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeAlias
 
 from server.speculation.gating.gate import choose
 
-MOST = 16  # guesses verified in a step: --draft-max
+MAX_GUESSES = 16  # guesses verified in a step: --draft-max
 # Times that a schedule is replayed to find what its own time for a token is, by which guesses are chosen. One
 # less: up to 2 percent off; one more changes nothing that is seen.
-ROUNDS = 3
+PASSES_OF_FORECAST = 3
 
 
 class Guess(NamedTuple):
@@ -32,7 +32,7 @@ class Guess(NamedTuple):
 Text: TypeAlias = Sequence[Sequence[Guess]]
 """Replies, each by its guesses."""
 Seconds: TypeAlias = Sequence[float]
-"""Of a step of the target by its rows, from 0 to MOST + 1."""
+"""Of a step of the target by its rows, from 0 to MAX_GUESSES + 1."""
 Schedule: TypeAlias = Callable[[Sequence[Guess], float], float]
 """Seconds of a reply, if a token is worth these seconds."""
 
@@ -74,7 +74,7 @@ def beside(text: Text, seconds: Seconds, device: Device) -> float:
 def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
     plain_s = undrafted(text, seconds)
     found = plain_s
-    for _ in range(ROUNDS):
+    for _ in range(PASSES_OF_FORECAST):
         worth_s = found / max(1, n_tokens(text))
         found = min(plain_s, sum(schedule(reply, worth_s) for reply in text))
     return found
@@ -82,7 +82,7 @@ def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 def _chosen(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
     """How many guesses a step makes and verifies: what the lead's gate would choose if it knew them all."""
-    confidences = (guess.confidence for guess in guesses[:MOST])
+    confidences = (guess.confidence for guess in guesses[:MAX_GUESSES])
     spent_s = [rows_s + max(0, n - 1) * guess_s for n, rows_s in enumerate(seconds)]
     return choose(spent_s, 1, [list(accumulate(confidences, mul))], 1 / worth_s)[0]
 
@@ -94,7 +94,7 @@ def _accepted(guesses: Sequence[Guess], n: int) -> int:
 def _inside(guesses: Sequence[Guess], seconds: Seconds, guess_s: float, worth_s: float) -> float:
     total, at = 0.0, 0
     while at < len(guesses):
-        ahead = guesses[at : at + MOST]
+        ahead = guesses[at : at + MAX_GUESSES]
         n = _chosen(ahead, seconds, worth_s, guess_s)
         total += n * guess_s + seconds[n + 1]
         at += _accepted(ahead, n) + 1
@@ -128,7 +128,7 @@ class _Drafter:
     def arrived(self, at: int, now: float) -> int:
         """Guesses for the tokens from `at` on that are with the lead, a wrong one at the end included."""
         n = 0
-        while n < MOST and self._arrival(at + n) <= now:
+        while n < MAX_GUESSES and self._arrival(at + n) <= now:
             n += 1
             if not self._guesses[at + n - 1].right:
                 break

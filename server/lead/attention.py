@@ -29,7 +29,7 @@ BEFORE = 1000  # steps that ASSUMED counts as. Twice: what a server is used for 
 MOST_STEPS = 100_000  # steps that count; older ones count less and less. Twice: a change of use shows later
 # Share by which the other kind must be quicker for a later start to change to it: a change makes the saved
 # conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given up.
-WORTH = 0.05
+MIN_GAIN = 0.05
 UNMEASURED: Kind = "on"  # as llama.cpp chooses by itself. Wrong: a first start is up to 11 percent slower
 
 
@@ -118,7 +118,7 @@ def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: boo
         off += n * times.step_s("off", kind.n_rows, kind.n_cells if shared else kind.n_tokens)
     best: Kind = "on" if on < off else "off"
     gain = 1 - min(on, off) / max(on, off)
-    if now is not None and best != now and gain < WORTH:
+    if now is not None and best != now and gain < MIN_GAIN:
         return now, -gain
     return best, gain
 

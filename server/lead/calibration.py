@@ -35,19 +35,20 @@ WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32, 64, 48)
 PADDED = (2, 4, 8, 12, 17, 24, 33)
 # Most timed decodes of each width. Where they are a tenth too long on average, the shortest of 5 is 2 percent
 # too long, of 2 it is 5, of 10 it is 1 (simulated).
-ROUNDS = 5
-BUDGET_S = 3.0  # most seconds that measuring adds to a start. Half: a slow model has fewer WIDTHS timed
+MAX_TIMED = 5
+CALIBRATION_S = 3.0  # most seconds that measuring adds to a start. Half: a slow model has fewer WIDTHS timed
 CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept measurement
-FIRST = 8  # most rows that a first start times, within CHECK_S. Half: eight rows are taken for 1.2 times four
+# Most rows that a first start times, within CHECK_S. Half: eight rows are taken for 1.2 times four.
+FIRST_WIDTH = 8
 # If a decode now takes less than this share of the kept seconds, the machine was busy then: what is kept is
-# at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter costs BUDGET_S now and then.
+# at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter costs CALIBRATION_S now and then.
 DISTURBED = 0.8
 # Seconds until a start says that its first decodes have not ended. Half: slow disks are called hanging
 # devices; twice: who waits has given up.
 SILENT_S = 60.0
 
 
-def measure(backend: TimedModel, max_rows: int, *, budget_s: float = BUDGET_S) -> dict[int, float]:
+def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION_S) -> dict[int, float]:
     """Seconds of a decode by its number of rows. Measures WIDTHS up to max_rows until budget_s is spent.
 
     Each is the shortest of several decodes, since other programs can only make one longer. The KV cache must
@@ -63,7 +64,7 @@ def measure(backend: TimedModel, max_rows: int, *, budget_s: float = BUDGET_S) -
         fill(backend)
         if not backend.can_trim:
             backend.copy(0, 1, 0, 0)
-        for attempt in range(ROUNDS + 1):
+        for attempt in range(MAX_TIMED + 1):
             for width in widths:
                 if seen and time.perf_counter() > deadline:
                     break
@@ -178,7 +179,7 @@ def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> d
         max_rows: Rows of the widest step.
         what: of_model() of the model's options.
     """
-    return kept_times(max_rows, what) or measure(backend, min(FIRST, max_rows), budget_s=CHECK_S)
+    return kept_times(max_rows, what) or measure(backend, min(FIRST_WIDTH, max_rows), budget_s=CHECK_S)
 
 
 def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:

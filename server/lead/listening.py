@@ -34,7 +34,7 @@ from server.settings import DoorSettings
 logger = logging.getLogger("duo.lead")
 
 FLUSH_S = 5  # seconds for cancelled replies to send their last event
-MIB = 20  # a shift: n << MIB is n MiB in bytes
+MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 
 App: TypeAlias = Callable[..., Any]
 """An ASGI application. Starlette and uvicorn each have a type of their own for one."""
@@ -109,7 +109,7 @@ def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
     edge = Edge(
         Access(keys or filter(None, [made])),
         settings.cors_origins,
-        settings.max_body << MIB,
+        settings.max_body << MIB_SHIFT,
         settings.timeout,
         RequestLog(settings.log_requests or settings.log_prompts, settings.log_prompts),
         local and not settings.no_api_key,

@@ -27,7 +27,7 @@ from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
 from server.lead.recollection import of_logits, recall
-from server.lead.tiers import MIB, fingerprint
+from server.lead.tiers import MIB_SHIFT, fingerprint
 from server.llama.embedder import LlamaEmbedder
 from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import LoadedModel
@@ -201,6 +201,6 @@ def _slot_files(settings: LeadSettings, backend: LlamaBackend) -> NamedFiles | N
         return None
     return NamedFiles(
         settings.cache_dir / "slots",
-        budget_bytes=settings.cache_disk << MIB,
+        budget_bytes=settings.cache_disk << MIB_SHIFT,
         fingerprint=fingerprint(backend.options),
     )

@@ -22,9 +22,10 @@ from server.settings import LeadSettings
 logger = logging.getLogger("duo.cache")
 
 PART = 1 << 20  # bytes of each end of a model's file that identify it
-MIB = 20  # a shift: n << MIB is n MiB in bytes
-SHARE = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
-UNKNOWN_FREE = 8192 << MIB  # bytes where the system does not say: gives 2 GiB, two long conversations of 8B
+MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
+CACHE_DIVISOR = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
+# Bytes where the system does not say: gives 2 GiB, two long conversations of 8B.
+UNKNOWN_FREE = 8192 << MIB_SHIFT
 PARK_S = 1.0  # for the engine's thread to stand aside: it comes round ten times a second, or not at all
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -34,7 +35,7 @@ def open_snapshots(
 ) -> Snapshots | None:
     """None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
     memory_bytes = memory_budget(settings.cache_ram, backend)
-    folder, n_bytes = settings.cache_dir, settings.cache_disk << MIB
+    folder, n_bytes = settings.cache_dir, settings.cache_disk << MIB_SHIFT
     if not memory_bytes and folder is None:
         return None
     disk = None
@@ -46,7 +47,7 @@ def open_snapshots(
             f"cannot keep conversations in {folder} ({error.strerror}): choose another directory with "
             "--cache-dir"
         ) from error
-    logger.info("  cache    %d MiB of host memory", memory_bytes >> MIB)
+    logger.info("  cache    %d MiB of host memory", memory_bytes >> MIB_SHIFT)
     snapshots = Snapshots(memory_bytes=memory_bytes, disk=disk, on_ready=on_ready, partial=backend.can_trim)
     if disk is not None:
         logger.info("  cache    %s, %d conversations there", folder, snapshots.counters().disk_snapshots)
@@ -77,15 +78,15 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
     """Return the bytes of host memory for conversations.
 
     Args:
-        wanted: MiB. None: free memory / SHARE, less weights that are evaluated where their file is mapped,
-            since the pages of files count as free.
+        wanted: MiB. None: free memory / CACHE_DIVISOR, less weights that are evaluated where their file is
+            mapped, since the pages of files count as free.
         backend: The model.
     """
     if wanted is not None:
-        return wanted << MIB
+        return wanted << MIB_SHIFT
     weights = backend.options.weights
     mapped = backend.n_bytes if weights.mmap and not weights.mlock and not backend.overlaps else 0
-    return max(0, free_memory() - mapped) // SHARE
+    return max(0, free_memory() - mapped) // CACHE_DIVISOR
 
 
 def free_memory() -> int:

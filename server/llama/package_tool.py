@@ -25,8 +25,8 @@ from server.stop_signals import leave_if_told
 logger = logging.getLogger("duo.loading")
 
 POLL_S = 0.1  # seconds between two looks at the tool. Twice: a start after a download waits 0.1 s longer
-EVERY_S = 2.0  # seconds between two lines about the progress: 93 MB take 10 s at 10 MB/s. Half: 10 lines
-GRACE_S = 5.0  # seconds that the tool has to end by itself, removing what it wrote
+PROGRESS_S = 2.0  # seconds between two lines about the progress: 93 MB take 10 s at 10 MB/s. Half: 10 lines
+TOOL_GRACE_S = 5.0  # seconds that the tool has to end by itself, removing what it wrote
 RETRIES = 2  # after failed connections; pip's own 5 take 8 s to say that there is no network
 _PIP = ("download", "--no-input", "--disable-pip-version-check", "--no-color", "--quiet")
 _ONLY = ("--no-deps", "--only-binary", ":all:", "--require-hashes")
@@ -95,7 +95,7 @@ def _run(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[byte
                 return process.wait(POLL_S)
             except subprocess.TimeoutExpired:
                 leave_if_told()
-            if time.monotonic() - told_at >= EVERY_S and (size := _largest(folder)):
+            if time.monotonic() - told_at >= PROGRESS_S and (size := _largest(folder)):
                 told_at = time.monotonic()
                 logger.info("  fetching %.0f %% of %.0f MB", 100 * min(1, size / n_bytes), n_bytes / 1e6)
     finally:
@@ -105,7 +105,7 @@ def _run(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[byte
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(GRACE_S)
+        process.wait(TOOL_GRACE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

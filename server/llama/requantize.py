@@ -17,8 +17,13 @@ from server.llama.tensors import is_whole
 
 logger = logging.getLogger("duo.model")
 
-BEST_TYPES: tuple[tuple[str, str], ...] = (("AVX2 = 1", "Q4_0"),)
-"""The type by a feature of the CPU, as llama.cpp tells it; the first that the CPU has counts."""
+BEST_TYPES: tuple[tuple[str, str], ...] = (("AVX2 = 1", "Q4_0"), ("DOTPROD = 1", "Q4_0"))
+"""The type by a feature of the CPU, as llama.cpp tells it; the first that the CPU has counts.
+
+SmolLM2-135M-Instruct on two Zen 4 cores, ms of a decode with 1, 4 and 8 rows: Q4_1 as it is shipped 8.7,
+21.9, 35.9; Q4_0 6.1, 14.3, 21.8; IQ4_NL 5.7, 13.9, 21.9; Q8_0 7.8, 21.0, 29.0; F16 11.7, 25.2, 32.8. On ARM,
+where llama.cpp has the same kernels, nobody has measured.
+"""
 
 
 def best_type(system_info: str) -> str | None:

@@ -19,7 +19,7 @@ OWN = ((OFF, BY_DUO),)  # variables that a process sets for itself, by the model
 
 SOONEST_S, LATEST_S = 0.2, 30.0  # pause before a restart; doubles with every quick death
 HEALTHY_S = 10.0  # after a life this long the pause begins at SOONEST_S again
-GRACE_S = 3.0  # a drafter may take this long to end by itself: a decode, and its goodbye to the lead
+DRAFTER_GRACE_S = 3.0  # a drafter may take this long to end by itself: a decode, and its goodbye to the lead
 
 
 class Child:
@@ -123,4 +123,4 @@ def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str])
             start_new_session=True,  # Ctrl-C is for duo, which needs drafters until running replies are done
         )
 
-    return Child(name, start, grace_s=GRACE_S)
+    return Child(name, start, grace_s=DRAFTER_GRACE_S)

@@ -24,7 +24,7 @@ from server.llama.library import start_library
 from server.llama.model_settings import Texts
 from server.stop_signals import take_hangups_for_ends
 
-MIB = 20  # a shift: n << MIB is n MiB in bytes
+MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 LISTENS_S = 0.01  # between two looks whether llama.cpp listens
 EVERYWHERE = "0.0.0.0"
 
@@ -80,7 +80,7 @@ def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice
 
 def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
     """Return the lines with which it begins."""
-    what = ", ".join(f"{one.name} ({one.description}, {one.free >> MIB} MiB)" for one in lent)
+    what = ", ".join(f"{one.name} ({one.description}, {one.free >> MIB_SHIFT} MiB)" for one in lent)
     reached = socket.gethostname() if host == EVERYWHERE else host
     lines = [f"duo lends {what} on {host}:{port}; on the other machine: duo up --rpc {reached}:{port}"]
     if not ipaddress.ip_address(host).is_loopback:

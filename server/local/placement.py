@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from server.settings import UpSettings
 
 FEW_CORES = 4
-# Without a GPU, on SPLIT_CORES or more, a draft model that is not SMALL has one core of SHARE, the target the
-# rest. Of 16 cores, an 8B target and a 1B draft model made 1.92 times the rate of no drafts;
-# with half of the cores for the draft model 1.48 (RESULTS.md, section H), with one core 0.94.
-SPLIT_CORES, SHARE = 8, 4
+# Without a GPU, on SPLIT_CORES or more, a draft model that is not SMALL has one core of
+# CORES_PER_DRAFT_THREAD, the target the rest. Of 16 cores, an 8B target and a 1B draft model made 1.92 times
+# the rate of no drafts; with half of the cores for the draft model 1.48 (RESULTS.md, section H), with one
+# core 0.94.
+SPLIT_CORES, CORES_PER_DRAFT_THREAD = 8, 4
 SMALL = 100  # times smaller than the target: such a draft model is as quick on CPU cores as on the GPU
 MOST_THREADS = 4  # of a drafter whose target runs on the GPU
 # A GPU whose free memory is ROOM times a model's size has room for the KV cache, too, if each conversation
@@ -70,7 +71,7 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
     on_cores = beside and not sync and not machine.gpus and not settings.rpc
     if on_cores and settings.drafters and machine.n_cores >= SPLIT_CORES:
         small = SMALL * draft_bytes < target_bytes
-        share = 1 if small else max(1, machine.n_cores // (SHARE * settings.drafters))
+        share = 1 if small else max(1, machine.n_cores // (CORES_PER_DRAFT_THREAD * settings.drafters))
         threads = settings.draft_threads or share
         left = max(1, machine.n_cores - threads * settings.drafters)
         return Placement(sync, gpu_layers, threads, target_threads=left)

@@ -34,10 +34,11 @@ from server.llama.model_settings import ModelSettings, downloaded
 from server.llama.options import FlashAttention
 from server.settings import BUNDLED_MODEL
 
-N_ROWS = 16  # least rows that are scored: one may show what others do not. Twice: it takes twice as long
+# Least rows that are scored: one may show what others do not. Twice: it takes twice as long.
+MIN_SCORED_ROWS = 16
 N_PREFIX = 400  # flash attention on the CPU divides the work on a row only from some hundred cells on
 N_RESIDENT = 300  # tokens of the other sequence: more than a block of cells that attention works in
-N_CELLS = 1024  # of the KV cache: room for both sequences and 64 rows
+PROBE_CELLS = 1024  # of the KV cache: room for both sequences and 64 rows
 TEXT = """The lead reads the prompt once and then writes one word after another. While it writes, others
 guess what it will say next and send their guesses ahead. Before each step it looks at what has arrived,
 checks all of it at once and keeps what it would have said anyway. A good guess saves a step, a bad one costs
@@ -114,8 +115,8 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
     """Score the same rows at each width, in sequence 0; if there is a sequence 1, again with that filled.
 
-    The rows are as many as the largest width has, N_ROWS at least if there is room. The KV cache must be
-    empty and is left so.
+    The rows are as many as the largest width has, MIN_SCORED_ROWS at least if there is room. The KV cache
+    must be empty and is left so.
 
     Raises:
         ValueError: the context is too small for these widths.
@@ -123,7 +124,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
     widest, room = max(widths), (backend.n_ctx - 1) // 2
     if widest > min(room, backend.n_batch):
         raise ValueError(f"no room for widths up to {widest}")
-    n_rows = max(widest, min(N_ROWS, room))
+    n_rows = max(widest, min(MIN_SCORED_ROWS, room))
     n_prefix = min(N_PREFIX, backend.n_ctx - 2 * n_rows)
     tokens = _tokens(backend.vocab, n_prefix + 2 * n_rows)
     try:
@@ -229,7 +230,7 @@ def probe(settings: ProbeSettings) -> int:
         )
     n_threads = settings.threads or n_cores()
     settings = downloaded(settings)
-    options = settings.options(settings.model, n_cells=N_CELLS, n_seqs=2, n_threads=n_threads)
+    options = settings.options(settings.model, n_cells=PROBE_CELLS, n_seqs=2, n_threads=n_threads)
     options = dataclasses.replace(options, n_streams=0 if settings.kv_unified else 2)
     widths = range(1, settings.max_width + 1)
     with closing(LlamaBackend(options, AttentionChoice())) as backend:

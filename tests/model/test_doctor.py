@@ -33,7 +33,7 @@ def test_a_machine_that_is_disturbed_has_no_verdict(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     agrees(monkeypatch, False)
-    monkeypatch.setattr(examination, "TRIES", 1)
+    monkeypatch.setattr(examination, "MAX_MEASUREMENTS", 1)
     assert main(["doctor", "--threads", "1"]) == 0
     assert "No verdict: other programs keep this machine busy" in capsys.readouterr().out
 

@@ -9,15 +9,15 @@ import pytest
 
 from server.doctor import examination
 from server.doctor.examination import (
-    REPLY,
-    TRIES,
+    MAX_JUDGED_TOKENS,
+    MAX_MEASUREMENTS,
     DisturbedError,
     guess_seconds,
     guesses,
     replies,
     step_seconds,
 )
-from server.doctor.forecast import MOST
+from server.doctor.forecast import MAX_GUESSES
 from tests.fake_backend import FakeBackend, FakeModel
 
 pytestmark = pytest.mark.usefixtures("still_clock")
@@ -28,21 +28,21 @@ PROMPT = tuple(b"Once upon a time there was a lead. ")
 def test_a_model_guesses_its_own_text_right_and_another_one_does_not():
     target = FakeBackend(FakeModel(seed=3, eog_rate=0.0))
     [said, again] = replies(target, [PROMPT, PROMPT * 3])
-    assert len(said) == len(again) == REPLY
+    assert len(said) == len(again) == MAX_JUDGED_TOKENS
     own, read_s = guesses(FakeBackend(FakeModel(seed=3, eog_rate=0.0), step_s=0.001), PROMPT, said)
-    assert len(own) == REPLY - 1
+    assert len(own) == MAX_JUDGED_TOKENS - 1
     assert read_s == pytest.approx(0.001)
     assert all(guess.right for guess in own)
     assert all(0 < guess.confidence <= 1 for guess in own)
     other, _ = guesses(FakeBackend(FakeModel(seed=4, eog_rate=0.0)), PROMPT, said)
-    assert sum(guess.right for guess in other) < REPLY / 2
+    assert sum(guess.right for guess in other) < MAX_JUDGED_TOKENS / 2
     assert target.length(0) == 0
 
 
 def test_a_reply_ends_where_the_model_ends_it():
     target = FakeBackend(FakeModel(seed=3, eog_rate=0.2))
     [said] = replies(target, [PROMPT])
-    assert len(said) < REPLY
+    assert len(said) < MAX_JUDGED_TOKENS
     assert said[-1] in target.vocab.eog
     assert not set(said[:-1]) & target.vocab.eog
 
@@ -50,7 +50,7 @@ def test_a_reply_ends_where_the_model_ends_it():
 def test_steps_and_guesses_take_the_time_of_their_decodes():
     target = FakeBackend(FakeModel(), step_s=0.002, row_s=0.001)
     seconds = step_seconds(target)
-    assert seconds == pytest.approx([0.0, *(0.002 + 0.001 * rows for rows in range(1, MOST + 2))])
+    assert seconds == pytest.approx([0.0, *(0.002 + 0.001 * rows for rows in range(1, MAX_GUESSES + 2))])
     assert guess_seconds(target) == pytest.approx(0.003)
     assert target.length(0) == 0
 
@@ -92,7 +92,7 @@ def test_quiet_steps_are_measured_twice(monkeypatch: pytest.MonkeyPatch):
 def test_steps_that_wait_for_cores_are_disturbed(monkeypatch: pytest.MonkeyPatch):
     passed = count()
     monkeypatch.setattr(examination, "_on_cores", lambda: (float(next(passed)), 2.0 * next(passed)))
-    measuring(monkeypatch, *[times(1.0)] * TRIES)
+    measuring(monkeypatch, *[times(1.0)] * MAX_MEASUREMENTS)
     with pytest.raises(DisturbedError):
         step_seconds(FakeBackend())
     measuring(monkeypatch, *[times(1.0)] * 2)
@@ -100,13 +100,13 @@ def test_steps_that_wait_for_cores_are_disturbed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_steps_that_never_agree_are_disturbed(monkeypatch: pytest.MonkeyPatch):
-    measuring(monkeypatch, *(times(2.0**i) for i in range(TRIES)))
+    measuring(monkeypatch, *(times(2.0**i) for i in range(MAX_MEASUREMENTS)))
     with pytest.raises(DisturbedError):
         step_seconds(FakeBackend())
 
 
 def test_steps_that_take_much_longer_than_their_rows_are_disturbed(monkeypatch: pytest.MonkeyPatch):
-    measuring(monkeypatch, *[ONE_TO_FOUR | {4: 240 * ONE_TO_FOUR[1]}] * TRIES)
+    measuring(monkeypatch, *[ONE_TO_FOUR | {4: 240 * ONE_TO_FOUR[1]}] * MAX_MEASUREMENTS)
     with pytest.raises(DisturbedError):
         step_seconds(FakeBackend())
 

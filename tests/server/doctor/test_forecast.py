@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from server.doctor.forecast import MOST, Device, Guess, beside, inside, undrafted
+from server.doctor.forecast import MAX_GUESSES, Device, Guess, beside, inside, undrafted
 from tests.formulas import Scheme, per_step, speedup
 
-FLAT = [0.0] + [1.0] * (MOST + 1)
+FLAT = [0.0] + [1.0] * (MAX_GUESSES + 1)
 
 
 def text(a: float, n: int = 20_000) -> list[Guess]:
@@ -22,33 +22,33 @@ def text(a: float, n: int = 20_000) -> list[Guess]:
 def test_beside_a_free_target_it_is_the_formula(a: float, r: float, latency: float):
     guesses = text(a)
     found = undrafted([guesses], FLAT) / beside([guesses], FLAT, Device(1 / r, latency))
-    assert found == pytest.approx(speedup(Scheme(a, r, latency, k_max=MOST)), rel=0.04)
+    assert found == pytest.approx(speedup(Scheme(a, r, latency, k_max=MAX_GUESSES)), rel=0.04)
 
 
 def test_inside_it_drafts_as_long_as_that_pays():
     guesses = text(0.8)
     found = undrafted([guesses], FLAT) / inside([guesses], FLAT, 0.1)
-    best = max(per_step(0.8, k) / (1 + 0.1 * k) for k in range(MOST))
+    best = max(per_step(0.8, k) / (1 + 0.1 * k) for k in range(MAX_GUESSES))
     assert found == pytest.approx(best, rel=0.02)
 
 
 def test_it_is_never_slower_than_no_drafts():
     guesses = text(0.1)
-    steep = [0.0] + [1.0 + 0.9 * row for row in range(MOST + 1)]
+    steep = [0.0] + [1.0 + 0.9 * row for row in range(MAX_GUESSES + 1)]
     assert inside([guesses], steep, 0.5) == undrafted([guesses], steep)
     assert beside([guesses], steep, Device(0.5)) <= undrafted([guesses], steep)
 
 
 def test_dear_rows_are_chosen_by_how_sure_the_draft_model_is():
     rights = [guess.right for guess in text(0.75)]
-    steep = [0.0] + [1.0 + 0.2 * row for row in range(MOST + 1)]
+    steep = [0.0] + [1.0 + 0.2 * row for row in range(MAX_GUESSES + 1)]
     telling = [Guess(right, 0.95 if right else 0.2) for right in rights]
     blind = [Guess(right, 0.75) for right in rights]
     assert inside([telling], steep, 0.01) < 0.9 * inside([blind], steep, 0.01)
 
 
 def test_a_second_row_that_is_dear_pays_where_more_guesses_follow_it():
-    guesses, jump = text(0.9, 2000), [0.0, 1.0] + [1.6] * MOST
+    guesses, jump = text(0.9, 2000), [0.0, 1.0] + [1.6] * MAX_GUESSES
     assert inside([guesses], jump, 0.3) < 0.7 * undrafted([guesses], jump)
 
 

@@ -12,9 +12,9 @@ from server.lead import attention
 from server.lead.attention import (
     ASSUMED,
     BEFORE,
+    MIN_GAIN,
     MOST_STEPS,
     UNMEASURED,
-    WORTH,
     AttentionChoice,
     chosen,
     merged,
@@ -72,7 +72,7 @@ def test_a_change_must_be_worth_it():
     assert kind_of(barely, {step: 1}) == "on"
     kind, gain = chosen(barely, {step: 1}, "off", shared=True)
     assert (kind, gain < 0) == ("off", True)
-    slow = 10 / (1 - 2 * WORTH)
+    slow = 10 / (1 - 2 * MIN_GAIN)
     assert kind_of(times((10, 10, 10), (slow, slow, slow)), {step: 1}, "off") == "on"
 
 
