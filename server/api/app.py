@@ -122,7 +122,6 @@ def routes() -> list[BaseRoute]:
     v1 = [
         *api,
         _generating("/completions", completions.create),
-        _generating("/systemone", systemone.create),
         _told("/health", health.health),
     ]
     return [
@@ -155,6 +154,7 @@ def _with_and_without_v1() -> list[BaseRoute]:
         _route("/responses/{id}", responses.retrieve, "GET"),
         _route("/responses/{id}", responses.delete, "DELETE"),
         _generating("/decisions", decisions.create),
+        _generating("/systemone", systemone.create),
         _generating("/messages", messages.create),
         _route("/messages/count_tokens", messages.count_tokens),
         _route("/precompute", precompute.create),

@@ -19,6 +19,7 @@ from server.api.messages import messages_request as messages_schema
 from server.api.native.infill import InfillRequest
 from server.api.native.native_request import NativeRequest
 from server.api.responses import response_request as response_schema
+from server.api.responses.compaction import CompactRequest
 from server.api.rpc import rpc_params as rpc_schema
 from tests.contract.contract import CONTRACT
 
@@ -32,6 +33,7 @@ FORMS: dict[str, type[Body]] = {
     "InfillRequest": InfillRequest,
     "ResponseRequest": response_schema.ResponseRequest,
     "MessagesRequest": messages_schema.MessagesRequest,
+    "CompactRequest": CompactRequest,
     "DecisionRequest": DecisionRequest,
     "StateRequest": StateRequest,
     "EmbeddingRequest": embeddings.EmbeddingRequest,
