@@ -16,9 +16,11 @@ from server.llama.parts import model_name
 
 
 class Assistant(BlockContext):
-    """Implements PredictionBlock. It attends to the cells of its target and has none of its own, so that
-    nothing is evaluated before a guess. To be closed before the target, of whose cells it keeps some free:
-    llama.cpp looks for one for each row, though nothing is written there."""
+    """A model that attends to the cells of its target and has none of its own. Implements PredictionBlock.
+
+    Nothing is evaluated before a guess. To be closed before the target, of whose cells it keeps some free:
+    llama.cpp looks for one for each row, though nothing is written there.
+    """
 
     source = "mtp"
     n_depths = 0

@@ -78,6 +78,9 @@ def measure(
     """Time two small contexts of the model in turn.
 
     Args:
+        model: Of the contexts.
+        options: Theirs, but for their size.
+        budget_s: Seconds that it may take.
         make: Makes a context that is attached here.
 
     Returns:
@@ -154,8 +157,11 @@ def _moves(context: LlamaContext) -> bool:
 
 
 def _deepened(contexts: Sequence[LlamaContext], depths: Sequence[int]) -> Iterator[int]:
-    """Each of the depths, once sequence 0 of all contexts has that many tokens. Only the first ones are
-    evaluated; after them come copies at later positions: what tokens are does not change the time."""
+    """Yield each of the depths, once sequence 0 of all contexts has that many tokens.
+
+    Only the first tokens are evaluated; after them come copies at later positions: what tokens are does not
+    change the time.
+    """
     depth = depths[0]
     for context in contexts:
         _decode_s(context, 0, depth)

@@ -58,8 +58,10 @@ class Batch:
 
 
 class FillInMiddle(NamedTuple):
-    """Control tokens before the text's beginning, before its end, and before the part to generate; before the
-    name of a repository, and of each of its files, where the model knows these."""
+    """Control tokens before the text's beginning, before its end, and before the part to generate.
+
+    Where the model knows these, also before the name of a repository, and of each of its files.
+    """
 
     prefix: int
     suffix: int
@@ -91,8 +93,10 @@ class Vocabulary(Protocol):
 
     @property
     def added(self) -> Mapping[str, int]:
-        """Ids by text of the tokens that tokenize() finds before it splits the rest of a text: control
-        tokens, which have no piece unless it is special, and words that were added to the vocabulary."""
+        """Return ids by text of the tokens that tokenize() finds before it splits the rest of a text.
+
+        They are control tokens, which have no piece unless it is special, and words added to the vocabulary.
+        """
         ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
@@ -100,53 +104,55 @@ class Vocabulary(Protocol):
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, perhaps part of a character; b"" for control tokens unless `special`."""
+        """Return the bytes of a token, perhaps part of a character; none for control tokens but `special`."""
         ...
 
 
 class Backend(Protocol):
-    """A loaded model with a KV cache shared by all sequences. Used by one thread only.
-
-    chat_template: the model's Jinja template, if it has one. n_cells: KV cells: the lengths of all sequences
-    add up to at most that. n_ctx: most positions of a sequence. n_batch: most rows of a decode. can_trim: the
-    end of a sequence can be forgotten; False for recurrent and hybrid models, whose sequences have a state
-    beside or instead of cells, which is of all their tokens. n_tail: if not can_trim, how many of the last
-    rows of its last decode a sequence can be trimmed by, once. can_copy: copy() works; can_trim implies it.
-    can_share: a row may belong to several sequences. can_shift: shift() works; implies can_trim.
-    overlaps: a GPU decodes, so that the thread is free for Batch.meanwhile.
-    """
+    """A loaded model with a KV cache shared by all sequences. Used by one thread only."""
 
     name: str
 
     @property
     def vocab(self) -> Vocabulary: ...
 
-    chat_template: str | None
-    n_cells: int
-    n_ctx: int
+    chat_template: str | None  # the model's Jinja template, if it has one
+    n_cells: int  # KV cells: the lengths of all sequences add up to at most that
+    n_ctx: int  # most positions of a sequence
     n_seqs: int
-    n_batch: int
-    can_trim: bool
-    n_tail: int
-    can_copy: bool
-    can_share: bool
-    can_shift: bool
-    overlaps: bool
+    n_batch: int  # most rows of a decode
+    can_trim: bool  # the end of a sequence can be forgotten; False where it has a state of all its tokens
+    n_tail: int  # if not can_trim, how many of the last rows of a decode can be trimmed, once
+    can_copy: bool  # copy() works; can_trim implies it
+    can_share: bool  # a row may belong to several sequences
+    can_shift: bool  # shift() works; implies can_trim
+    overlaps: bool  # a GPU decodes, so that the thread is free for Batch.meanwhile
 
     def decode(self, batch: Batch) -> Logits:
-        """Evaluate the rows. Returns (number of wanted rows, vocab size), in batch order, a view that is
-        valid until the next decode. Raises BackendError; what the KV cache holds of the batch's
-        sequences is then unknown: trim them to 0."""
+        """Evaluate the rows.
+
+        Returns:
+            Logits, (number of wanted rows, vocab size), in batch order, a view that is valid until the next
+            decode.
+
+        Raises:
+            BackendError: What the KV cache holds of the batch's sequences is then unknown: trim them to 0.
+        """
         ...
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
-        """Begin what decode() does, where `overlaps`. The result waits for the logits, and must be called
-        before the next decode. Raises BackendError, as decode() does."""
+        """Begin what decode() does, where `overlaps`. The result waits for the logits.
+
+        It must be called before the next decode. Raises BackendError, as decode() does.
+        """
         ...
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of the sequence; 0 frees it. Raises BackendError, with nothing changed,
-        if it has a state of more tokens, beyond n_tail."""
+        """Forget positions >= length of the sequence; 0 frees it.
+
+        Raises:
+            BackendError: It has a state of more tokens, beyond n_tail; nothing is changed.
+        """
         ...
 
     def length(self, seq: int) -> int:
@@ -154,59 +160,76 @@ class Backend(Protocol):
         ...
 
     def intact(self, seq: int, length: int) -> bool:
-        """Whether the cells that the token after the first `length` attends to are there: with a sliding
-        window, older ones may have been given to others."""
+        """Return whether the cells that the token after the first `length` attends to are there.
+
+        With a state and a sliding window, older ones may have been given to others.
+        """
         ...
 
     def save(self, seq: int) -> bytes:
-        """The state of a sequence. Raises BackendError."""
+        """Return the state of a sequence. Raises BackendError."""
         ...
 
     def load(self, seq: int, data: bytes) -> None:
-        """Load what save() gave into an empty sequence. Raises BackendError if it is of another model or
-        other cache types; what the sequence holds is unknown then."""
+        """Load what save() gave into an empty sequence.
+
+        Raises:
+            BackendError: It is of another model or other cache types; what the sequence holds is unknown
+                then.
+        """
         ...
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Append positions start to end of `source` to `target`, which has `start` positions. Cheap
-        where cells are shared. A state is copied too, even if start == end."""
+        """Append positions start to end of `source` to `target`, which has `start` positions.
+
+        Cheap where cells are shared. A state is copied too, even if start == end.
+        """
         ...
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Forget positions from start to end and move the later ones down to start. What these saw of the
-        forgotten ones stays in them. No other sequence may share the later cells: they would move there
-        too."""
+        """Forget positions from start to end and move the later ones down to start.
+
+        What these saw of the forgotten ones stays in them. No other sequence may share the later cells: they
+        would move there too.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class PredictionBlock(Protocol):
-    """Layers in a model's file that guess one token further than the model (MTP), or a head in a file of its
-    own (EAGLE-3): from the token at a position and a hidden row of the position before it. They have a KV
-    cache of their own, with the sequences and positions of the model's. Used by its thread only; the other
-    methods are those of Backend.
+    """Layers in a model's file (MTP), or a head in a file of its own (EAGLE-3), that guess a token further.
 
-    source: the name of its guesses. what: itself, as messages name it. n_embd: width of a hidden row.
-    n_batch: most rows of a decode. n_depths: most tokens that it guesses ahead, 0: any number. can_shift:
-    shift() works.
+    They guess from the token at a position and a hidden row of the position before it. They have a KV cache
+    of their own, with the sequences and positions of the model's. Used by its thread only; the other methods are
+    those of Backend.
     """
 
-    source: str
-    what: str
-    n_embd: int
-    n_batch: int
-    n_depths: int
-    can_shift: bool
+    source: str  # the name of its guesses
+    what: str  # itself, as messages name it
+    n_embd: int  # width of a hidden row
+    n_batch: int  # most rows of a decode
+    n_depths: int  # most tokens that it guesses ahead, 0: any number
+    can_shift: bool  # shift() works
 
     def target_rows(self, n: int) -> Hidden:
-        """The hidden rows of the model's last decode, which had n rows, as a copy. Raises BackendError."""
+        """Return a copy of the hidden rows of the model's last decode, of n rows. Raises BackendError."""
         ...
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate rows; hidden[i] is of the position before that of row i. depth: tokens that were guessed
-        before. Returns logits and hidden rows of the wanted rows, views that are valid until the next call.
-        Raises BackendError; what its KV cache holds of these sequences is then unknown."""
+        """Evaluate rows.
+
+        Args:
+            batch: The rows.
+            hidden: hidden[i] is of the position before that of row i.
+            depth: Tokens that were guessed before.
+
+        Returns:
+            Logits and hidden rows of the wanted rows, views that are valid until the next call.
+
+        Raises:
+            BackendError: What its KV cache holds of these sequences is then unknown.
+        """
         ...
 
     def trim(self, seq: int, length: int) -> None: ...

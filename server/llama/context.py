@@ -130,9 +130,12 @@ class LlamaContext:
         return lambda: np.delete(self._logits(n_wanted + len(places)), places, axis=0)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
-        """Rows that are not wanted, if this decode would be recorded and must not be (cuda_graphs.py): it is
-        part of a prompt, with the shape of the latest one that had the same graph: there is one for parts
-        without wanted rows, one for those with some. With these rows wanted it has another shape."""
+        """Return rows to want beside the wanted ones, if this decode would be recorded and must not be.
+
+        See cuda_graphs.py. That is so for a part of a prompt with the shape of the latest one that had the
+        same graph: there is one for parts without wanted rows, one for those with some. With these rows
+        wanted it has another shape.
+        """
         n_rows, shapes, n_more = len(batch), self._shapes, 0
         if n_rows <= self.unlike_rows or n_wanted == n_rows:
             return []
@@ -142,7 +145,7 @@ class LlamaContext:
         return [i for i, wanted in enumerate(batch.wanted) if not wanted][:n_more]
 
     def _logits(self, n_rows: int) -> Logits:
-        """Waits for a GPU."""
+        """Return the logits of the last decode. Waits for a GPU."""
         if not n_rows:
             return np.empty((0, self._n_vocab), dtype=np.float32)
         return view(C.llama_get_logits(self.handle), n_rows, self._n_vocab)
@@ -245,7 +248,7 @@ def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
 
 
 def view(floats: Any, n_rows: int, width: int) -> Logits:
-    """The rows that this pointer of llama.cpp points at."""
+    """Return the rows that this pointer of llama.cpp points at."""
     return _view(ctypes.addressof(floats.contents), n_rows, width)
 
 

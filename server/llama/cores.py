@@ -21,8 +21,10 @@ def of_mask(text: str) -> frozenset[int]:
 
 
 def of_range(text: str) -> frozenset[int]:
-    """FIRST-LAST, both included; without one of them from the first or to the last that there is. Raises
-    ValueError."""
+    """Return the cores of FIRST-LAST, both included; a missing end is the first or last there is.
+
+    Raises ValueError.
+    """
     if not text:
         return frozenset()
     first, hyphen, last = text.partition("-")
@@ -36,8 +38,10 @@ def of_range(text: str) -> frozenset[int]:
 
 
 def pin(cores: frozenset[int]) -> None:
-    """Run this thread, and those that it starts from now on, on these cores only, if any are named. Raises
-    StartupError."""
+    """Run this thread, and those it starts from now on, on these cores only, if any are named.
+
+    Raises StartupError.
+    """
     if not cores:
         return
     if not hasattr(os, "sched_setaffinity"):

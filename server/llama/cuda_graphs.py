@@ -46,8 +46,11 @@ def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
 
 
 def forgo_graphs(path: Path) -> bool:
-    """Have ggml record no CUDA graphs in this process if the graphs of this model would be updated from one
-    kernel of cuBLAS to another. Must come before the first decode. Returns whether that was needed."""
+    """Have ggml record no CUDA graphs in this process if this model's graphs would be updated wrongly.
+
+    That is: from one kernel of cuBLAS to another. Must come before the first decode. Returns whether that was
+    needed.
+    """
     if not _are_recorded() or not has_half_matrices(path):
         return False
     _forgo("they fail with 16-bit weights that are not on one GPU")
@@ -68,10 +71,12 @@ def _forgo(why: str) -> None:
 
 
 def forgo_graphs_on_host(weights: Weights) -> None:
-    """Have ggml record no CUDA graphs in this process if its model is in the host's memory: a GPU computes
-    only what has 32 rows or more, such as prompts. Must come before the first decode. With graphs the GPU
-    reported an illegal instruction to drafters on the host's CPU within a minute in each of three runs,
-    without them in none of three (the bundled draft model, H200, 2026-11-27)."""
+    """Have ggml record no CUDA graphs in this process if its model is in the host's memory.
+
+    A GPU then computes only what has 32 rows or more, such as prompts. Must come before the first decode.
+    With graphs the GPU reported an illegal instruction to drafters on the host's CPU within a minute in each
+    of three runs, without them in none of three (the bundled draft model, H200, 2026-11-27).
+    """
     if weights.n_gpu_layers == 0:
         os.environ.setdefault(OFF, BY_DUO)
 

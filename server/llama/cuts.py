@@ -15,13 +15,20 @@ special tokens take 94 ms in pieces of 64, 74 in pieces of 2048, 152 in pieces o
 
 
 class Cuts:
-    """Cuts texts for one tokenizer. Exact, since a tokenizer reads what follows a special token independently
-    of what precedes it, and since no cut is made at a token that another special token may overlap: of two
-    that overlap llama.cpp takes the longer one, wherever it stands."""
+    """Cuts texts for one tokenizer.
+
+    Exact, since a tokenizer reads what follows a special token independently of what precedes it, and since
+    no cut is made at a token that another special token may overlap: of two that overlap llama.cpp takes the
+    longer one, wherever it stands.
+    """
 
     def __init__(self, texts: Sequence[str], safe: Sequence[str]) -> None:
-        """texts: those of all special tokens that are looked for; safe: of the ones among them that leave
-        alone the white space in front of them."""
+        """Find out where texts may be cut.
+
+        Args:
+            texts: Those of all special tokens that are looked for.
+            safe: Those of the ones among them that leave alone the white space in front of them.
+        """
         prefixes = {text[:n] for text in texts for n in range(1, len(text))}
         suffixes = {text[n:] for text in texts for n in range(1, len(text))}
         joined = "\0".join(texts)
@@ -35,7 +42,7 @@ class Cuts:
         self._marks = re.compile("|".join(map(re.escape, alone)) or r"(?!)")  # which matches nowhere
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The text in pieces, which have the tokens of the text, one after the other."""
+        """Yield the text in pieces, which have the tokens of the text, one after the other."""
         start = 0
         for mark in self._marks.finditer(text) if len(text) > PIECE else ():
             if mark.start() - start >= PIECE:

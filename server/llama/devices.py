@@ -97,7 +97,7 @@ def needs_rpc(flag: str = "") -> None:
 
 
 def _of_rpc(name: bytes, result: Any, *arguments: Any) -> Any:
-    """A function of ggml's RPC backend, which this build must have."""
+    """Call a function of ggml's RPC backend, which this build must have."""
     GGML.ggml_backend_reg_by_name.restype = ctypes.c_void_p
     GGML.ggml_backend_reg_get_proc_address.restype = ctypes.c_void_p
     registry = ctypes.c_void_p(GGML.ggml_backend_reg_by_name(b"RPC"))
@@ -106,8 +106,10 @@ def _of_rpc(name: bytes, result: Any, *arguments: Any) -> Any:
 
 
 def lend(address: str, lent: Sequence[GgmlDevice], n_threads: int) -> None:
-    """Serve these devices to one lead after another; returns only if it cannot. address: of IPv4, in digits,
-    with a port. llama.cpp tells on C's standard output who comes and goes."""
+    """Serve these devices to one lead after another; returns only if it cannot.
+
+    address: of IPv4, in digits, with a port. llama.cpp tells on C's standard output who comes and goes.
+    """
     handles = ctypes.POINTER(ctypes.c_void_p)
     size, text = ctypes.c_size_t, ctypes.c_char_p
     serve = _of_rpc(b"ggml_backend_rpc_start_server", None, text, text, size, size, handles)
@@ -116,8 +118,10 @@ def lend(address: str, lent: Sequence[GgmlDevice], n_threads: int) -> None:
 
 
 def borrow(lenders: Sequence[str]) -> None:
-    """Make the devices of lenders (HOST:PORT) known to llama.cpp, as its command line does. When one is gone
-    later, `watch` tells. Raises StartupError."""
+    """Make the devices of lenders (HOST:PORT) known to llama.cpp, as its command line does.
+
+    When one is gone later, `watch` tells. Raises StartupError.
+    """
     needs_rpc("--rpc: ")
     add = _of_rpc(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     GGML.ggml_set_abort_callback(_aborts)
@@ -136,15 +140,20 @@ def borrow(lenders: Sequence[str]) -> None:
 
 
 def use_no_gpu() -> None:
-    """Keep the models that this process loads from now on off all GPUs. llama.cpp has a GPU compute prompts
-    even if it has none of the layers: a drafter on the CPU would take turns with the lead on that GPU."""
+    """Keep the models that this process loads from now on off all GPUs.
+
+    llama.cpp has a GPU compute prompts even if it has none of the layers: a drafter on the CPU would take
+    turns with the lead on that GPU.
+    """
     global _host_only
     _host_only = True
 
 
 def own_gpus() -> Any:
-    """What keeps a model from borrowed devices, or from all, a C array that ends with None; None if it may
-    use all."""
+    """Return what keeps a model from borrowed devices, or from all; None if it may use all.
+
+    It is a C array that ends with None.
+    """
     if _host_only:
         return (ctypes.c_void_p * 1)(None)
     if not _borrowed:

@@ -46,13 +46,14 @@ _MANGLED = {
 
 
 class LlamaHead(BlockContext):
-    """Implements PredictionBlock over a context of the head's model, whose rows are the target's, fused.
-    Embeddings and unembedding may be the target's. Owns the head's weights; to be closed before the target.
+    """An EAGLE-3 head in a context of its own model, whose rows are the target's, fused.
 
-    It has no cell at a text's first position, which no row precedes. llama.cpp's own loop has each cell one
-    position earlier; attention knows distances only.
+    Implements PredictionBlock. Embeddings and unembedding may be the target's. Owns the head's weights; to be
+    closed before the target. It has no cell at a text's first position, which no row precedes. llama.cpp's
+    own loop has each cell one position earlier; attention knows distances only.
 
-    Raises StartupError when the head is no head of this target, or the build lacks what it needs.
+    Raises:
+        StartupError: The head is no head of this target, or the build lacks what it needs.
     """
 
     source = "eagle3"
@@ -84,7 +85,7 @@ class LlamaHead(BlockContext):
         return LlamaVocabulary(self.model.handle)
 
     def target_rows(self, n: int) -> Hidden:
-        """Raises BackendError."""
+        """Return the fused rows of the model's last decode. Raises BackendError."""
         read = [view(self._get_layer(self._target.handle, layer), n, self._width) for layer in self._layers]
         wide = np.concatenate(read, axis=1)
         fused = np.empty((n, self.n_embd), dtype=np.float32)
@@ -97,8 +98,10 @@ class LlamaHead(BlockContext):
         return fused
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """llama.cpp computes logits for every row of a head, and takes the first ones for those that are
-        wanted: so all are, or none."""
+        """Evaluate rows with all of them wanted, or none.
+
+        llama.cpp computes logits for every row of a head, and takes the first ones for those that are wanted.
+        """
         after = [i for i, position in enumerate(batch.positions) if position or batch.wanted[i]]
         any_wanted = any(batch.wanted)
         rows = Batch()

@@ -28,8 +28,13 @@ class LlamaEmbedder:
     def __init__(
         self, options: LlamaOptions, *, pooling: Pooling | None = None, model: LoadedModel | None = None
     ) -> None:
-        """model: a loaded one of these options, which is not closed here. pooling: the file's by default,
-        else the mean. options.n_cells bounds an input. The context is made by the first embed()."""
+        """Prepare an embedder. The context is made by the first embed().
+
+        Args:
+            options: n_cells bounds an input.
+            pooling: The file's by default, else the mean.
+            model: A loaded one of these options, which is not closed here.
+        """
         self._owned = model is None
         self.model = model or LoadedModel(options.model_path, options.weights)
         self.path = options.model_path
@@ -74,8 +79,11 @@ class LlamaEmbedder:
         return tokenize(self._vocab, text, begin=framed, special=True)
 
     def pair(self, query: str, document: str) -> list[int]:
-        """In the template for ranking, if the file has one, else one after the other with the marks that the
-        vocabulary wants: as llama-server does it."""
+        """Return the tokens of a query and a document, as llama-server does it.
+
+        In the template for ranking, if the file has one, else one after the other with the marks that the
+        vocabulary wants.
+        """
         vocab, template = self._vocab, C.llama_model_chat_template(self.model.handle, b"rerank")
         if template:
             texts = {"{query}": query, "{document}": document}

@@ -34,8 +34,10 @@ class Embedder(Protocol):
         ...
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
-        """(number of inputs, n_embd), of length 1 each unless they are scores. No input is empty. Raises
-        BackendError."""
+        """Return vectors, (number of inputs, n_embd), of length 1 each unless they are scores.
+
+        No input is empty. Raises BackendError.
+        """
         ...
 
     def close(self) -> None: ...

@@ -26,9 +26,18 @@ class EmbeddingWorker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-embed")
 
     async def embed(self, inputs: Sequence[Sequence[int]], tenant: str = "") -> Vectors:
-        """(number of inputs, n_embd), of length 1. inputs: none empty or longer than the embedder's n_ctx. If
-        cancelled, it leaves the queue, or ends after the group of inputs that is being embedded. Raises
-        BusyError and BackendError."""
+        """Return vectors, (number of inputs, n_embd), of length 1.
+
+        If cancelled, it leaves the queue, or ends after the group of inputs that is being embedded.
+
+        Args:
+            inputs: None is empty or longer than the embedder's n_ctx.
+            tenant: Whose share of the queue it takes.
+
+        Raises:
+            BusyError: The queue is full.
+            BackendError: The model fails.
+        """
         await self._turns.enter(tenant)
         unwanted = threading.Event()
         try:
@@ -56,7 +65,7 @@ class EmbeddingWorker:
 def grouped(
     inputs: Sequence[Sequence[int]], n_tokens: int, n_inputs: int
 ) -> Iterator[Sequence[Sequence[int]]]:
-    """The inputs in their order, in groups of at most n_tokens and n_inputs; each fits alone."""
+    """Yield the inputs in their order, in groups of at most n_tokens and n_inputs; each fits alone."""
     start = total = 0
     for end, one in enumerate(inputs):
         if end > start and (total + len(one) > n_tokens or end - start == n_inputs):

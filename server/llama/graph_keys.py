@@ -86,8 +86,10 @@ class GraphKeys:
         params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
 
     def _apply(self, _sampler: Any, _context: Any, graph: int, _data: Any) -> None:
-        """Put the operation of this graph's shape first, after those only that read the tokens' embeddings,
-        which the CPU computes. graph: of a decode, complete but for this."""
+        """Put the operation of this graph's shape first, after those only that read the tokens' embeddings.
+
+        These the CPU computes. graph: of a decode, complete but for this.
+        """
         n = int(_n_nodes(graph))
         if not n:
             return  # llama.cpp tries the sampler alone
@@ -105,8 +107,10 @@ class GraphKeys:
         nodes[at] = key
 
     def _key(self, shape: tuple[int, ...]) -> int:
-        """A new tensor, the operation, at the address of this shape. The one before is forgotten: a graph may
-        have given it memory."""
+        """Return a new tensor, the operation, at the address of this shape.
+
+        The one before is forgotten: a graph may have given it memory.
+        """
         context = self.keys.pop(shape, 0) or int(_init(_InitParams(_overhead(), None, True)))
         self.keys[shape] = context  # the latest one is the last
         if len(self.keys) > MOST_KEYS:

@@ -39,8 +39,10 @@ def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo")
 
 
 def choose(names: Sequence[str], wanted: Source) -> list[str]:
-    """The file names of the wanted model, its parts in order. names: all of the repository. Raises
-    StartupError."""
+    """Return the file names of the wanted model, its parts in order. Raises StartupError.
+
+    names: all of the repository.
+    """
     if wanted.file is not None:
         found = siblings(wanted.file)
         if missing := [name for name in found if name not in names]:
@@ -88,7 +90,7 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
 
 
 def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
-    """The repository's files, and whether that is only the local cache's part of them."""
+    """Return the repository's files, and whether that is only the local cache's part of them."""
     try:
         about = hub.HfApi().model_info(wanted.repository, timeout=ANSWER_S)
         return [file.rfilename for file in about.siblings or ()], False
@@ -106,8 +108,7 @@ def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
 
 
 def _models(names: Sequence[str]) -> list[str]:
-    """Return the models among these files, sorted; the heads if there is nothing else, as in a draft's
-    repository."""
+    """Return the models among these files, sorted; the heads if there is nothing else."""
     files = sorted(name for name in names if _GGUF.fullmatch(name))
     return [name for name in files if not _HEAD.fullmatch(name)] or files
 

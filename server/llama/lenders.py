@@ -1,5 +1,7 @@
-"""Lenders: machines that hold a part of a model for this process (duo lend, or llama.cpp's rpc-server).
-Whether they answer, and what happens when one is gone (docs/adr/0014)."""
+"""Lenders: machines that hold a part of a model (duo lend, or llama.cpp's rpc-server).
+
+Whether they answer, and what happens when one is gone (docs/adr/0014).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ OnLoss: TypeAlias = Callable[[LostLenderError], None]
 
 
 def greet(lender: str) -> None:
-    """Raises StartupError unless HOST:PORT lends, to nobody else, and speaks our version."""
+    """Raise StartupError unless HOST:PORT lends, to nobody else, and speaks our version."""
     what = f"--rpc: {lender}"
     try:
         with socket.socket() as link:
@@ -85,8 +87,11 @@ def _own_sockets() -> Iterator[socket.socket]:
 
 
 def miss_leads(host: str, port: int) -> bool:
-    """Have TCP ask, on the connections that will come to this address, whether the lead is still there; else
-    a lender would wait for ever for one that lost its network. False: nobody listens there yet."""
+    """Have TCP ask, on the connections that will come to this address, whether the lead is still there.
+
+    Else a lender would wait for ever for one that lost its network. Returns False if nobody listens there
+    yet.
+    """
     asked = False
     for link in _own_sockets():
         with link, suppress(OSError):
@@ -103,8 +108,10 @@ def _end(error: LostLenderError) -> None:
 
 
 class Watch:
-    """Waits for the end of any connection to the lenders. One for a process, since llama.cpp has one
-    callback before it ends the process. May tell a loss twice."""
+    """Waits for the end of any connection to the lenders. May tell a loss twice.
+
+    One for a process, since llama.cpp has one callback before it ends the process.
+    """
 
     def __init__(self) -> None:
         self._on_loss: OnLoss = _end
@@ -145,8 +152,11 @@ class Watch:
         os.close(until)
 
     def aborted(self, message: str) -> bool:
-        """llama.cpp calls this before it aborts the process. If a lender is the reason, this reports the loss
-        and never returns, so that the process ends in an orderly way. Returns False for any other reason."""
+        """Report the loss and never return, if a lender is the reason why llama.cpp aborts the process.
+
+        llama.cpp calls this before it does so; the process ends in an orderly way instead. Returns False for
+        any other reason.
+        """
         if "ggml-rpc" not in message:
             return False
         alive: set[str] = set()

@@ -74,14 +74,23 @@ def forget_errors() -> None:
 
 
 def complaint() -> str:
-    """The first error that llama.cpp logged since forget_errors(), in brackets; "" if there is none. Those
-    after it say that something failed, not why."""
+    """Return the first error that llama.cpp logged since forget_errors(), in brackets; "" if there is none.
+
+    Those after it say that something failed, not why.
+    """
     return f" ({_first_error})" if _first_error else ""
 
 
 def hidden_rows(who_needs: str, instead: str) -> Any:
-    """The functions of llama.cpp that give hidden rows. Raises StartupError where this build lacks them, with
-    who needs them, and what to do instead of another build."""
+    """Return the functions of llama.cpp that give hidden rows.
+
+    Args:
+        who_needs: Them, for the message.
+        instead: What to do instead of another build.
+
+    Raises:
+        StartupError: This build lacks them.
+    """
     try:
         import llama_cpp.llama_cpp_ext as functions
     except (ImportError, AttributeError) as error:
@@ -97,8 +106,10 @@ def has_gpu() -> bool:
 
 
 def free_memory_of_gpus() -> list[int]:
-    """Bytes, for each GPU of this machine in the order of --main-gpu; integrated ones only if there are no
-    others."""
+    """Return bytes for each GPU of this machine in the order of --main-gpu.
+
+    Integrated ones count only if there are no others.
+    """
     if not has_gpu():
         return []
     found: dict[int, list[int]] = {}  # by type
@@ -113,8 +124,11 @@ def computes_elsewhere(weights: Weights) -> bool:
 
 
 def is_open(options: LlamaOptions) -> bool:
-    """Whether duo decides about flash attention: the options leave it open, and attention is computed on the
-    CPU for few sequences, with values that are not quantised, since those need it. docs/adr/0012."""
+    """Return whether duo decides about flash attention (docs/adr/0012).
+
+    That is so if the options leave it open, and attention is computed on the CPU for few sequences, with
+    values that are not quantised, since those need it.
+    """
     quantised = options.cache_type_v not in ("f32", "f16", "bf16")
     if options.flash_attention != "auto" or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
         return False
@@ -122,7 +136,7 @@ def is_open(options: LlamaOptions) -> bool:
 
 
 def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOptions:
-    """The options with this decided."""
+    """Return the options with flash attention decided."""
     n_ubatch = options.n_ubatch or min(ROWS_ON_CPU, options.n_batch)
     return replace(options, flash_attention=attention, n_ubatch=n_ubatch)
 
@@ -143,7 +157,7 @@ class LoadedModel:
     """A model's weights and adapters, which contexts may share. Owns them until close()."""
 
     def __init__(self, path: Path, weights: Weights, *, vocab_only: bool = False) -> None:
-        """Raises StartupError."""
+        """Load a model, or its vocabulary only. Raises StartupError."""
         start_library()
         first = parts(path)[0]
         if weights.rpc:
@@ -178,8 +192,10 @@ class LoadedModel:
             raise
 
     def _count_blocks(self, path: Path) -> int:
-        """Prediction blocks that are in the files and can be evaluated. Where they are announced only,
-        llama.cpp would end the process at the first use."""
+        """Return how many prediction blocks are in the files and can be evaluated.
+
+        Where they are announced only, llama.cpp would end the process at the first use.
+        """
         n_blocks, n_layers = (f(self.handle) for f in (C.llama_model_n_layer_nextn, C.llama_model_n_layer))
         architecture = self.metadata("general.architecture")
         if n_blocks > 1 and architecture not in CHAINED:
@@ -207,7 +223,7 @@ class LoadedModel:
         return int(trained * rope.stretch)
 
     def metadata(self, key: str) -> str | None:
-        """A value of the model's metadata as text."""
+        """Return a value of the model's metadata as text."""
         buffer = ctypes.create_string_buffer(1024)
         n = C.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode(errors="replace") if n >= 0 else None
@@ -225,7 +241,7 @@ class LoadedModel:
         return buffer.value.decode(errors="replace").replace(" ?B", "")  # a size it has no name for
 
     def context(self, params: Any) -> Any:
-        """A context with the adapters applied, None if llama.cpp makes none. Raises StartupError."""
+        """Return a context with the adapters applied, None if llama.cpp makes none. Raises StartupError."""
         forget_errors()
         context = C.llama_init_from_model(self.handle, params)
         n = len(self._adapters) if context else 0
@@ -291,8 +307,11 @@ def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
 
 
 def context_params(options: LlamaOptions) -> Any:
-    """Of a context as the options say. llama.cpp rounds n_ctx up, but aborts if n_batch or n_ctx as it
-    was given is smaller than the number of sequences."""
+    """Return the parameters of a context as the options say.
+
+    llama.cpp rounds n_ctx up, but aborts if n_batch or n_ctx as it was given is smaller than the number of
+    sequences.
+    """
     params = C.llama_context_default_params()
     params.n_ctx = -(-options.n_cells // CELLS_STEP) * CELLS_STEP
     params.n_seq_max = options.n_streams or options.n_seqs

@@ -80,7 +80,7 @@ class LlamaVocabulary:
         return longest
 
     def _cuts_at(self, attributes: list[int], special: bool) -> Cuts:
-        """special: control tokens count."""
+        """Return what cuts texts at special tokens. special: control tokens count."""
         found = _ADDED | (_CONTROL if special else 0)
         marks = {text: attributes[token] for text, token in self.added.items() if attributes[token] & found}
         keeps_space = (text for text, attribute in marks.items() if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP)
@@ -102,13 +102,13 @@ class LlamaVocabulary:
 
 
 def _template(model: Any, name: bytes | None) -> str | None:
-    """The model's chat template, or the one of this name beside it."""
+    """Return the model's chat template, or the one of this name beside it."""
     text = C.llama_model_chat_template(model, name)
     return text.decode() if text else None
 
 
 def _check_stands_alone(model: LoadedModel, path: Path) -> None:
-    """Raises StartupError about what guesses from its target's rows only."""
+    """Raise StartupError about what guesses from its target's rows only."""
     kinds = {EAGLE3: "is an EAGLE-3 head, which guesses from what its target computes"}
     kinds |= dict.fromkeys(ASSISTANTS, "guesses on the KV cache of its target")
     if (why := kinds.get(model.metadata("general.architecture") or "")) is not None:
@@ -197,8 +197,10 @@ class LlamaBackend(LlamaContext):
         return params
 
     def _forgets(self) -> bool:
-        """Try whether a sequence can be trimmed: it depends on the memory that llama.cpp chose. The KV cache
-        is left empty. Raises StartupError."""
+        """Try whether a sequence can be trimmed: it depends on the memory that llama.cpp chose.
+
+        The KV cache is left empty. Raises StartupError.
+        """
         for position in range(2):
             batch = Batch()
             batch.extend(0, position, [self.vocab.bos or 0], 0)

@@ -14,8 +14,10 @@ EVERY_S = 5.0  # seconds between two lines. Half: a model that takes a minute to
 
 
 class LoadProgress:
-    """What llama.cpp calls while it reads a model's weights. Returns whether to go on: not if the process is
-    to end."""
+    """Called by llama.cpp while it reads a model's weights. Returns whether to go on.
+
+    That is False if the process is to end.
+    """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name

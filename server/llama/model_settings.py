@@ -29,13 +29,13 @@ from server.llama.options import (
 
 
 def separated(value: Any) -> list[str]:
-    """What stands between commas, without spaces around it; the flag may be given several times."""
+    """Return what stands between commas, without spaces around it; the flag may be given several times."""
     texts = [value] if isinstance(value, str) else value
     return [part for text in texts for piece in str(text).split(",") if (part := piece.strip())]
 
 
 def parsed(parse: Callable[[str], object]) -> AfterValidator:
-    """Checks that a text parses: parse raises ValueError if not."""
+    """Return what checks that a text parses: parse raises ValueError if not."""
 
     def check(text: str) -> str:
         parse(text)
@@ -45,7 +45,7 @@ def parsed(parse: Callable[[str], object]) -> AfterValidator:
 
 
 def each(parse: Callable[[str], object]) -> AfterValidator:
-    """Checks that every text parses: parse raises ValueError if not."""
+    """Return what checks that every text parses: parse raises ValueError if not."""
 
     def check(texts: tuple[str, ...]) -> tuple[str, ...]:
         for text in texts:
@@ -137,8 +137,10 @@ class ModelSettings(BaseSettings):
     yarn_beta_fast: float = Field(-1.0, description="low correction; -1: the model's")
 
     def pinned(self) -> Self:
-        """Itself, once the process runs on the cores that it names. Before threads start. Raises
-        StartupError."""
+        """Return the settings, once the process runs on the cores that they name.
+
+        To be called before threads start. Raises StartupError.
+        """
         cores.pin(cores.of_mask(self.cpu_mask) | cores.of_range(self.cpu_range))
         return self
 
@@ -193,7 +195,7 @@ S = TypeVar("S", bound=ModelSettings)
 
 
 def downloaded(settings: S) -> S:
-    """The same settings with the model's file instead of a repository. Raises StartupError."""
+    """Return the settings with the model's file instead of a repository. Raises StartupError."""
     if settings.hf_repo is None:
         if settings.hf_file is not None:
             raise StartupError("--hf-file is a file of a repository: give that with --hf-repo")

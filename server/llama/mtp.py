@@ -1,5 +1,7 @@
-"""The prediction block in a model's file (MTP), in a context of llama.cpp beside the model's; and what it
-shares with heads in files of their own."""
+"""The prediction block in a model's file (MTP), in a context of llama.cpp beside the model's.
+
+And what it shares with heads in files of their own.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ class BlockContext(LlamaContext):
         self._ext, self._target, self.what = functions, target, what
 
     def begin(self, model: LoadedModel, options: LlamaOptions, kind: int) -> None:
-        """Make the context of this model, which may be the target's. kind: llama_context_type. Raises
-        StartupError."""
+        """Make the context of this model, which may be the target's. Raises StartupError.
+
+        kind: llama_context_type.
+        """
         target = self._target
         params = context_params(options)
         if C.llama_model_n_swa(model.handle):
@@ -60,7 +64,7 @@ class BlockContext(LlamaContext):
         return logits, np.delete(rows, self.dropped, axis=0) if self.dropped else rows
 
     def rows_of(self, handle: Any, n: int) -> Hidden:
-        """A view of the hidden rows of a context's last decode."""
+        """Return a view of the hidden rows of a context's last decode."""
         if not n:
             return np.empty((0, self.n_embd), dtype=np.float32)
         return view(self._ext.llama_get_embeddings_nextn(handle), n, self.n_embd)
@@ -75,12 +79,14 @@ class _Guess(NamedTuple):
 
 
 class LlamaBlock(BlockContext):
-    """Implements PredictionBlock: the block in the model's file, or its blocks, of which each guesses at one
-    depth. To be closed before the target.
+    """The block in the model's file, or its blocks, of which each guesses at one depth.
 
-    Several blocks have cells in common, each with keys and values of its own. What the model evaluated all
-    of them evaluate, one after the other in the same cells. The block of a depth also evaluates the guesses
-    before its own. Raises StartupError when no context can be made, or the build has no hidden rows.
+    Implements PredictionBlock. To be closed before the target. Several blocks have cells in common, each with
+    keys and values of its own. What the model evaluated all of them evaluate, one after the other in the same
+    cells. The block of a depth also evaluates the guesses before its own.
+
+    Raises:
+        StartupError: No context can be made, or the build has no hidden rows.
     """
 
     source = "mtp"
@@ -123,7 +129,7 @@ class LlamaBlock(BlockContext):
             self.trim(seq, position)
 
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
-        """These rows of guesses, each after the rows of the guesses before it."""
+        """Return these rows of guesses, each after the rows of the guesses before it."""
         whole, rows = Batch(), list[Hidden]()
         for seq, position, token, row in zip(batch.seqs, batch.positions, batch.tokens, hidden, strict=True):
             guesses = self._guesses.setdefault(seq, [])

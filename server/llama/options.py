@@ -90,7 +90,7 @@ class TensorPlace:
 
 
 def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tuple[TensorPlace, ...]:
-    """What --override-tensor, --cpu-moe and --n-cpu-moe say, the first that matches a tensor first."""
+    """Return what --override-tensor, --cpu-moe and --n-cpu-moe say; the first match counts."""
     named = [TensorPlace.parse(text) for text in texts]
     layers = [TensorPlace(rf"blk\.{i}{EXPERTS}", HOST) for i in range(n_cpu_moe)]
     return (*named, *([TensorPlace(EXPERTS, HOST)] if cpu_moe else layers))
@@ -98,20 +98,17 @@ def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where the weights are, and what is changed of the model. n_gpu_layers: -1 is all, where there is a GPU;
-    tensor_split: shares of the GPUs, by free memory if empty; rpc: host:port of lenders, whose devices come
-    before the GPUs of this machine; mtp: load prediction blocks, if the file has any; places: of tensors that
-    go elsewhere than their layer."""
+    """Where the weights are, and what is changed of the model."""
 
-    n_gpu_layers: int = -1
+    n_gpu_layers: int = -1  # -1 is all, where there is a GPU
     split_mode: SplitMode = "layer"
-    tensor_split: tuple[float, ...] = ()
+    tensor_split: tuple[float, ...] = ()  # shares of the GPUs, by free memory if empty
     main_gpu: int = 0
-    rpc: tuple[str, ...] = ()
+    rpc: tuple[str, ...] = ()  # host:port of lenders, whose devices come before the GPUs of this machine
     mmap: bool = True
     mlock: bool = False
-    mtp: bool = False
-    places: tuple[TensorPlace, ...] = ()
+    mtp: bool = False  # load prediction blocks, if the file has any
+    places: tuple[TensorPlace, ...] = ()  # of tensors that go elsewhere than their layer
     overrides: tuple[Override, ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
@@ -137,34 +134,36 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class LlamaOptions:
-    """model_path: the first part, if there are several. n_cells: KV cells shared by all sequences, rounded up
-    to a multiple of 256. n_streams: not 0, that many sequences instead of n_seqs, with an equal share of the
-    cells for each; models with a state or a sliding window have none. n_batch: most rows of a decode, raised
-    to one for each sequence. n_threads_batch, n_ubatch: 0 means n_threads, n_batch. F32 caches without flash
-    attention are slower and closest to exact arithmetic; 'auto': on a CPU as LlamaBackend's `attention`
-    chooses (library.is_open). n_tail: most of Backend.n_tail. head: the file of an EAGLE-3 head, which
-    guesses from the model's layers."""
+    """What a model is opened with.
 
-    model_path: Path
-    n_cells: int
+    F32 caches without flash attention are slower and closest to exact arithmetic.
+    """
+
+    model_path: Path  # the first part, if there are several
+    n_cells: int  # KV cells shared by all sequences, rounded up to a multiple of 256
     n_seqs: int
-    n_batch: int = 512
+    n_batch: int = 512  # most rows of a decode, raised to one for each sequence
     n_threads: int = 1
-    n_threads_batch: int = 0
-    n_ubatch: int = 0
+    n_threads_batch: int = 0  # 0: n_threads
+    n_ubatch: int = 0  # 0: n_batch
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
+    # auto: on a CPU as LlamaBackend's `attention` chooses (library.is_open)
     flash_attention: FlashAttention = "auto"
     weights: Weights = Weights()
     rope: Rope = Rope()
+    # not 0: that many sequences instead of n_seqs, each with cells of its own, if the model allows
     n_streams: int = 0
-    n_tail: int = 0
-    head: Path | None = None
+    n_tail: int = 0  # most of Backend.n_tail
+    head: Path | None = None  # file of an EAGLE-3 head, which guesses from the model's layers
 
     def with_few_threads(self) -> LlamaOptions:
-        """For a model whose layers are all computed by GPUs: the CPU looks up a row's embedding, for which
-        one thread is as quick as many (8B in F16 on an H100: 5.70 ms a step instead of 5.78 with 16), and
-        waits for none whose core others use. Prompts and wider steps keep theirs."""
+        """Return the options for a model whose layers are all computed by GPUs.
+
+        The CPU looks up a row's embedding, for which one thread is as quick as many (8B in F16 on an H100:
+        5.70 ms a step instead of 5.78 with 16), and waits for none whose core others use. Prompts and wider
+        steps keep theirs.
+        """
         return replace(self, n_threads=1, n_threads_batch=self.n_threads_batch or self.n_threads)
 
     @property

@@ -53,6 +53,7 @@ class PackageTool:
 
         Args:
             requirement: A line of a requirements file, with its hash.
+            folder: Where the subfolder is made.
             n_bytes: Size of the package, to tell how far it is.
 
         Raises:
@@ -123,7 +124,7 @@ def _largest(folder: Path) -> int:
 
 
 def _reason(complaint: bytes, tool: str) -> str:
-    """What the tool's complaint means, in a few words."""
+    """Return what the tool's complaint means, in a few words."""
     text = complaint.decode(errors="replace")
     for pattern, meaning in REASONS:
         if re.search(pattern, text):

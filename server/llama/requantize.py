@@ -41,6 +41,7 @@ def for_this_machine(path: Path, n_threads: int) -> Path:
     """Return the file beside `path` that has its weights in best_type(), made now if it is not there.
 
     Args:
+        path: The GGUF file.
         n_threads: CPU threads of the quantiser.
 
     Returns:
@@ -67,7 +68,7 @@ def for_this_machine(path: Path, n_threads: int) -> Path:
 
 
 def _quantize(path: Path, to: Path, kind: str, n_threads: int) -> None:
-    """Raises StartupError, OSError."""
+    """Quantise the file. Raises StartupError, OSError."""
     params = C.llama_model_quantize_default_params()
     params.nthread = n_threads
     params.ftype = getattr(C, f"LLAMA_FTYPE_MOSTLY_{kind}")

@@ -1,5 +1,7 @@
-"""What a change of a decode's shape costs. A GPU replays a decode of the last one's shape from a recorded
-graph; for another shape the CPU builds and records the graph anew, which can take as long as the decode.
+"""What a change of a decode's shape costs.
+
+A GPU replays a decode of the last one's shape from a recorded graph; for another shape the CPU builds and
+records the graph anew, which can take as long as the decode.
 """
 
 from __future__ import annotations
@@ -78,8 +80,10 @@ class TimedModel(Protocol):
 
 
 def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
-    """UNKNOWN for models that cannot be trimmed, and slow ones. The KV cache must be empty and is left so.
-    Raises BackendError."""
+    """Measure what changes of shape cost; UNKNOWN for models that cannot be trimmed, and slow ones.
+
+    The KV cache must be empty and is left so. Raises BackendError.
+    """
     widths = [w for w in widths if w <= min(backend.n_batch, backend.n_ctx - CONTEXT)]
     if not backend.can_trim or len(widths) < 2:
         return UNKNOWN

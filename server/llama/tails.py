@@ -1,5 +1,7 @@
-"""Bounded tails: earlier states of recurrent and hybrid models that llama.cpp keeps, so that a step's last
-guesses can be taken back (docs/adr/0016)."""
+"""Bounded tails: earlier states of recurrent and hybrid models that llama.cpp keeps.
+
+So a step's last guesses can be taken back (docs/adr/0016).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ MARGIN = 2  # rows that micro-batches are longer than a tail, or llama.cpp ends 
 
 
 def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
-    """The options with as long a tail as is useful, and as llama.cpp and memory allow."""
+    """Return the options with as long a tail as is useful, and as llama.cpp and memory allow."""
     if not (options.n_tail and gains(model, options.head is not None)):
         return replace(options, n_tail=0)
     asked = replace(options, n_tail=min(options.n_tail, MOST))
@@ -32,8 +34,11 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
-    """Whether a checkpoint before each step with guesses is not as good, which costs nothing: a prediction
-    block or head guesses in no step that evaluates rows again, and compressed cells cannot be copied."""
+    """Return whether a checkpoint before each step with guesses, which costs nothing, is not as good.
+
+    A prediction block or head guesses in no step that evaluates rows again, and compressed cells cannot be
+    copied.
+    """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     guesses_inside = has_head or model.n_blocks > 0
     return bool(stateful) and (guesses_inside or model.metadata("general.architecture") in COMPRESSED)

@@ -39,6 +39,7 @@ def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
     """Return the tokens of context that a model was trained with, 0 if its metadata do not say.
 
     Args:
+        path: The GGUF file.
         overrides: Values that replace metadata, by their keys.
 
     Returns:

@@ -39,11 +39,10 @@ STAT = Path("/proc/stat")
 
 
 class Threads:
-    """Of one context of llama.cpp. most: as many as it was made with, for a single row and for more. n: how
-    many of them compute."""
+    """The threads of one context of llama.cpp, and how many of them compute."""
 
     def __init__(self, handle: Any, *, fixed: bool = False) -> None:
-        """fixed: all of them always compute."""
+        """Follow a context. fixed: all of its threads always compute."""
         self._handle = handle
         self.most = int(C.llama_n_threads(handle)), int(C.llama_n_threads_batch(handle))
         self.n = max(self.most)
@@ -90,8 +89,11 @@ def own_cores() -> Collection[int]:
 
 
 def used_by_others(cores: Collection[int]) -> float | None:
-    """Seconds of these cores that others than this process have used since the machine started; None where
-    the system does not tell. Threads of this process on other cores count as if they were on these."""
+    """Return seconds of these cores that others than this process have used since the machine started.
+
+    None where the system does not tell. Threads of this process on other cores count as if they were on
+    these.
+    """
     names = {f"cpu{core}" for core in cores}
     try:
         lines = map(str.split, STAT.read_text().splitlines() if names else [])
@@ -102,8 +104,11 @@ def used_by_others(cores: Collection[int]) -> float | None:
 
 
 def _busy_s(ticks: Sequence[str]) -> float:
-    """Without what programs of low priority had, if this process is none: they give way to it. What a
-    hypervisor took counts. ticks: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))."""
+    """Return seconds without what programs of low priority had, if this process is none: they give way to it.
+
+    What a hypervisor took counts. ticks: user, nice, system, idle, iowait, irq, softirq, steal
+    (proc_stat(5)).
+    """
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
     yielding = 0 if os.getpriority(os.PRIO_PROCESS, 0) <= 0 else nice
     return (user + yielding + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

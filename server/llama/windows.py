@@ -102,7 +102,7 @@ class Windows:
             raise BackendError("it does not fit this model, or the KV cache is full")
 
     def _earlier(self, seq: int, length: int) -> Iterator[bytes]:
-        """The windows before the last one, last first."""
+        """Yield the windows before the last one, last first."""
         end = self._begin(length)
         while end > 0:
             begin = self._begin(end)
@@ -114,7 +114,7 @@ class Windows:
             end = begin
 
     def _part(self) -> bytes:
-        """The window of the dock's last position."""
+        """Return the window of the dock's last position."""
         size = int(C.llama_state_seq_get_size_ext(self._handle, self._dock, _PARTIAL))
         data = ctypes.create_string_buffer(size)
         target = ctypes.cast(data, _BYTES)
@@ -123,7 +123,7 @@ class Windows:
         return data.raw
 
     def _begin(self, end: int) -> int:
-        """The first position in the window of the position before `end`."""
+        """Return the first position in the window of the position before `end`."""
         return (end - 1) // self._window * self._window if self._chunked else max(0, end - self._window)
 
     def _twin(self, seq: int) -> int:

@@ -32,23 +32,22 @@ _SIZE = struct.Struct("<Q")
 
 @dataclass(slots=True)
 class _Waiting:
-    """What the block has not evaluated of a sequence. It holds n_held positions, of which the first n_true
-    are not guesses; last: the token at n_true - 1, which the model may not have evaluated yet. tokens, rows:
-    of the model's positions from `first` on, to its end; the first token is -1 if it is not known."""
+    """What the block has not evaluated of a sequence."""
 
-    n_true: int = 0
-    n_held: int = 0
-    last: int = -1
-    first: int = 0
+    n_true: int = 0  # positions that the block holds and that are no guesses
+    n_held: int = 0  # positions that the block holds
+    last: int = -1  # token at n_true - 1, which the model may not have evaluated yet
+    first: int = 0  # the first of the model's positions that are here, up to its end
+    # from `first` on; the first one is -1 if it is not known
     tokens: list[int] = field(default_factory=list[int])
-    rows: list[Hidden] = field(default_factory=list[Hidden])
+    rows: list[Hidden] = field(default_factory=list[Hidden])  # hidden rows of these
 
     @property
     def end(self) -> int:
         return self.first + len(self.tokens)
 
     def add(self, position: int, token: int, row: Hidden) -> None:
-        """The model has evaluated this token here."""
+        """Add a token that the model has evaluated here."""
         self.cut(position)
         if position < self.n_true and (position + 1 < self.n_true or token != self.last):
             self.n_true = position
@@ -58,7 +57,7 @@ class _Waiting:
         self.rows.append(row)
 
     def cut(self, length: int) -> None:
-        """The model has forgotten positions >= length."""
+        """Forget positions >= length, as the model has."""
         self.first = min(self.first, length)
         n = length - self.first
         del self.tokens[n:], self.rows[n:]
@@ -72,12 +71,11 @@ class _Waiting:
 
 
 class Path(NamedTuple):
-    """The next rows of a session to guess from. token: the last committed one, or the last guess; hidden: the
-    block's own row for a guess, None after a committed token."""
+    """The next row of a session to guess from."""
 
     seq: int
-    token: int
-    hidden: Hidden | None
+    token: int  # the last committed one, or the last guess
+    hidden: Hidden | None  # the block's own row for a guess, None after a committed token
 
 
 class WithBlock:
@@ -143,8 +141,10 @@ class WithBlock:
         self._late.add(seq)
 
     def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
-        """One row of logits and one of hidden values for each path, views that are valid until the next call.
-        depth: tokens guessed before, in this step. Raises BackendError; the block is not used then."""
+        """Return one row of logits and one of hidden values for each path, valid until the next call.
+
+        depth: tokens guessed before, in this step. Raises BackendError; the block is not used then.
+        """
         batch = Batch()
         hidden: list[Hidden] = []
         seqs = [path.seq for path in paths if path.hidden is None]
@@ -208,7 +208,7 @@ class WithBlock:
         waiting.first -= end - start
 
     def save(self, seq: int) -> bytes:
-        """The model's state, the block's, and the row before the next position."""
+        """Return the model's state, the block's, and the row before the next position."""
         self._agree(seq)
         waiting = self._waiting[seq]
         state, row = self._backend.save(seq), self._row_before(waiting, waiting.n_true)
