@@ -16,7 +16,8 @@ import numpy as np
 from server.errors import BackendError
 from server.llama.backend import Batch
 from server.llama.context import LlamaContext
-from server.llama.library import COMPRESSED, ROWS_ON_CPU, C, LoadedModel, context_params, spare_sequence
+from server.llama.context_params import context_params, spare_sequence
+from server.llama.library import COMPRESSED, ROWS_ON_CPU, C, LoadedModel
 from server.llama.options import FlashAttention, LlamaOptions
 from server.stop_signals import leave_if_told
 

@@ -201,8 +201,8 @@ class PredictionBlock(Protocol):
     """Layers in a model's file (MTP), or a head in a file of its own (EAGLE-3), that guess a token further.
 
     They guess from the token at a position and a hidden row of the position before it. They have a KV cache
-    of their own, with the sequences and positions of the model's. Used by its thread only; the other methods are
-    those of Backend.
+    of their own, with the sequences and positions of the model's. Used by its thread only; the other methods
+    are those of Backend.
     """
 
     source: str  # the name of its guesses

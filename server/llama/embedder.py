@@ -12,8 +12,9 @@ import numpy as np
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch
 from server.llama.context import LlamaBatch
+from server.llama.context_params import context_params
 from server.llama.embedding import Pooling, Vectors, normalised
-from server.llama.library import C, LoadedModel, complaint, context_params, tokenize
+from server.llama.library import C, LoadedModel, complaint, tokenize
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 

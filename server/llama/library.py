@@ -19,7 +19,7 @@ from server.errors import StartupError
 from server.llama.cuda_graphs import each_has_its_own, forgo_graphs
 from server.llama.devices import GPU, INTEGRATED, borrow, devices, own_gpus, tensor_overrides
 from server.llama.load_progress import LoadProgress
-from server.llama.options import CacheType, LlamaOptions, Override, Rope, Weights
+from server.llama.options import LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
 from server.llama.tensors import tensors, trained_context, unmatched
 from server.stop_signals import leave_if_told
@@ -31,7 +31,6 @@ MOST_CTX = 8192  # tokens: the default context of a slot, since trained contexts
 COMPRESSED = ("deepseek4",)  # architectures: llama.cpp ends the process at a copy of some cells
 # Architectures: llama.cpp evaluates several prediction blocks, and ends the process at several of others.
 CHAINED = ("hy_v3", "mimo2", "step35")
-CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GGML_PAD)
 # Rows evaluated at once on a CPU without flash attention, whose scores take four bytes for each row, cell and
 # head. 64 and 512 are as quick (docs/adr/0012); 512 takes four times the memory.
 ROWS_ON_CPU = 128
@@ -42,7 +41,6 @@ MOST_SEQS_ON_CPU = 72
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
 _FILE_TYPE = "LLAMA_FTYPE_"
-_BF16 = 30  # GGML_TYPE_BF16, the only type of a cache that the bindings lack
 
 
 @functools.cache
@@ -304,44 +302,6 @@ def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
         buffer = (ctypes.c_int32 * -n)()
         n = C.llama_tokenize(vocab, data, len(data), buffer, -n, begin, special)
     return list(buffer[:n])
-
-
-def context_params(options: LlamaOptions) -> Any:
-    """Return the parameters of a context as the options say.
-
-    llama.cpp rounds n_ctx up, but aborts if n_batch or n_ctx as it was given is smaller than the number of
-    sequences.
-    """
-    params = C.llama_context_default_params()
-    params.n_ctx = -(-options.n_cells // CELLS_STEP) * CELLS_STEP
-    params.n_seq_max = options.n_streams or options.n_seqs
-    params.n_rs_seq = options.n_tail
-    params.n_batch = max(options.n_batch, params.n_seq_max)
-    params.n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
-    params.kv_unified = not options.n_streams
-    params.n_threads = options.n_threads
-    params.n_threads_batch = options.n_threads_batch or options.n_threads
-    params.type_k = _cache_type(options.cache_type_k)
-    params.type_v = _cache_type(options.cache_type_v)
-    params.flash_attn_type = {"auto": -1, "off": 0, "on": 1}[options.flash_attention]
-    rope = options.rope
-    if rope.scaling is not None:
-        params.rope_scaling_type = {"none": 0, "linear": 1, "yarn": 2}[rope.scaling]
-    params.rope_freq_base, params.rope_freq_scale = rope.freq_base, rope.freq_scale
-    params.yarn_orig_ctx = rope.yarn_orig_ctx
-    params.yarn_ext_factor, params.yarn_attn_factor = rope.yarn_ext_factor, rope.yarn_attn_factor
-    params.yarn_beta_slow, params.yarn_beta_fast = rope.yarn_beta_slow, rope.yarn_beta_fast
-    return params
-
-
-def spare_sequence(params: Any) -> None:
-    """Have a context with one sequence more than asked for (windows.py)."""
-    params.n_seq_max += 1
-    params.n_batch = max(params.n_batch, params.n_seq_max)
-
-
-def _cache_type(name: CacheType) -> int:
-    return int(getattr(C, f"GGML_TYPE_{name.upper()}", _BF16))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle
 from server.llama.context import LlamaContext
+from server.llama.context_params import context_params, spare_sequence
 from server.llama.cuts import Cuts
 from server.llama.graph_keys import keys_of
 from server.llama.library import (
@@ -24,10 +25,8 @@ from server.llama.library import (
     LoadedModel,
     complaint,
     computes_elsewhere,
-    context_params,
     is_open,
     settled,
-    spare_sequence,
     tokenize,
 )
 from server.llama.mapped_files import own_memory, release_mapped

@@ -14,8 +14,9 @@ import numpy as np
 from server.errors import StartupError
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.context import LlamaContext, view
+from server.llama.context_params import context_params, spare_sequence
 from server.llama.graph_keys import keys_of
-from server.llama.library import C, LoadedModel, complaint, context_params, hidden_rows, spare_sequence
+from server.llama.library import C, LoadedModel, complaint, hidden_rows
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.with_block import MOST_WAITING

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from server.llama.backend import Batch
 from server.llama.context import LlamaContext
-from server.llama.library import CELLS_STEP, COMPRESSED, C, LoadedModel, context_params
+from server.llama.context_params import CELLS_STEP, context_params
+from server.llama.library import COMPRESSED, C, LoadedModel
 from server.llama.options import LlamaOptions
 
 # Rows: a block guesses two to four. Off by two: wrong guesses before the last two have rows evaluated again,
