@@ -58,7 +58,9 @@ def form_of(body: ChatRequest, style: Style) -> Form:
     if calls is None or not calls.callable or family.calls is None:
         return form
     functions = {function.name: function.schema_of_arguments for _, function in calls.functions}
-    most = 1 if style.single_call else calls.most
+    # a model that was not trained for tools repeats a call that it must make until its reply is full
+    single = style.single_call or (style.in_words and calls.required)
+    most = 1 if single else calls.most
     return replace(form, calls=family.calls, functions=functions, most_calls=most)
 
 

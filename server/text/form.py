@@ -17,6 +17,7 @@ class Style:
     family: Family = UNKNOWN  # how it writes thoughts and calls
     short_ids: bool = False  # the template refuses ids of calls that are not nine letters or digits
     single_call: bool = False  # the template refuses several calls in one reply
+    in_words: bool = False  # the template shows no tools: the model is told of them in words
     stops: tuple[str, ...] = ()  # texts that end a reply
 
 

@@ -117,6 +117,12 @@ class ChatTemplate:
 
     @cached_property
     def style(self) -> Style:
+        """What it tells of its model. Raises TimeLimitError and ContextOverflowError."""
+        shown = self._with_tools or self
+        return replace(self._signs, in_words=not shown.manners.tools)
+
+    @cached_property
+    def _signs(self) -> Style:
         """By the signs in its text; calls of a family that has none are learned. Raises TimeLimitError."""
         found = replace(style_of(self._of_calls), stops=self._stops)
         if found.family.name != UNKNOWN.name or "tool_calls" not in self._of_calls:
@@ -131,16 +137,16 @@ class ChatTemplate:
     def manners(self) -> Manners:
         """In which forms it takes messages, found by trying. Raises TimeLimitError and
         ContextOverflowError."""
-        family = self.style.family
+        family = self._signs.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
-        told = Manners(short_ids=self.style.short_ids, syntax=syntax)
+        told = Manners(short_ids=self._signs.short_ids, syntax=syntax)
         return self._limit.run(lambda: manners_of(self._tried, self.source, told))
 
     @property
     def own_marks(self) -> frozenset[str]:
         """Control tokens that a reply's own text may have when a client sends it back: the marks of thoughts,
         unless they are those of whole messages, too. Raises TimeLimitError."""
-        family = self.style.family
+        family = self._signs.family
         if family.thoughts is None or family.channels:
             return frozenset()
         marks = {family.thoughts.open.strip(), family.thoughts.close.strip()}

@@ -1,0 +1,28 @@
+"""What a model may write, by the request and by what its template tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.api.chat.chat_request import ChatRequest
+from server.api.form_of_reply import form_of
+from server.text.template import ChatTemplate
+from tests.templates import MISTRAL
+
+FUNCTION: dict[str, Any] = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+BODY: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "?"}],
+    "tools": [{"type": "function", "function": FUNCTION}],
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "choice", "most"),
+    [(None, "required", 1), (None, "auto", None), (MISTRAL, "required", None), (MISTRAL, "auto", None)],
+)
+def test_a_model_told_of_tools_in_words_makes_one_call(template: str | None, choice: str, most: int | None):
+    """Where it must call: one that was not trained for tools repeats its call for ever."""
+    body = ChatRequest.model_validate({**BODY, "tool_choice": choice})
+    assert form_of(body, ChatTemplate(template).style).most_calls == most
