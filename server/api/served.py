@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from server.api.cache_misses import PromptMemory
 from server.api.held_schemas import HeldSchemas
 from server.api.history import History
 from server.api.pacing import FRAME_S
@@ -181,6 +182,7 @@ class Served:
     hidden: frozenset[Part] = frozenset()
     adapters: Sequence[tuple[str, float]] = ()
     responses: ResponseStore = field(default_factory=ResponseStore)
+    prompts: PromptMemory = field(default_factory=PromptMemory)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)
     places: Places = field(default_factory=lambda: Places(1 << 30))

@@ -107,6 +107,7 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "output_config": ({}, {"effort": "high"}),
         "output_format": ({}, {"type": "json_schema", "schema": PARAMETERS}),
         "thread": ({}, KEPT),
+        "diagnostics": ({}, {"previous_message_id": "msg_gone"}),
     },
 }
 """By kind and name: what else the body says, and the value that makes a difference."""
@@ -151,7 +152,6 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "stream_options": ({"include_obfuscation": False},),
     "cache_control": ({"type": "ephemeral"},),
     "context_management": ({"edits": []},),
-    "diagnostics": ({"previous_message_id": "msg_1"},),
     "speed": ("fast",),
     "inference_geo": ("eu",),
     "user_profile_id": ("anna",),

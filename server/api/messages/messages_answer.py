@@ -46,6 +46,7 @@ class MessagesAnswer(Answer):
         super().__init__(f"msg_{secrets.token_hex(12)}", served, chat, [asked])
         self._turn = turn
         self._keeps = body.thread is not None
+        self._compares = body.diagnostics
         self._salt = body.salt
         self._model = body.model or served.model.id
         self._tells_costs = chat.timings_per_token
@@ -81,6 +82,8 @@ class MessagesAnswer(Answer):
         about: Json = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
         if left_out := self._turn.tools.left_out:
             about["warnings"] = left_out
+        if self._compares is not None:
+            about["diagnostics"] = self._diagnostics()
         return {**about, "content": content, **ending, "usage": self._usage()}
 
     @property
@@ -97,8 +100,30 @@ class MessagesAnswer(Answer):
             reason = "stop_sequence" if choice.stop_string else "end_turn"
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
+    def _parts(self) -> dict[str, str]:
+        """Return what the prompt is made of, in Anthropic's names for changes of it."""
+        chat, now = self._turn.chat, self._turn.now
+        return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
+
+    def _diagnostics(self) -> Json | None:
+        """Return where the prompt parts from that of the message that it is compared with, if it does."""
+        id = self._compares.previous_message_id if self._compares else None
+        if id is None:
+            return None
+        prompt = self._prompts[0].requests[0].prompt
+        found = self._served.prompts.divergence(self._salt, id, prompt, self._parts())
+        if found is None:
+            return {"cache_miss_reason": {"type": "previous_message_not_found"}}
+        if not found.n_missed:
+            return None
+        kind = found.changed or "messages_changed"
+        return {"cache_miss_reason": {"type": kind, "cache_missed_input_tokens": found.n_missed}}
+
     def _keep(self) -> None:
         """Keep the conversation for a later request, if this one asks for that."""
+        if self._compares is not None:
+            prompt = self._prompts[0].requests[0].prompt
+            self._served.prompts.remember(self._salt, self._id, prompt, self._parts())
         if not self._keeps:
             return
         now = self._turn.now

@@ -49,6 +49,12 @@ class ThreadOptions(Body):
     previous_message_id: str | None = None
 
 
+class DiagnosticsOptions(Body):
+    """A wish to be told where the prompt parts from an earlier one, or to be compared with later."""
+
+    previous_message_id: str | None = None
+
+
 class MessagesRequest(SharedFields):
     """POST /v1/messages. model: any name, since Anthropic's clients know Anthropic's only. output_format is
     the name that output_config.format had at first."""
@@ -65,6 +71,7 @@ class MessagesRequest(SharedFields):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     thread: ThreadOptions | None = None
+    diagnostics: DiagnosticsOptions | None = None
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,

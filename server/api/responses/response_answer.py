@@ -118,8 +118,10 @@ class ResponseAnswer(Answer):
         return b"event: " + event["type"].encode() + b"\n" + sse(numbered)
 
     def _stored(self) -> dict[str, Any]:
-        """The finished response; kept for later requests if the body says so."""
+        """Return the finished response; kept for later requests if the body says so."""
         response = self._response(self._ending)
+        prompt = self._prompts[0].requests[0].prompt
+        self._served.prompts.remember(self._body.salt, self._id, prompt, self._parts())
         if self._body.store:
             messages = [*self._turn.chat.messages, self._choice.message.as_json]
             stored = StoredResponse(response, messages, self._turn.input_items)
@@ -142,7 +144,30 @@ class ResponseAnswer(Answer):
             **({"warnings": left_out} if (left_out := self._turn.chat.tools.left_out) else {}),
             "usage": self._usage() if ended else None,
         }
-        return response | measured(self._choice.stats()) if ended else response
+        if not ended:
+            return response
+        return response | measured(self._choice.stats()) | self._diagnostics()
+
+    def _parts(self) -> dict[str, str]:
+        """Return what the prompt is made of, in OpenAI's names for changes of it."""
+        chat = self._turn.chat.chat
+        told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
+        return {name: repr(value) for name, value in told.items()}
+
+    def _diagnostics(self) -> dict[str, Any]:
+        """Return where the prompt parts from that of the response that the request compares with."""
+        id = self._body.prompt_cache_options.comparison_response_id
+        if id is None:
+            return {}
+        prompt = self._prompts[0].requests[0].prompt
+        found = self._served.prompts.divergence(self._body.salt, id, prompt, self._parts())
+        if found is None:
+            return {"prompt_cache_diagnostics": {"type": "comparison_response_not_found"}}
+        if not found.n_missed:
+            return {"prompt_cache_diagnostics": {"type": "cache_hit"}}
+        reason = "context_compacted" if self._turn.compacted else found.changed or "input_changed"
+        about = {"cache_missed_tokens": found.n_missed, "comparison_reusable_tokens": found.n_common}
+        return {"prompt_cache_diagnostics": {"type": "cache_miss", "reason": reason, **about}}
 
     def _usage(self) -> dict[str, Any]:
         stats = self._choice.stats()
