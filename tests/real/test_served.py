@@ -125,6 +125,7 @@ def test_streamed_pieces_make_the_whole_text(gemma: LlamaBackend):
         assert "\ufffd" not in whole
 
 
+@pytest.mark.timeout(900)  # 8,184 tokens are evaluated
 def test_the_context_ends_or_goes_on(smollm2_file: Path):
     """At 8192 tokens a reply ends, or half of what is evaluated is dropped and it goes on."""
     options = LlamaOptions(smollm2_file, n_cells=N_CTX, n_seqs=1, n_threads=2, flash_attention="on")
