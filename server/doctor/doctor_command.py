@@ -93,10 +93,10 @@ def doctor(settings: DoctorSettings) -> int:
 def examine(settings: DoctorSettings, console: Console) -> Findings:
     """Measure both models as duo up would place them. Raise StartupError or BackendError."""
     settings = prepared(settings)
-    draft = draft_for(settings)
+    machine = Machine(n_cores(), free_memory_of_gpus())
+    draft = draft_for(settings, machine)
     if draft is None:
         raise StartupError(f"no bundled draft model fits {settings.model.name}: give one with --draft-model")
-    machine = Machine(n_cores(), free_memory_of_gpus())
     n_bytes = _bytes(settings.model) - on_host(settings.model, settings.weights.places)
     placement = place(settings, machine, _bytes(draft), n_bytes)
     findings = Findings(free_bytes=free_memory(), free_gpu_bytes=list(machine.gpus))

@@ -6,16 +6,29 @@ from pathlib import Path
 
 from server.lead.vocabularies import card_of
 from server.llama.options import Weights
+from server.local.placement import Machine
 from server.settings import BUNDLED_DRAFT, LeadSettings
 from server.speculation.wire.presence import misfit
 
 SMOLLM2_DRAFT = BUNDLED_DRAFT.with_name("smollm2-draft.gguf")
-DRAFTS = (SMOLLM2_DRAFT, BUNDLED_DRAFT)
-"""Draft models of targets with different vocabularies."""
+SMOLLM2_SMALL = BUNDLED_DRAFT.with_name("smollm2-draft-small.gguf")
+DRAFTS = (SMOLLM2_DRAFT, SMOLLM2_SMALL, BUNDLED_DRAFT)
+"""Draft models; of those with one vocabulary, the one that agrees more often with the target first."""
+QUICKEST_FIRST = (SMOLLM2_SMALL, SMOLLM2_DRAFT, BUNDLED_DRAFT)
+"""The same for a target that shares few cores with its draft model.
+
+On two AVX-512 cores a step of SmolLM2 as Q4_0 takes 6.1 ms, with four rows 14.3; a token of the draft
+1.1 ms, of the small one 0.24. By these times the best choice of guesses makes 1.10 times the tokens of plain
+steps with the small draft and 1.03 times with the other, though that is right more often (0.69, not 0.56).
+"""
 
 
-def draft_for(settings: LeadSettings) -> Path | None:
+def draft_for(settings: LeadSettings, machine: Machine) -> Path | None:
     """Return the draft model that was asked for, else the bundled one whose vocabulary is the target's.
+
+    Args:
+        settings: What was asked for.
+        machine: Where target and draft model run.
 
     Returns:
         Its file; None if no bundled draft model speaks the target's vocabulary.
@@ -26,5 +39,6 @@ def draft_for(settings: LeadSettings) -> Path | None:
     if settings.draft_model is not None:
         return settings.draft_model
     target = card_of(settings.model, settings.weights)
-    fitting = (path for path in DRAFTS if path.is_file() and not misfit(target, card_of(path, Weights())))
+    drafts = QUICKEST_FIRST if machine.has_few_cores and not settings.rpc else DRAFTS
+    fitting = (path for path in drafts if path.is_file() and not misfit(target, card_of(path, Weights())))
     return next(fitting, None)

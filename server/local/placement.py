@@ -28,6 +28,11 @@ class Machine:
     n_cores: int
     gpus: Sequence[int] = ()
 
+    @property
+    def has_few_cores(self) -> bool:
+        """Return whether a drafter beside the target would take cores that the target needs."""
+        return self.n_cores < FEW_CORES and not self.gpus
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -62,7 +67,7 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
         gpu_layers = 0
     beside = not sync
     if settings.draft_mode == "auto" and settings.drafters:
-        few = machine.n_cores < FEW_CORES and not machine.gpus and not settings.rpc
+        few = machine.has_few_cores and not settings.rpc
         sync = gpu_layers != 0 if shared else few
         beside = few or not sync
     leaves_cores = on_gpu and settings.gpu_layers < 0 and not settings.weights.places

@@ -20,7 +20,7 @@ from server.lead.startup import run_lead
 from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
 from server.llama.tensors import has_block, on_host
-from server.local.bundled import DRAFTS, SMOLLM2_DRAFT, draft_for
+from server.local.bundled import DRAFTS, SMOLLM2_DRAFT, SMOLLM2_SMALL, draft_for
 from server.local.children import Child, drafter
 from server.local.embedded import EmbeddedServer
 from server.local.placement import NO_DRAFTS, Machine, Placement, place
@@ -41,9 +41,9 @@ def up(settings: UpSettings) -> int:
     with ExitStack() as stack:
         listener = stack.enter_context(open_socket(settings.host, settings.port))
         settings = _with_threads(prepared(settings))
-        draft = draft_for(settings)
-        url, elsewhere = _redis(stack, settings)
         machine = Machine(n_cores(), free_memory_of_gpus())
+        draft = draft_for(settings, machine)
+        url, elsewhere = _redis(stack, settings)
         placement = _placed(settings, machine, draft)
         _check_can_draft(settings, placement, draft)
         n_drafters = settings.drafters if draft and placement.beside and settings.verify == "exact" else 0
@@ -131,7 +131,7 @@ def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
 
     Only the lead can draft with a head or an assistant. A bundled draft model is told by its name.
     """
-    if head_of(settings) or assistant_of(settings) or draft in (None, SMOLLM2_DRAFT):
+    if head_of(settings) or assistant_of(settings) or draft in (None, SMOLLM2_DRAFT, SMOLLM2_SMALL):
         return None
     return Path(draft.name) if draft in DRAFTS else draft.absolute()
 

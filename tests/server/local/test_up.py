@@ -185,7 +185,7 @@ def test_it_says_who_drafts_on_few_cores(
 
 
 def test_our_default_drafts_only_where_it_fits(started: Started, monkeypatch: pytest.MonkeyPatch):
-    def nobody(_: object) -> None: ...
+    def nobody(*_: object) -> None: ...
 
     monkeypatch.setattr("server.local.up.draft_for", nobody)
     assert up(UpSettings.model_validate({})) == 0
@@ -199,7 +199,7 @@ def test_our_default_drafts_only_where_it_fits(started: Started, monkeypatch: py
 
 
 def test_sync_drafting_needs_a_draft_model(started: Started, monkeypatch: pytest.MonkeyPatch):
-    def nobody(_: object) -> None: ...
+    def nobody(*_: object) -> None: ...
 
     monkeypatch.setattr("server.local.up.draft_for", nobody)
     with pytest.raises(StartupError, match="--draft-mode sync needs a draft model"):
