@@ -78,6 +78,7 @@ class Decider:
         Args:
             body: further fields of a chat completion.
             said: chat messages that the questions are about.
+            questions: what is asked, each on its own.
 
         Raises:
             DuoError: a prompt is too long, say, or the server is busy.

@@ -1,5 +1,4 @@
-"""Questions about a conversation, whose answers are among given options: how a model is asked, and what its
-probabilities say. Pure."""
+"""Questions whose answers are among given options: how a model is asked, and what its answer says. Pure."""
 
 from __future__ import annotations
 
@@ -32,8 +31,10 @@ class Question:
 
     @property
     def labels(self) -> list[str]:
-        """The label of each option: A to Z, or AA to ZZ if these are too few; yes and no without options.
-        No label begins another one."""
+        """The label of each option, of which none begins another one.
+
+        They are A to Z, or AA to ZZ if these are too few; yes and no without options.
+        """
         if not self.options:
             return ["Yes", "No"]
         letters = string.ascii_uppercase
@@ -68,8 +69,10 @@ def confidence(probabilities: Sequence[float]) -> float:
 
 
 def confidence_of_levels(probabilities: Sequence[float]) -> float:
-    """Return how near the levels are to the likeliest one: 1 if that is certain, 0 if they are as far as when
-    all are equally likely, or farther."""
+    """Return how near the levels are to the likeliest one.
+
+    1 if that is certain, 0 if they are as far from it as when all are equally likely, or farther.
+    """
     if len(probabilities) < 2:
         return 1.0
     places = np.arange(len(probabilities))

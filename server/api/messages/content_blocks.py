@@ -65,8 +65,12 @@ class BlockEvents:
 
 
 def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
-    """A whole reply; omits: as in BlockEvents. pieces: neighbours of one kind joined. The input of a call
-    that was cut off is {}."""
+    """Return the blocks of a whole reply; the input of a call that was cut off is {}.
+
+    Args:
+        pieces: the reply, neighbours of one kind joined.
+        omits: thoughts are in their signature only.
+    """
     blocks: list[Json] = []
     for piece in pieces:
         match piece:

@@ -40,8 +40,11 @@ class MessagesAnswer(Answer):
         """Submit the prompt.
 
         Args:
+            served: the server.
             chat: the chat completion that the body is turned into.
             asked: its prompt.
+            body: the request.
+            turn: the request as a turn of its conversation.
         """
         super().__init__(f"msg_{secrets.token_hex(12)}", served, chat, [asked])
         self._turn = turn

@@ -24,12 +24,13 @@ class ChoiceOfTool(Body):
 
 
 class Thinking(Body):
-    """budget_tokens: of enabled; absent, the server's --reasoning-budget holds. display: omitted thoughts are
-    generated, but told in their signature only."""
+    """The wish to have the model think, and the form of its thoughts."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Of enabled; absent, the server's --reasoning-budget holds."""
     display: Literal["summarized", "omitted"] | None = None
+    """Omitted thoughts are generated, but told in their signature only."""
 
 
 class OutputFormat(Body):
@@ -56,8 +57,11 @@ class DiagnosticsOptions(Body):
 
 
 class MessagesRequest(SharedFields):
-    """POST /v1/messages. model: any name, since Anthropic's clients know Anthropic's only. output_format is
-    the name that output_config.format had at first."""
+    """POST /v1/messages.
+
+    The model has any name, since Anthropic's clients know Anthropic's only. output_format is the name that
+    output_config.format had at first.
+    """
 
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
     system: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None

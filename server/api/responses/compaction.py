@@ -64,6 +64,7 @@ class Compaction(Answer):
         """Submit the prompt.
 
         Args:
+            served: the server.
             chat: the chat completion that writes the summary.
             asked: its prompt.
             said: the user's messages, as items.

@@ -49,8 +49,11 @@ class ResponseAnswer(Answer):
         """Submit the prompt.
 
         Args:
+            served: the server.
             chat: the chat completion that the body is turned into.
             asked: its prompt.
+            body: the request.
+            turn: the request as a turn of its conversation.
         """
         super().__init__(new_id("resp"), served, chat, [asked])
         self._sampling = asked.requests[0].sampling

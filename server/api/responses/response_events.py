@@ -36,8 +36,10 @@ class Telling:
 
 
 class Output:
-    """The items of one response. Feed it the reply's pieces; each step returns the events that tell of it,
-    without their sequence numbers. One item grows at a time."""
+    """The items of one response, of which one grows at a time.
+
+    Feed it the reply's pieces; each step returns the events that tell of it, without their sequence numbers.
+    """
 
     def __init__(self, telling: Telling | None = None, id_of: Callable[[str], str] = new_id) -> None:
         """Args: id_of: makes an id of a kind, such as rs, msg or fc."""
@@ -71,8 +73,10 @@ class Output:
             self.items[-1]["content"][0]["logprobs"] += untold
 
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
-        """Yield the events of the reply's end. Its last item is incomplete if the response is, and there is
-        always one item."""
+        """Yield the events of the reply's end.
+
+        Its last item is incomplete if the response is, and there is always one item.
+        """
         if all(item["type"] == "compaction" for item in self.items):
             yield from self._say("", [])
         yield from self._close(status)

@@ -198,6 +198,7 @@ class ServedTools:
         """Serve these tools.
 
         Args:
+            tools: the tools.
             place: name of the list in the request.
             deferring: leave those out that say defer_loading, until load() shows them.
             repeated: take the last of several tools with one name.

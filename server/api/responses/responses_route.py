@@ -1,5 +1,4 @@
-"""POST /v1/responses, OpenAI's Responses API, over chat completions. GET and DELETE /v1/responses/{id} for
-stored responses."""
+"""POST /v1/responses, OpenAI's Responses API, over chat completions; GET and DELETE of stored responses."""
 
 from __future__ import annotations
 
@@ -118,7 +117,7 @@ async def retrieve(request: Request, served: Served) -> Response:
 
 
 async def delete(request: Request, served: Served) -> Response:
-    """Deletes a stored response; those that continue it stay."""
+    """Delete a stored response; those that continue it stay."""
     id = _stored(request, served).response["id"]
     served.responses.delete(_salt(request), id)
     return Json({"id": id, "object": "response", "deleted": True})
@@ -172,5 +171,5 @@ def _stored(request: Request, served: Served) -> StoredResponse:
 
 
 def _salt(request: Request) -> str:
-    """The salt of the responses that this request may see."""
+    """Return the salt of the responses that this request may see."""
     return salt_of(request, request.query_params.get("cache_salt"))
