@@ -29,7 +29,7 @@ os.environ.setdefault("DUO_DRAFTER_MODEL", str(DRAFT))
 settings.register_profile("duo", deadline=None)  # no test fails because the machine is busy
 settings.load_profile("duo")
 
-SLOWER = ("redis", "model", "browser")
+SLOWER = ("redis", "model", "browser", "real")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOGGERS = ("duo", "duo.llama", "uvicorn")  # that server.terminal.console.log_to changes
 
@@ -44,7 +44,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order: unmarked tests, then those marked redis, model and browser."""
+    """Order: unmarked tests, then those marked redis, model, browser and real."""
     items.sort(key=_slowness)
 
 
