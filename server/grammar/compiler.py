@@ -27,8 +27,10 @@ KEPT_BYTES = 256 << 20  # by CompiledGrammar.n_bytes: hundreds of usual schemas,
 
 
 class Compiler:
-    """Compiles for one vocabulary, on any thread, in milliseconds, at worst some seconds. Every method raises
-    InvalidRequestError that names the place; param is the field of the request."""
+    """Compiles for one vocabulary, on any thread, in milliseconds, at worst some seconds.
+
+    Every method raises InvalidRequestError that names the place; param is the field of the request.
+    """
 
     def __init__(self, vocabulary: Vocabulary, *, kept_bytes: int = KEPT_BYTES) -> None:
         """kept_bytes: grammars least recently asked for are forgotten first."""
@@ -38,7 +40,7 @@ class Compiler:
         self._kept: dict[tuple[Kind, str, str], CompiledGrammar] = {}  # most recently asked for last
 
     def gbnf(self, text: str) -> Start:
-        """A grammar in llama.cpp's notation."""
+        """Compile a grammar in llama.cpp's notation."""
         return self._compiled("gbnf", text, "grammar")
 
     def json_schema(self, schema: Schema, param: str = "json_schema") -> Start:
@@ -50,8 +52,13 @@ class Compiler:
         return self.json_schema({"type": "object"}, param)
 
     def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
-        """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. schemas: those
-        in the rules, each after its place in the request, one of which may be to blame."""
+        """Compile rules in llguidance's dialect of Lark, without its options; they begin with `start`.
+
+        Args:
+            text: The rules.
+            param: The field of the request.
+            schemas: Those in the rules, each after its place in the request: one of them may be to blame.
+        """
         try:
             return self._compiled("lark", text, param)
         except InvalidRequestError:

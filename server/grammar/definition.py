@@ -125,7 +125,7 @@ def _rules(definition: Definition) -> dict[str, Node]:
 
 
 def _escaped(node: Node) -> Node:
-    """The same texts as they are within a JSON string."""
+    """Return the tree of the same texts as they are within a JSON string."""
     match node:
         case Chars(ranges):
             return _escaped_chars(ranges)

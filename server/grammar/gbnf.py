@@ -42,8 +42,17 @@ ANYTHING = Chars(normalised([(0, MAX_CODE_POINT)], negated=False))
 
 
 def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
-    """Rules by name. One is named root, every reference is defined, and every rule matches some text.
-    vocabulary: has the tokens written as <text> or <[id]>. Raises InvalidRequestError."""
+    """Return the rules by name.
+
+    One is named root, every reference is defined, and every rule matches some text.
+
+    Args:
+        text: The grammar.
+        vocabulary: Has the tokens written as <text> or <[id]>.
+
+    Raises:
+        InvalidRequestError: With line and column.
+    """
     if len(text) > MAX_CHARACTERS:
         raise _invalid(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
     parser = _Parser(text, vocabulary)
@@ -64,7 +73,7 @@ def _invalid(message: str) -> InvalidRequestError:
 
 
 def productive(rules: dict[str, Node], budget: Budget) -> set[str]:
-    """The rules that match at least one text."""
+    """Return the rules that match at least one text."""
 
     def leaf(node: Node) -> Ends:  # any text stands for the empty one
         budget.spend()
@@ -185,7 +194,7 @@ class _Parser:
         return Chars(found)
 
     def _code(self, begin: int) -> int:
-        """The code point of the next character, written out or escaped."""
+        """Return the code point of the next character, written out or escaped."""
         at, c = self._at, self._peek()
         if not c or c in "\r\n":
             self.fail("this is not closed before the end of the line", begin)
@@ -203,7 +212,7 @@ class _Parser:
         return int(digits, 16)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """A repetition after a part: least and most, or None."""
+        """Return the repetition after a part: least and most, or None."""
         begin, c = self._at, self._peek()
         if c in _REPEATS:
             self._at += 1

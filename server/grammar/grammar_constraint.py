@@ -66,9 +66,12 @@ MAX_TOKENS = 20_000  # of all texts of one compiled grammar: its lexer has grown
 
 
 class CompiledGrammar:
-    """Each call begins a text. The texts share what llguidance's lexer works out, so that each makes the next
-    one quicker; it takes memory until all of them have ended. Guesses have a lexer of their own: what it
-    works out for them is not counted to the limits of the texts, which must not depend on guesses."""
+    """Begins a text with each call.
+
+    The texts share what llguidance's lexer works out, so that each makes the next one quicker; it takes
+    memory until all of them have ended. Guesses have a lexer of their own: what it works out for them is not
+    counted to the limits of the texts, which must not depend on guesses.
+    """
 
     def __init__(
         self, matchers: tuple[LLMatcher, LLMatcher], vocabulary: Vocabulary, param: str, source: str
@@ -94,8 +97,7 @@ class CompiledGrammar:
         return self.n_tokens >= MAX_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
-        """Raises InvalidRequestError if a text's matcher is beyond LIMITS. If its lexer is, so are those of
-        all other texts, and of those begun later."""
+        """Raise InvalidRequestError if a text's matcher is beyond LIMITS, as all are with its lexer."""
         try:
             _check(matcher, self.param)
         except InvalidRequestError:
@@ -112,8 +114,13 @@ class CompiledGrammar:
 
 
 def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
-    """A grammar in llama.cpp's notation. Takes milliseconds, the first time for a large vocabulary about a
-    second. Raises InvalidRequestError with line and column."""
+    """Compile a grammar in llama.cpp's notation, in milliseconds.
+
+    The first time for a large vocabulary takes about a second.
+
+    Raises:
+        InvalidRequestError: With line and column.
+    """
     rules = parse(text, vocabulary)
     return _compile(vocabulary, to_lark(lex(rules, Budget()), rules), "grammar")
 
@@ -121,8 +128,11 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
 def compile_json_schema(
     vocabulary: Vocabulary, schema: Schema, param: str = "json_schema"
 ) -> CompiledGrammar:
-    """JSON texts that the schema, within an Allowance, describes. Raises InvalidRequestError that names the
-    place within it. param: the field of the request that it is."""
+    """Compile the JSON texts that a schema within an Allowance describes.
+
+    Raises:
+        InvalidRequestError: With the place within the schema, which is the field `param`.
+    """
     try:
         return _compile(vocabulary, schema_to_lark(schema), param)
     except InvalidRequestError:
@@ -133,8 +143,7 @@ def compile_json_schema(
 
 
 def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGrammar:
-    """Rules in llguidance's dialect of Lark, without its options; they begin with `start`. Raises
-    InvalidRequestError with this param."""
+    """Compile rules in llguidance's dialect of Lark, without its options; they begin with `start`."""
     return _compile(vocabulary, as_written(text), param)
 
 
@@ -156,8 +165,7 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
 
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
-    """What every text begins with shall not be what fails: many grammars that are too large only show it
-    after the first brace."""
+    """Raise for a grammar that is too large, which often shows behind what every text begins with."""
     matcher.consume_tokens(_forced(matcher))
     matcher.compute_bitmask()
     _check(matcher, param)
@@ -171,14 +179,14 @@ def _forced(matcher: LLMatcher) -> list[int]:
 
 
 def _check(matcher: LLMatcher, param: str) -> None:
-    """Raises InvalidRequestError when llguidance gave up: a syntax it does not know, or a limit."""
+    """Raise InvalidRequestError when llguidance gave up: a syntax it does not know, or a limit."""
     reason = matcher.get_error().strip() if matcher.is_error() else ""
     if reason and not reason.startswith(_NO_WAY_ON):
         raise InvalidRequestError(f"the {param} cannot be used: {_better(_sentence(reason))}", param=param)
 
 
 def fault_of(schema: Schema) -> str | None:
-    """What llguidance says against a schema, if anything."""
+    """Return what llguidance says against a schema, if anything."""
     reason = LLMatcher.validate_grammar(schema_to_lark(schema), None, limits=LIMITS)
     return _sentence(reason) if reason else None
 
@@ -212,13 +220,15 @@ class _Pieces:
 
 @functools.lru_cache(maxsize=KEPT_VOCABULARIES)
 def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
-    """A trie of all tokens: a second for a large vocabulary, so kept."""
+    """Return a trie of all tokens: it takes a second for a large vocabulary, so it is kept."""
     return LLTokenizer(Wrapper(_Pieces(vocabulary)), eos_token=sorted(vocabulary.eog))
 
 
 class _Guessing:
-    """The same text once more, for what may come: forced tokens, and guesses. Beyond LIMITS nothing is known
-    of them any more."""
+    """Reads the same text once more, for what may come: forced tokens, and guesses.
+
+    Beyond LIMITS nothing is known of them any more.
+    """
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
@@ -237,7 +247,7 @@ class _Guessing:
         return n if self._grammar.can_go_on(self._matcher) else len(tokens)
 
     def _ready(self, n_tokens: int) -> bool:
-        """Reads what was committed; False if the matcher cannot go on. n_tokens: to be judged next."""
+        """Read what was committed; False if the matcher cannot go on. n_tokens: to be judged next."""
         read, self._committed = self._committed, []
         if read:
             self._matcher.consume_tokens(read)
@@ -257,8 +267,11 @@ def _n_leading(matcher: LLMatcher, tokens: Sequence[int], vocabulary: Vocabulary
 
 
 class GrammarConstraint:
-    """Implements Constraint. Besides what the protocol says, allows(), mask() and accept() raise
-    InvalidRequestError when the text has led the grammar to a state beyond LIMITS."""
+    """Implements Constraint.
+
+    allows(), mask() and accept() also raise InvalidRequestError when the text has led the grammar to a state
+    beyond LIMITS.
+    """
 
     def __init__(self, matcher: LLMatcher, for_guesses: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher

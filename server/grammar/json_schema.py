@@ -79,8 +79,15 @@ class Allowance:
         self._n_states = 0
 
     def written(self, schema: Schema, param: str) -> str:
-        """As JSON, without keywords that change nothing. Raises InvalidRequestError for what is no schema, or
-        would take a compiler too much time, memory or stack. param: the schema's place in the request."""
+        """Return a schema as JSON, without keywords that change nothing.
+
+        Args:
+            schema: What the request brought.
+            param: Its place in the request.
+
+        Raises:
+            FieldError: It is no schema, no value fits it, or it takes a compiler too much time or memory.
+        """
         if depth(schema) > MAX_DEPTH:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
         check_form(schema, param)
@@ -101,7 +108,7 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """A copy without keywords that change nothing and that the compiler would refuse, and with 1 for 1.0."""
+    """Return a copy without keywords that change nothing and that the compiler would refuse, 1 for 1.0."""
     copy: Schema = json.loads(json.dumps(schema))
     for _, found in within(copy):
         one = cast(dict[str, Any], found) if isinstance(found, dict) else {}
@@ -168,8 +175,10 @@ def _significant(number: Any) -> int:
 
 
 def _leaky(schema: Schema) -> str | None:
-    """An exclusive bound which the compiler would let through: an integer, if the other bound is less than 1
-    away on the side away from 0."""
+    """Return the exclusive bound which the compiler would let through, if there is one.
+
+    That is an integer, if the other bound is less than 1 away on the side away from 0.
+    """
     pairs = [(low, high) for low in _bounds(schema, "Minimum") for high in _bounds(schema, "Maximum")]
     if "exclusiveMinimum" in schema and any(low == int(low) >= 0 and low < n < low + 1 for low, n in pairs):
         return "exclusiveMinimum"
@@ -190,8 +199,11 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
-    """Where the fault of a schema is: the innermost part that by itself has the fault, with the keyword at
-    its end if the fault names one of that part's. And what the fault is. Asks for MAX_BLAME characters."""
+    """Return where the fault of a schema is, and what it is.
+
+    That is the innermost part that by itself has the fault, with the keyword at its end if the fault names
+    one of that part's. Asks for MAX_BLAME characters.
+    """
     whole = _moved(schema)
     at: Path = ()
     first = fault(_part(whole, at))
@@ -214,18 +226,18 @@ def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
 
 
 def _part(whole: Schema, path: Path) -> Schema:
-    """A schema of its own that means a part of one that has moved."""
+    """Return a schema of its own that means a part of one that has moved."""
     home, name = _HOME
     return {"$ref": f"#{_pointer((*_HOME, *path))}", home: {name: whole}}
 
 
 def _pointer(path: Path) -> str:
-    """A JSON pointer, as the fragment of a URI."""
+    """Return a JSON pointer, as the fragment of a URI."""
     return "".join("/" + quote(str(step).replace("~", "~0").replace("/", "~1"), safe="$") for step in path)
 
 
 def _moved(schema: Schema) -> Schema:
-    """A copy, with references to its own parts by pointers made to hold where _part() puts it."""
+    """Return a copy whose references to its own parts hold where _part() puts it."""
     moved: Schema = json.loads(json.dumps(schema))
     todo = [cast(dict[str, Any], moved)]
     while todo:

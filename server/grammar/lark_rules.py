@@ -236,7 +236,7 @@ class _Rules:
             raise _invalid(line, str(error)) from None
 
     def _with_ignored(self) -> dict[str, Node]:
-        """The rules, with what is ignored before the text and behind each terminal in them."""
+        """Return the rules, with what is ignored in front of the text and behind each terminal."""
         ignored = Repeat(choice(self._ignored), 0, None)
         rules = {
             name: node if name.isupper() else _behind_terminals(node, ignored)

@@ -48,7 +48,11 @@ class Lexed:
 
 
 def lex(rules: Rules, budget: Budget) -> Lexed:
-    """Raises InvalidRequestError when the budget is used up."""
+    """Cut a grammar into lexemes.
+
+    Raises:
+        InvalidRequestError: The budget is used up.
+    """
     sizes = _regular_sizes(rules, budget)
     apart: set[Node] = set()
     known: dict[Lexeme, Automaton] = {}
@@ -64,7 +68,7 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
 
 
 def _greedy(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
-    """The lexemes that would take what belongs to the next one."""
+    """Return the lexemes that would take what belongs to the next one."""
     follow = follows(cut, automata, budget)
     return {
         lexeme
@@ -78,7 +82,7 @@ Size: TypeAlias = tuple[int, int]
 
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
-    """The sizes of rules that can be one lexeme: no recursion, no tokens, not too large."""
+    """Return the sizes of rules that can be one lexeme: no recursion, no tokens, not too large."""
     order = TopologicalSorter({name: references(node) for name, node in rules.items()})
     with suppress(CycleError):
         order.prepare()  # and then rules that need a circle of rules never become ready
@@ -116,7 +120,7 @@ class _Cutter:
         self._rules, self._sizes, self._apart, self._budget = rules, sizes, apart, budget
 
     def cut(self) -> Rules:
-        """The rules that the root needs."""
+        """Return the rules that the root needs, cut."""
         result: dict[str, Node] = {}
         todo = [ROOT]
         while todo:
@@ -163,7 +167,7 @@ class _Cutter:
         return [Lexeme(node) for node in (together if all(map(self._whole, together)) else nodes)]
 
     def _cut_loop(self, inner: Node) -> Node:
-        """The inside of an uncounted loop: lexemes that are neighbours when it goes round become one."""
+        """Return the inside of an uncounted loop, neighbours of its end and beginning as one lexeme."""
         whole, others = self._parted(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)
         return Choice((Lexeme(run), *others)) if whole and self._whole(run) else self._cut(inner)

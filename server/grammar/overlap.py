@@ -24,7 +24,7 @@ SPECIAL: Bytes = 1 << 0xFF
 
 
 def first_bytes(chars: Chars) -> Bytes:
-    """The first bytes of these characters in UTF-8."""
+    """Return the first bytes of these characters in UTF-8."""
     result = 0
     for low, high in chars.ranges:
         result |= (2 << chr(high).encode()[0]) - (1 << chr(low).encode()[0])
@@ -33,8 +33,10 @@ def first_bytes(chars: Chars) -> Bytes:
 
 @dataclass(slots=True)
 class Automaton:
-    """Glushkov's automaton of a lexeme: a state for each of its character sets, entered by one of these
-    characters. Sets of states are integers, one bit each."""
+    """Glushkov's automaton of a lexeme: a state for each of its character sets.
+
+    Each is entered by one of these.
+    """
 
     reads: list[Bytes] = field(default_factory=list[Bytes])
     after: list[int] = field(default_factory=list[int])
@@ -47,7 +49,7 @@ class Automaton:
         return self.read_by(self.first)
 
     def read_by(self, states: int) -> Bytes:
-        """The bytes that lead into these states."""
+        """Return the bytes that lead into these states."""
         return _union(states, self.reads.__getitem__)
 
 
@@ -61,7 +63,7 @@ def bits(states: int) -> list[int]:
 
 
 def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
-    """The node must have no tokens and no recursion."""
+    """Return the automaton of a node that has no tokens and no recursion."""
     result = Automaton()
 
     def link(sources: int, targets: int) -> None:
@@ -87,8 +89,7 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
 
 
 def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) -> dict[Lexeme, Bytes]:
-    """The bytes that may come right after each lexeme (none where the text ends). rules: cut into lexemes;
-    automata: of all of them."""
+    """Return the bytes that may come right after each lexeme, none where the text ends."""
     lexemes = {lexeme: (one.begins, 1 << i, one.nullable) for i, (lexeme, one) in enumerate(automata.items())}
     known: dict[str, Ends] = dict.fromkeys(rules, (0, 0, False))
     links: dict[int, Bytes] = defaultdict(int)  # by the lexemes before
@@ -140,7 +141,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
 
 
 def _matching(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
-    """The states that one of these bytes leads into."""
+    """Return the states that one of these bytes leads into."""
     possible = bits(states)
     budget.spend(len(possible))
     return sum(1 << state for state in possible if automaton.reads[state] & reads)

@@ -58,7 +58,7 @@ def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
 
 
 def _named(schema: Schema, place: str) -> Path:
-    """The steps of a place as error messages name it."""
+    """Return the steps of a place as error messages name it."""
     for path, one in within(schema):
         for keyword in cast(Schema, one) if isinstance(one, dict) else ():
             if ".".join(map(str, ("", *path, keyword))) == place:

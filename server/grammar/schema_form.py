@@ -94,20 +94,25 @@ _FORMS: Mapping[str, _Form] = {
 
 
 def is_absent(keyword: str, value: Any) -> bool:
-    """Whether a keyword stands for none: null, which some clients write for what they do not give, or
-    `required` at a property, which draft 3 had."""
+    """Return whether a keyword stands for none.
+
+    That is null, which some clients write for what they do not give, or `required` at a property, which
+    draft 3 had.
+    """
     known = keyword in _FORMS or keyword in _SINGLE
     return (value is None and known) or (keyword == "required" and isinstance(value, bool))
 
 
 def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
-    """The schemas directly within this one that are objects, and the steps that lead to each."""
+    """Return the schemas directly within this one that are objects, and the steps that lead to each."""
     return [(steps, inner) for steps, inner in _inner(schema) if isinstance(inner, dict)]
 
 
 def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
-    """The schema, and all that stands where a schema should, within it or where a reference leads; and the
-    steps that lead to each."""
+    """Yield all schemas within this one and where references lead, with the steps to each.
+
+    It begins with the schema itself, and has whatever stands where a schema should.
+    """
     seen = set[int]()
     todo: list[tuple[Path, Any]] = [((), schema)]
     while todo:
@@ -132,7 +137,7 @@ def _inner(schema: Schema) -> Iterator[tuple[Path, Any]]:
 
 
 def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
-    """The object that a reference to a part of the root means."""
+    """Yield the object that a reference to a part of the root means."""
     start, *steps = str(schema.get("$ref")).split("/")
     found: Any = root
     for step in steps:
@@ -142,8 +147,15 @@ def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
 
 
 def check_form(schema: Schema, param: str) -> None:
-    """Raises InvalidRequestError for a keyword whose value has a form that JSON Schema does not know. param:
-    the schema's place in the request."""
+    """Raise for a keyword whose value has a form that JSON Schema does not know.
+
+    Args:
+        schema: What the request brought.
+        param: Its place in the request.
+
+    Raises:
+        FieldError: With the keyword's place.
+    """
     for path, one in within(schema):
         if isinstance(one, bool):
             continue
@@ -156,6 +168,6 @@ def check_form(schema: Schema, param: str) -> None:
 
 
 def misfit(param: str, path: Path, why: str) -> FieldError:
-    """This is wrong with this place in the schema that a field of the request brought."""
+    """Return an error about a place in the schema that a field of the request brought."""
     place = ".".join(map(str, (param, *path)))
     return FieldError(place, why)

@@ -1,5 +1,7 @@
-"""A grammar as a tree: what GBNF says, without its notation, or the same cut into lexemes. Nodes are values:
-equal trees are one key."""
+"""A grammar as a tree: what GBNF says, without its notation, or the same cut into lexemes.
+
+Nodes are values: equal trees are one key.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,11 @@ class Budget:
         self._left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Raises InvalidRequestError when nothing is left."""
+        """Take steps off.
+
+        Raises:
+            InvalidRequestError: Nothing is left.
+        """
         self._left -= steps
         if self._left < 0:
             raise InvalidRequestError("the grammar is too complex for this server", param="grammar")
@@ -105,7 +111,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it, without following references or looking into lexemes."""
+    """Yield the node and everything below it, without following references or looking into lexemes."""
     todo = [node]
     while todo:
         node = todo.pop()

@@ -1,5 +1,7 @@
-"""A limit on a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins. A
-character that the limit would cut is finished first: a grammar could not go on behind its half."""
+"""A limit on a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins.
+
+A character that the limit would cut is finished first: a grammar could not go on behind its half.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,13 @@ from server.text.guard import OrdinaryText
 
 @dataclass(frozen=True, slots=True)
 class ThoughtLimit:
-    """most: tokens of thoughts, with the mark by which the model ends them itself. open, close: their marks;
-    ending: what is written at the limit, close within it. opened: the prompt has opened them."""
+    """Where thoughts end at the latest."""
 
-    most: int
-    open: str
-    close: str
-    ending: str
-    opened: bool
+    most: int  # tokens of thoughts, with the mark by which the model ends them itself
+    open: str  # the mark that opens them
+    close: str  # the mark that closes them
+    ending: str  # what is written at the limit, `close` within it
+    opened: bool  # the prompt has opened them
 
     def start(self, vocabulary: Vocabulary, inner: Start | None) -> Callable[[], ThinkingBudget]:
         """inner: what else holds."""
@@ -36,14 +37,16 @@ class ThoughtLimit:
 
 
 class ThinkingBudget:
-    """Implements Constraint. Thoughts that are opened again, after content, have what is left. Of what is
-    written at the limit the inner constraint takes as much as it allows: one that is not of the thoughts
-    holds on for the answer."""
+    """Implements Constraint.
+
+    Thoughts that are opened again, after content, have what is left. Of what is written at the limit the
+    inner constraint takes as much as it allows: one that is not of the thoughts holds on for the answer.
+    """
 
     def __init__(
         self, limit: ThoughtLimit, vocabulary: Vocabulary, ending: tuple[int, ...], inner: Constraint | None
     ) -> None:
-        """ending: the tokens of what is written at the limit."""
+        """Begin a reply. ending: the tokens of what is written at the limit."""
         self._vocabulary = vocabulary
         self._inner = inner
         self._marks = limit.open, limit.close
@@ -99,8 +102,10 @@ class ThinkingBudget:
         return min(n, max(self._left, 0)) if self._inside else n
 
     def _takes(self, token: int, inner: Constraint) -> bool:
-        """Whether the inner constraint takes a token. Of what is written at the limit it takes no more after
-        the first that it does not allow."""
+        """Return whether the inner constraint takes a token.
+
+        Of what is written at the limit it takes no more after the first that it does not allow.
+        """
         if self._forced and token == self._forced[0]:
             self._taken = self._taken and inner.allows(token)
         return self._taken or not self._forced

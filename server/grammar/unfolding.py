@@ -15,9 +15,11 @@ _Key: TypeAlias = tuple[int, bool]
 
 
 def n_unfolded(root: Schema, most: int) -> int:
-    """Schemas within this one, once each reference that has to hold together with something else is written
-    out as what it means, as the compiler does; counted up to about `most`. A reference to what it is itself
-    part of counts as one: the compiler refuses it."""
+    """Return how many schemas a schema has once its references are written out, up to about `most`.
+
+    Written out is each reference that has to hold together with something else, as the compiler does. One to
+    what it is itself part of counts as one: the compiler refuses it.
+    """
     sizes: dict[_Key, int] = {}
     todo: list[tuple[Schema, bool, bool]] = [(root, False, False)]  # with something else; parts are known
     while todo:
@@ -34,8 +36,13 @@ def n_unfolded(root: Schema, most: int) -> int:
 
 
 def _parts(one: Schema, root: Schema, *, met: bool) -> Iterator[tuple[Schema, bool]]:
-    """Schemas within this one and whether each has to hold together with something else, if this one has to
-    (met) or not."""
+    """Yield schemas within this one and whether each has to hold together with something else.
+
+    Args:
+        one: The schema.
+        root: Has what references mean.
+        met: This one has to.
+    """
     n_limits = len(one.keys() - _NEUTRAL)
     together = cast(list[Any], one.get("allOf", []))
     among = any(other != together[0] for other in together)  # one thing twice is one
