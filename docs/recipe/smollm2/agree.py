@@ -35,12 +35,7 @@ def replies(path, prompts):
 def main():
     target, prompts, kept, *drafts = sys.argv[1:]
     if not os.path.exists(kept):
-        document = open(os.path.join(os.path.dirname(prompts), "document.txt")).read().strip()
-        asked = [json.loads(line) for line in open(prompts)]
-        for p in asked:
-            for message in p["messages"]:
-                message["content"] = message["content"].replace("{document}", document)
-        json.dump(replies(target, asked), open(kept, "w"))
+        json.dump(replies(target, [json.loads(line) for line in open(prompts)]), open(kept, "w"))
     texts = json.load(open(kept))
     for path in drafts:
         m, found = Llama(path, n_ctx=CONTEXT, n_batch=512, logits_all=True, verbose=False), {}
