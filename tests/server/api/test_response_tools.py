@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from typing import Any
 
 import pytest
 
-from tests.server.api.test_responses import THINKING, WEATHER, ask, events_of, prompt_of, script, serving
+from tests.http_lead import Lead
+from tests.server.api.test_responses import (
+    THINKING,
+    WEATHER,
+    ask,
+    events_of,
+    post,
+    prompt_of,
+    script,
+    serving,
+)
 
 PATCH: dict[str, Any] = {
     "type": "custom",
@@ -151,3 +162,23 @@ async def test_tools_of_one_name_are_refused(kind: str):
     twice = {**PATCH, "type": kind, "name": "weather", "format": None}
     told = (await ask(serving(), tools=[{"type": "web_search"}, WEATHER, twice])).json
     assert told["error"]["param"] == "tools.2.name"
+
+
+def test_a_chosen_tool_is_called_beside_a_format(lead: Lead):
+    chosen = {"type": "function", "name": "weather"}
+    form = {"format": {"type": "json_schema", "name": "n", "schema": {"enum": ["yes"]}}}
+    told = post(lead, tools=[WEATHER], tool_choice=chosen, text=form, max_output_tokens=300).json()
+    assert [item["type"] for item in told["output"]] == ["function_call"]
+
+
+@pytest.mark.parametrize(("syntax", "definition"), [("lark", 'start: "ab" "c"+'), ("regex", "abc{1,9}")])
+def test_a_custom_call_is_held_to_its_grammar(lead: Lead, syntax: str, definition: str):
+    form = {"type": "grammar", "syntax": syntax, "definition": definition}
+    asked: dict[str, Any] = {"tools": [{**PATCH, "format": form}], "max_output_tokens": 300, "temperature": 1}
+    told = post(lead, tool_choice={"type": "custom", "name": "apply_patch"}, seed=1, **asked).json()
+    [item] = told["output"]
+    assert item["type"] == "custom_tool_call"
+    assert re.fullmatch("abc+", item["input"])
+    bad = {**form, "definition": "start: ("}
+    refused = post(lead, tools=[{**PATCH, "format": bad}])
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools.0.format.definition")
