@@ -83,7 +83,9 @@ RECALLED = 64  # conversations on disk whose exact tokens are known from the sta
 
 
 def serve(settings: LeadSettings) -> int:
-    """duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
+    """Run duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
+    _console(settings)  # tells what is fetched
+    end_when_told()
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
             check(settings.redis, settings.pool)
