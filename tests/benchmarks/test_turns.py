@@ -178,8 +178,8 @@ def test_both_servers_get_the_same_sizes(tmp_path: Path, llama_server: Path):
 def test_work_after_replies_is_awaited(monkeypatch: pytest.MonkeyPatch):
     if sys.platform != "linux":
         pytest.skip("CPU times are read from /proc")
-    monkeypatch.setattr(turns, "POLL_S", 0.3)
-    monkeypatch.setattr(turns, "SETTLE_S", 60.0)
+    monkeypatch.setattr(turns, "TURN_POLL_S", 0.3)
+    monkeypatch.setattr(turns, "MOVED_S", 60.0)
     code = "import threading, time\nwhile time.process_time() < 1: pass\nthreading.Event().wait()"
     with Process(Command("busy", (sys.executable, "-c", code))) as busy:
         while not busy.cpu_seconds():
@@ -195,7 +195,7 @@ def test_every_scenario_is_taken_by_both_servers(
         return (*STUB, *processes.flags(**options))
 
     monkeypatch.setattr("benchmarks.turns.duo", duo)
-    monkeypatch.setattr(turns, "POLL_S", 0.001)
+    monkeypatch.setattr(turns, "TURN_POLL_S", 0.001)
     flags = ["--llama-server", str(llama_server), "--model", str(BUNDLED_MODEL), "--histories", str(HISTORY)]
     flags += ["--system", str(SYSTEM), "--conversations", str(SHARING), "--rounds", str(ROUNDS)]
     results = tmp_path / "RESULTS.md"
