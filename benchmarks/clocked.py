@@ -29,16 +29,17 @@ from benchmarks.texts import N_CELLS, N_SEQS, WAYS, Text, write
 from drafters.model import ModelDrafter
 from server.engine.engine import Engine
 from server.engine.events import Event, Finished
-from server.engine.proposer import Ask, Planned
+from server.engine.proposer import Upcoming
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.shapes import Shapes
-from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
+from server.speculation.step import DraftPlan
+from server.speculation.step_times import StepTimes
 from server.speculation.wire.messages import Message, decode, encode
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.benchmarks.virtual import LEAD, TT_US, World
@@ -158,11 +159,11 @@ class CountingSpeculator(Speculator):
 
     n_steps = n_empty = 0
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        planned = super().propose(asks, n_rows, n_cells)
-        self.n_steps += len(planned.proposals)
-        self.n_empty += sum(not len(proposal) for proposal in planned.proposals)
-        return planned
+    def plan(self, step: Upcoming) -> DraftPlan:
+        plan = super().plan(step)
+        self.n_steps += plan.asked * plan.n_sessions
+        self.n_empty += plan.asked * plan.n_sessions - sum(bool(proposal) for proposal in plan.proposals)
+        return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,8 @@ def run(
     drafter.start(remote)
     most = MOST_ROWS * at_once
     policy = Policy(leaves=LEAVES, lookup=bool(machine), gate=bool(machine), max_rows=most)
-    costs = StepCosts(most, {n: step_us(n) / 1e6 for n in range(1, most + 1)})
-    speculator = CountingSpeculator(policy, remote=remote, costs=costs, clock=world.clock)
+    times = StepTimes(most, {n: step_us(n) / 1e6 for n in range(1, most + 1)})
+    speculator = CountingSpeculator(policy, remote=remote, times=times, clock=world.clock)
     events: list[tuple[int, Event]] = []
     limits = Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
     engine = Engine(

@@ -39,11 +39,11 @@ from server.llama.options import Weights
 from server.llama.with_block import Path as BlockPath
 from server.llama.with_block import WithBlock
 from server.sampling.params import SamplingParams
-from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.widths import Widths
 from server.speculation.policy import Policy
+from server.speculation.shape_times import ShapeTimes
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.speculator import Speculator
+from server.speculation.step_times import StepTimes
 from tests.benchmarks.virtual import World
 
 MOST_ROWS = 64
@@ -198,15 +198,15 @@ def speculator(model: TimedModel, gpu: Gpu, *, own: bool) -> Speculator:
     """As a lead on this GPU makes it at its start."""
     known = {n: ms / 1e3 for n, ms in gpu.steady.items()}
     curve = Machine(gpu.steady, gpu.guess, 0.0)
-    costs = StepCosts(MOST_ROWS, {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MOST_ROWS + 1)})
+    calibrated = {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MOST_ROWS + 1)}
     wide = [_between(gpu.built, n) for n in known if n > 1]
     change_ms = gpu.again if own else sum(wide) / len(wide)
-    widths = Widths(known, change_ms / 1e3)
+    times = StepTimes(MOST_ROWS, calibrated, ShapeTimes(known, change_ms / 1e3))
     inline = BlockDraft(model, clock=model.world.clock)
     for _ in range(8):
         inline.td.observe(gpu.guess / 1e3)
     policy = Policy(leaves=LEAVES, lookup=False, max_rows=MOST_ROWS, overlaps=True)
-    return Speculator(policy, inline=inline, costs=costs, widths=widths, clock=model.world.clock)
+    return Speculator(policy, inline=inline, times=times, clock=model.world.clock)
 
 
 def replies(

@@ -30,12 +30,10 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.draft_token import DraftGuess
-from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
-from server.speculation.sources.synchronous import Synchronous
-from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
+from server.speculation.step_times import StepTimes
 from tests.benchmarks.virtual import World
 from tests.paced import Stream
 
@@ -46,36 +44,34 @@ FIXED_MAX, FIXED_P = 12, 0.5
 GAPS = "p95 gap of steps, by plain", "of tokens", "of tokens as a stream tells them"
 
 
-class Fixed(Synchronous):
-    """Guesses up to FIXED_MAX tokens while the draft model gives each at least FIXED_P."""
+class Fixed(DraftModel):
+    """Guesses up to FIXED_MAX tokens while it gives each at least FIXED_P."""
 
-    def _going(self, curve: Sequence[float], rows: int, rate: float) -> list[int]:
-        return [id for id, path in self._paths.items() if len(path.tokens) < min(FIXED_MAX, path.limit)]
+    most = FIXED_MAX
 
-    def _graft(self, session: int, guess: DraftGuess | None, speculated: Speculated) -> None:
-        super()._graft(session, guess if guess and guess.confidence >= FIXED_P else None, speculated)
-
-
-def plain(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
-    return Speculator(Policy(lookup=False), costs=costs, clock=world.clock)
+    def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
+        guesses = super().guess(sessions, second=second, timed=timed)
+        return [guess if guess and guess.confidence >= FIXED_P else None for guess in guesses]
 
 
-def decided(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
+def plain(draft: LlamaBackend, world: World, times: StepTimes) -> Speculator:
+    return Speculator(Policy(lookup=False), times=times, clock=world.clock)
+
+
+def decided(draft: LlamaBackend, world: World, times: StepTimes) -> Speculator:
     policy = Policy(leaves=LEAVES, lookup=False, max_rows=MOST_ROWS)
     inline = DraftModel(draft, clock=world.clock)
-    return Speculator(policy, inline=inline, costs=costs, clock=world.clock)
+    return Speculator(policy, inline=inline, times=times, clock=world.clock)
 
 
-def looked_up(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
+def looked_up(draft: LlamaBackend, world: World, times: StepTimes) -> Speculator:
     policy = Policy(leaves=LEAVES, max_rows=MOST_ROWS)
-    return Speculator(policy, costs=costs, clock=world.clock)
+    return Speculator(policy, times=times, clock=world.clock)
 
 
-def fixed(draft: LlamaBackend, world: World, costs: StepCosts) -> Speculator:
-    policy, inline = Policy(leaves=1, lookup=False, gate=False), DraftModel(draft, clock=world.clock)
-    speculator = Speculator(policy, inline=inline, costs=costs, clock=world.clock)
-    speculator._inline = Fixed(inline, policy, world.clock, float)  # pyright: ignore[reportPrivateUsage]
-    return speculator
+def fixed(draft: LlamaBackend, world: World, times: StepTimes) -> Speculator:
+    policy, inline = Policy(leaves=1, lookup=False, gate=False), Fixed(draft, clock=world.clock)
+    return Speculator(policy, inline=inline, times=times, clock=world.clock)
 
 
 KINDS = {
@@ -105,7 +101,7 @@ class Lead:
         draft: LlamaBackend,
         known: Sequence[Text],
         machine: Machine,
-        kind: Callable[[LlamaBackend, World, StepCosts], Speculator],
+        kind: Callable[[LlamaBackend, World, StepTimes], Speculator],
         n_slots: int,
     ) -> None:
         self._draft, self._known, self._machine, self._n_slots = draft, known, machine, n_slots
@@ -121,7 +117,7 @@ class Lead:
         calibrated = {n: machine.step_s(n) for n in range(1, most + 1)}
         self._engine = Engine(
             target,
-            kind(draft, self._world, StepCosts(most, calibrated)),
+            kind(draft, self._world, StepTimes(most, calibrated)),
             self._happened,
             n_slots=n_slots,
             limits=Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES),
@@ -171,7 +167,7 @@ def run(
     draft: LlamaBackend,
     known: Sequence[Text],
     machine: Machine,
-    kind: Callable[[LlamaBackend, World, StepCosts], Speculator],
+    kind: Callable[[LlamaBackend, World, StepTimes], Speculator],
     *at_once: int,
 ) -> list[Timed]:
     """Have a new lead say the texts, at_once[0] at a time, then again at_once[1] at a time, and so on."""

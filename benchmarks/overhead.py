@@ -34,12 +34,12 @@ from server.llama.backend import Backend, Logits
 from server.llama.shapes import UNKNOWN, Shapes
 from server.llama.with_block import WithBlock
 from server.sampling.params import SamplingParams
-from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
+from server.speculation.sources.inline import InlineModel
 from server.speculation.sources.remote import RemoteDrafters
-from server.speculation.sources.synchronous import InlineModel
+from server.speculation.step_times import StepTimes
 from server.speculation.wire.presence import Presence, vocabulary_card
 
 PLAIN_US, DRAFTED_US = 150.0, 400.0  # bounds without and with guesses: 3 and 8 % of 5 ms on an H200
@@ -134,8 +134,8 @@ class SteppedLead:
         policy = Policy(max_rows=4 + 2 * DEPTH, leaves=guesses.leaves, lookup=guesses.lookup)
         known = {n: prepared.DECODE_S + n * prepared.ROW_S for n in range(1, policy.max_rows + 1)}
         remote = self._drafter(guesses) if guesses.by == "drafter" else None
-        costs = StepCosts(policy.max_rows, known)
-        return prepared.TimedSpeculator(policy, self.watch, remote=remote, inline=inline, costs=costs)
+        times = StepTimes(policy.max_rows, known)
+        return prepared.TimedSpeculator(policy, self.watch, remote=remote, inline=inline, times=times)
 
     def _drafter(self, guesses: Guesses) -> RemoteDrafters:
         card = vocabulary_card(self._backend.vocab)

@@ -15,7 +15,6 @@ from benchmarks.texts import Text
 from drafters.draft_session import DraftSession
 from drafters.drafter import TD_WEIGHT, Drafter
 from drafters.worker import Worker
-from server.engine.proposer import Ask
 from server.estimators import Smoothed
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.context import FLOATS, LlamaBatch, view
@@ -23,10 +22,10 @@ from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
-from server.speculation.gating.pricing import StepPrice
 from server.speculation.policy import Policy
-from server.speculation.sources.synchronous import Synchronous
+from server.speculation.sources.inline import Inline
 from server.speculation.speculator import Speculator
+from server.speculation.view import View
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message
 from server.speculation.wire.presence import Presence
@@ -303,10 +302,10 @@ class TimedSpeculator(Speculator):
         super().__init__(policy, clock=watch, **options)
         self._watch = watch
 
-    def _draft(self, inline: Synchronous, asks: Sequence[Ask], price: StepPrice, least: float) -> float:
-        seconds, draft = list[float](), super()._draft
-        self.spent = self._watch.outside(lambda: seconds.append(draft(inline, asks, price, least)))
-        return seconds[0]
+    def _draft(self, inline: Inline, view: View) -> tuple[float, dict[int, float]]:
+        found, draft = list[tuple[float, dict[int, float]]](), super()._draft
+        self.spent = self._watch.outside(lambda: found.append(draft(inline, view)))
+        return found[0]
 
 
 # -- a bus ----------------------------------------

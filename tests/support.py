@@ -13,13 +13,13 @@ from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.proposer import (
     NOTHING,
-    Ask,
-    CountsBySource,
     NoProposer,
     OpenedSession,
-    Planned,
+    Plan,
     Proposal,
     Proposer,
+    Step,
+    Upcoming,
 )
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
@@ -149,8 +149,8 @@ class OracleProposer(Proposer):
     def open(self, session: OpenedSession) -> None:
         self._open[session.id] = session.tokens
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        return Planned([self._propose(ask.session, ask.limit) for ask in asks])
+    def plan(self, step: Upcoming) -> Plan:
+        return Plan([self._propose(ask.session, ask.limit) for ask in step.asks()])
 
     def _propose(self, session: int, limit: int) -> Proposal:
         tokens = list(self._open[session])
@@ -166,8 +166,9 @@ class OracleProposer(Proposer):
         self.proposed += len(ahead)
         return Proposal(tuple(ahead), tuple(range(-1, len(ahead) - 1)), ("oracle",) * len(ahead))
 
-    def committed(self, session: int, n: int, tally: CountsBySource) -> None:
-        self.accepted += sum(accepted for _, accepted in tally.values())
+    def learn(self, step: Step) -> None:
+        tallies = [tally for outcome in step.outcomes for tally in outcome.tally.values()]
+        self.accepted += sum(accepted for _, accepted in tallies)
 
     def close(self, session: int, *, keep: bool) -> None:
         del self._open[session]

@@ -41,7 +41,7 @@ from server.api.origins import LOCAL, LOCAL_ORIGINS
 from server.api.responses import responses_route as responses
 from server.api.rpc import rpc_route as rpc
 from server.api.served import Health, Served
-from server.engine.account import expected
+from server.engine.request_account import expected
 from server.errors import BusyError, DuoError
 
 WEB = Path(__file__).parent.parent / "web"

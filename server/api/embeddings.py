@@ -17,7 +17,7 @@ from server.api.delivery import Json, unless_gone
 from server.api.incoming import aside, check_model, read
 from server.api.pieces import Pieces, apart, are_pieces, unwrapped
 from server.api.served import Embedding, Served
-from server.engine.account import tenant
+from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised
 

@@ -18,7 +18,7 @@ from server.api import problem
 from server.api.access import NOBODY, PUBLIC, PUBLIC_BELOW, Access, Caller, offered
 from server.api.origins import check_headers
 from server.api.request_log import MAX_TOLD, Line, RequestLog
-from server.engine.account import CURRENT, Account
+from server.engine.request_account import CURRENT, RequestAccount
 from server.errors import InvalidRequestError
 
 MAX_BODY = 32 << 20  # bytes
@@ -62,7 +62,7 @@ class RequestFrame:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        account = Account(id=_id(scope))
+        account = RequestAccount(id=_id(scope))
         body = _Body(scope, receive, self._edge)
         line = Line(scope["method"], scope["path"], account)
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.delivery import Json
-from server.engine.account import CURRENT
+from server.engine.request_account import CURRENT
 from server.errors import (
     AccessError,
     BusyError,

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
-from server.engine.account import tenant
+from server.engine.request_account import tenant
 from server.tenants import FairSemaphore, Places
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from server.engine.account import Account
+from server.engine.request_account import RequestAccount
 
 logger = logging.getLogger("duo.requests")
 
@@ -30,7 +30,7 @@ class Line:
 
     method: str
     path: str
-    account: Account
+    account: RequestAccount
     status: int | None = None
     first_ms: float = 0.0
     ms: float = 0.0

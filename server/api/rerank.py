@@ -14,7 +14,7 @@ from server.api.delivery import Json, unless_gone
 from server.api.embeddings import MAX_INPUTS
 from server.api.incoming import aside, check_model, read
 from server.api.served import Served
-from server.engine.account import tenant
+from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple, TypeAlias
 
-from server.speculation.gating.gate import choose
+from server.speculation.gain import best, reached
 
 MAX_GUESSES = 16  # guesses verified in a step: --draft-max
 # Times that a schedule is replayed to find what its own time for a token is, by which guesses are chosen. One
@@ -82,9 +82,10 @@ def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 def _chosen(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
     """How many guesses a step makes and verifies: what the lead's gate would choose if it knew them all."""
-    confidences = (guess.confidence for guess in guesses[:MAX_GUESSES])
-    spent_s = [rows_s + max(0, n - 1) * guess_s for n, rows_s in enumerate(seconds)]
-    return choose(spent_s, 1, [list(accumulate(confidences, mul))], 1 / worth_s)[0]
+    paths = accumulate((guess.confidence for guess in guesses[:MAX_GUESSES]), mul)
+    tokens = list(accumulate(paths, initial=1.0))
+    spent_s = [rows_s + n * guess_s for n, rows_s in enumerate(seconds[1:])]
+    return best(tokens, spent_s, min(1 / worth_s, reached(tokens, spent_s)))[0]
 
 
 def _accepted(guesses: Sequence[Guess], n: int) -> int:

@@ -93,7 +93,7 @@ def make_room(state: EngineState, works: list[Work]) -> list[Work]:
                 work.n_draft = 0
         elif len(state.active) > 1:
             endings.preempt(state, state.active[-1])
-            works = plan(state.active, state.limits, rests=state.rests)
+            works = plan(state.active, state.limits)
         else:
             raise AssertionError(f"one session of at most n_ctx tokens lacks {missing} cells")
     return works

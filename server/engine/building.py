@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.engine.proposer import Planned
+from server.engine.proposer import Plan
 from server.engine.scheduler import Limits, Work
 from server.engine.sequences import NO_LAYOUT, RowLayout
 from server.engine.state import EngineState
@@ -12,23 +12,22 @@ from server.llama.backend import Batch
 
 
 def build(
-    state: EngineState, works: Sequence[Work], planned: Planned, n_held: int
+    state: EngineState, works: Sequence[Work], plan: Plan, n_held: int
 ) -> tuple[Batch, list[RowLayout]]:
     """Return the batch, and how the rows of each work are laid out in it.
 
     Args:
-        state: Of the engine.
-        works: Of the step.
-        planned: One proposal for each work; to planned.width or planned.least rows the step is padded as far
-            as there is room.
-        n_held: Cells in use.
+        state: The sessions, and what they run on.
+        works: The rows of the step without guesses.
+        plan: One proposal for each work, and the width to pad the step to as far as there is room.
+        n_held: Cells of the KV cache in use.
     """
     batch, layouts = Batch(), list[RowLayout]()
-    n_rows = sum([work.n_rows for work in works]) + sum(map(len, planned.proposals))
-    width, least, n_ctx = planned.width, max(planned.width, planned.least), state.backend.n_ctx
-    missing = least - n_rows if n_held + least <= state.backend.n_cells else 0
+    n_rows = sum([work.n_rows for work in works]) + sum(map(len, plan.proposals))
+    n_ctx = state.backend.n_ctx
+    missing = plan.width - n_rows if n_held + plan.width <= state.backend.n_cells else 0
     batch.stable = len(works) == 1 and state.limits.is_stable(works[0].session)  # which is alone
-    for work, proposal in zip(works, planned.proposals, strict=True):
+    for work, proposal in zip(works, plan.proposals, strict=True):
         layout, session = NO_LAYOUT, work.session
         if not work.completes:
             state.sequences.add_prompt(batch, session, work.n_pending)
@@ -38,7 +37,9 @@ def build(
             n_draft, room = len(proposal.tokens), n_ctx - len(session.tokens)
             padding = n_pad(state.limits, n_ctx, work, n_draft) if batch.stable else 0
             padding = padding or max(0, min(missing, room - n_draft))
-            wide = width > len(works) == 1  # with several, rows have other sequences in each step anyway
+            wide = (
+                plan.is_shape and len(works) == 1
+            )  # with several, rows have other sequences in each step anyway
             layout = state.sequences.add(batch, session, proposal, padding, wide=wide)
             missing -= padding
         layouts.append(layout)

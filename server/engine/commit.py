@@ -6,7 +6,7 @@ import logging
 
 from server.engine import endings
 from server.engine.events import Committed, Progress
-from server.engine.proposer import Proposal
+from server.engine.proposer import Outcome, Plan, Proposal
 from server.engine.rejection import judge
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Work
@@ -22,34 +22,85 @@ from server.sampling.logprobs import TokenLogprobs, drawn_logprobs, token_logpro
 logger = logging.getLogger("duo.engine")
 
 
-def commit(
-    state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, logits: Logits, at: int
-) -> int:
-    """Commit what one session's rows say, and return where the next session's rows begin.
+class StepCommit:
+    """Commits what the rows of one step say, one session after the other."""
 
-    The session's first row is logits[at]. A session that fails, at a grammar's limit say, ends alone.
-    """
-    session = work.session
-    if session.tells_prompt:
-        n_told = work.n_pending - work.completes
-        _tell_prompt(state, work, logits[at : at + n_told])
-        at += n_told
-    if not work.completes:
-        session.evaluated(work.n_pending)
-        if session.request.progress and not session.n_steps:
-            state.emit(session.id, Progress(session.n_kv, state.clock()))
-        if session.n_kv == session.mark_at:
-            state.sequences.checkpoints.mark(session.seq, session.n_kv)
-        return at
-    end = at + session.n_rows + len(proposal) + layout.n_pad
-    try:
-        if session.request.n_beams > 1:
-            _advance(state, session, logits[at:end])
+    __slots__ = ("_plan", "_state", "outcomes")
+
+    def __init__(self, state: EngineState, plan: Plan) -> None:
+        self._state, self._plan = state, plan
+        self.outcomes: list[Outcome] = []  # of the sessions that guesses were asked for
+
+    def add(self, work: Work, proposal: Proposal, layout: RowLayout, logits: Logits, at: int) -> int:
+        """Commit what one session's rows say. A session that fails, at a grammar's limit say, ends alone.
+
+        Args:
+            work: The session and its rows without guesses.
+            proposal: Its guesses.
+            layout: How its rows were added to the batch.
+            logits: Those of the whole step, of shape (wanted rows, size of the vocabulary).
+            at: The index of the session's first row in them.
+
+        Returns:
+            The index of the next session's first row.
+        """
+        session, state = work.session, self._state
+        if session.tells_prompt:
+            n_told = work.n_pending - work.completes
+            _tell_prompt(state, work, logits[at : at + n_told])
+            at += n_told
+        if not work.completes:
+            _advance_prompt(state, work)
+            return at
+        end = at + session.n_rows + len(proposal) + layout.n_pad
+        try:
+            if session.request.n_beams > 1:
+                _advance(state, session, logits[at:end])
+            else:
+                self._verify(work, proposal, layout, logits[at:end])
+        except DuoError as error:
+            endings.fail(state, session, error)
+        return end
+
+    def _verify(self, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:
+        """Draw the session's tokens, and commit them.
+
+        Args:
+            work: The session and its rows without guesses.
+            proposal: Its guesses.
+            layout: How its rows were added to the batch.
+            rows: Logits after the last committed token, after each guess, and of padding.
+        """
+        session, state, plain_s = work.session, self._state, self._plan.plain_s
+        asked = session.request
+        drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
+        try:
+            verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
+        except Exception as error:
+            raise _undrawn(error) from error
+        nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, a guessed end too
+        if len(nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
+            state.sequences.settle(session, layout, nodes)
         else:
-            _verify(state, work, proposal, layout, logits[at:end])
-    except DuoError as error:
-        endings.fail(state, session, error)
-    return end
+            session.evaluated(work.n_pending + len(nodes))
+        tally = proposal.tally(verdict.nodes)
+        session.commit(verdict, tally, state.clock(), plain_s)
+        if session.drafts and self._plan.asked:
+            self.outcomes.append(Outcome(session.id, len(verdict.tokens), tally))
+        logprobs = _logprobs(verdict, rows, drawn, asked)
+        state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at, plain_s))
+        if reason := session.end_reason():
+            endings.finish(state, session, reason)
+
+
+def _advance_prompt(state: EngineState, work: Work) -> None:
+    """Count rows of a prompt as evaluated."""
+    session = work.session
+    session.evaluated(work.n_pending)
+    if session.request.progress and not session.n_steps:
+        state.emit(session.id, Progress(session.n_kv, state.clock()))
+    if session.n_kv == session.mark_at:
+        state.sequences.checkpoints.mark(session.seq, session.n_kv)
 
 
 def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
@@ -58,30 +109,6 @@ def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
     after = session.tokens[session.n_kv + 1 : session.n_kv + 1 + len(rows)]
     told = tuple(token_logprobs(row, token, n_top) for row, token in zip(rows, after, strict=True))
     state.emit(session.id, Progress(session.n_kv + len(told), state.clock(), told))
-
-
-def _verify(state: EngineState, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:
-    """rows: logits after the last committed token, after each node of the proposal, and of padding."""
-    session = work.session
-    asked = session.request
-    drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
-    try:
-        verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
-    except Exception as error:
-        raise _undrawn(error) from error
-    nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, a guessed end too
-    if len(nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
-        state.sequences.settle(session, layout, nodes)
-    else:
-        session.evaluated(work.n_pending + len(nodes))
-    tally = proposal.tally(verdict.nodes)
-    session.commit(verdict, tally, state.clock(), state.plain_s)
-    if session.drafts and not state.passed:
-        state.proposer.committed(session.id, len(verdict.tokens), tally)
-    logprobs = _logprobs(verdict, rows, drawn, asked)
-    state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at, state.plain_s))
-    if reason := session.end_reason():
-        endings.finish(state, session, reason)
 
 
 def _advance(state: EngineState, session: Session, rows: Logits) -> None:

@@ -1,4 +1,4 @@
-"""What the engine tells the proposer, and asks of it."""
+"""Opens sessions at the proposer, and asks it for guesses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from server.engine.proposer import NOTHING, Ask, OpenedSession, Planned
+from server.engine.proposer import NOTHING, Ask, OpenedSession, Plan, Upcoming
 from server.engine.scheduler import Work
 from server.engine.session import Session
 from server.engine.shift import shift
@@ -16,7 +16,7 @@ logger = logging.getLogger("duo.engine")
 
 
 def open_session(state: EngineState, session: Session) -> None:
-    """Tell the proposer of a session that may draft. One that it fails on goes on without drafts."""
+    """Open a session that may draft at the proposer. If that raises, the session goes on without drafts."""
     if not _may_draft(state, session):
         return
     sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
@@ -31,7 +31,7 @@ def open_session(state: EngineState, session: Session) -> None:
 
 
 def shift_full(state: EngineState) -> None:
-    """Make room in the sessions whose context is full. The proposer is told their tokens anew."""
+    """Drop tokens of the sessions whose context is full, and open these anew at the proposer."""
     for session in state.active:
         if not session.is_full or not session.decodes:
             continue
@@ -41,38 +41,33 @@ def shift_full(state: EngineState) -> None:
             open_session(state, session)
 
 
-def propose(state: EngineState, works: list[Work], n_held: int) -> Planned:
-    """One proposal per work: guesses for the sessions that draw a token in this step, else NOTHING; and to
-    how many rows the step is padded. n_held: cells in use."""
-    planned = _guesses(state, works, n_held)
-    n_rows = len(works) + sum(map(len, planned.proposals))
-    if n_rows == 1 or planned.width or not _may_pad(state, works):
-        return planned
-    return planned._replace(least=state.proposer.padded(n_rows, n_held))
+def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
+    """Ask the proposer for the guesses of this step.
 
+    Args:
+        works: The rows of the step without guesses; none where the engine has nothing to do.
+        n_held: Cells of the KV cache in use.
 
-def _guesses(state: EngineState, works: list[Work], n_held: int) -> Planned:
+    Returns:
+        A plan with one proposal per work: NOTHING for sessions that draw no token.
+    """
     drafting = [work for work in works if work.completes and work.session.drafts]
-    state.plain_s, state.passed = 0.0, False
-    if not drafting:
-        return Planned([NOTHING] * len(works))
-    n_rows = sum(work.n_rows for work in works)
-    ruled = any(work.session.constraint for work in drafting)
-    if state.rests and not ruled:
-        state.passed = True
-        state.proposer.passed(len(drafting), n_rows)
-        return Planned([NOTHING] * len(works))
-    planned = state.proposer.propose([_ask(work) for work in drafting], n_rows, n_held)
-    state.plain_s = planned.plain_s
-    if len(drafting) == n_rows:
-        return planned
-    given = {work.session.id: one for work, one in zip(drafting, planned.proposals, strict=True)}
-    width = planned.width if all(work.n_pending == 1 for work in works) else 0
-    return Planned([given.get(work.session.id, NOTHING) for work in works], width, planned.spent_s)
+    step = Upcoming(min(state.n_slots, len(state.active) + len(state.waiting)), len(drafting))
+    step.n_rows, step.n_cells = sum([work.n_rows for work in works]), n_held
+    step.has_grammar = any(work.session.constraint is not None for work in drafting)
+    step.asks = lambda: [_ask(work) for work in drafting]
+    step.may_pad = lambda: _may_pad(state, works)
+    plan = state.proposer.plan(step)
+    if not plan.proposals:
+        plan.proposals = [NOTHING] * len(works)
+    elif len(drafting) != len(works):
+        given = {work.session.id: one for work, one in zip(drafting, plan.proposals, strict=True)}
+        plan.proposals = [given.get(work.session.id, NOTHING) for work in works]
+    return plan
 
 
-def _may_pad(state: EngineState, works: list[Work]) -> bool:
-    """Whether the step has one row for each session and its guesses, and no stable one, which is alone."""
+def _may_pad(state: EngineState, works: Sequence[Work]) -> bool:
+    """Return whether a step may be padded: it only decodes, and no session of it is width-stable."""
     limits = state.limits
     if limits.again or limits.streams:
         return False
@@ -93,6 +88,7 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 
 
 def _ask(work: Work) -> Ask:
+    """Return what is asked for the session of this work."""
     id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:
         return Ask(id, limit, n_pending=work.n_pending, seq=work.session.seq)

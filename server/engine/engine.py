@@ -1,4 +1,4 @@
-"""The step: drain, admit, plan, propose, decode, verify, commit. One thread owns it and the model."""
+"""The step: admit, schedule, draft, decode, commit, learn. One thread owns it and the model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from server.engine import endings
 from server.engine.admission import admit, make_room, step_aside
 from server.engine.building import build
-from server.engine.commit import commit
-from server.engine.drafting import open_session, propose, shift_full
+from server.engine.commit import StepCommit
+from server.engine.drafting import draft, open_session, shift_full
 from server.engine.events import Event
 from server.engine.meter import Meter
-from server.engine.proposer import Proposer
+from server.engine.proposer import Plan, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits, plan
 from server.engine.session import Session
@@ -22,7 +22,7 @@ from server.engine.state import EngineState
 from server.errors import BackendError, DuoError, FieldError
 from server.llama.backend import Backend
 
-# Sessions of a step up to which the event loop and the bus are told of the step before during the decode.
+# Sessions of a step up to which the event loop and drafters are told of the step before during the decode.
 # With more they are told before it: with many rows most of a decode passes until it is under way (10 of 14 ms
 # with 64 sessions on an H100), and what they do would hold up the engine after it. Half: 5 to 8 sessions were
 # held up by 0.05 ms at most, and gain nothing; twice: 16 clients lose a part of the 15 percent that this
@@ -91,48 +91,45 @@ class Engine:
         """
         state, meter = self._state, self.meter
         meter.begin()
-        state.proposer.drain(min(state.n_slots, len(state.active) + len(state.waiting)))
         step_aside(state)
         admit(state)
         shift_full(state)
-        state.rests = state.proposer.rests()
-        works = plan(state.active, state.limits, rests=state.rests)
+        works = plan(state.active, state.limits)
         state.residence.snapshots.at_work(bool(works))
         if not works:
+            draft(state, works, state.n_held())
             return bool(state.active)
         works = make_room(state, works)
         n_held = state.n_held()
-        planned = propose(state, works, n_held)
-        batch, layouts = build(state, works, planned, n_held)
-        batch.meanwhile = self._overlap
+        guesses = draft(state, works, n_held)
+        batch, layouts = build(state, works, guesses, n_held)
+        batch.meanwhile = lambda: self._overlap(guesses)
         if len(works) > MANY:
-            self._tell_early()
+            self._tell_early(guesses)
         try:
             logits = meter.decode(batch, works, n_held)
         except BackendError as error:
             for work in works:
                 endings.fail(state, work.session, error)
             return True
-        at = 0
-        for work, proposal, layout in zip(works, planned.proposals, layouts, strict=True):
-            at = commit(state, work, proposal, layout, logits, at)
-        meter.end(works, planned)
+        at, commits = 0, StepCommit(state, guesses)
+        for work, proposal, layout in zip(works, guesses.proposals, layouts, strict=True):
+            at = commits.add(work, proposal, layout, logits, at)
+        state.proposer.learn(meter.end(works, guesses, commits.outcomes))
         return True
 
-    def _tell_early(self) -> None:
-        """Tell the event loop and the bus of the step before, before a decode of many sessions."""
+    def _tell_early(self, guesses: Plan) -> None:
+        """Tell the event loop and the proposer of the step before, before a decode of many sessions."""
         if self.before is not None:
             self.before()
-        self._state.proposer.before()
+        if self.overlaps:
+            self._state.proposer.meanwhile(guesses, decodes=False)
 
-    def _overlap(self) -> None:
-        """While a GPU decodes."""
+    def _overlap(self, guesses: Plan) -> None:
+        """Do what a GPU's decode hides."""
         if self.meanwhile is not None:
             self.meanwhile()
-        state = self._state
-        state.proposer.meanwhile()
-        # who goes on now is told what the step commits
-        state.passed = state.passed and state.proposer.rests()
+        self._state.proposer.meanwhile(guesses)
 
     @property
     def overlaps(self) -> bool:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from server.engine.account import CURRENT
 from server.engine.events import Event, Failed, Finished
+from server.engine.request_account import CURRENT
 from server.errors import TimeLimitError, UnreadError
 from server.tenants import Place
 

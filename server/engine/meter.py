@@ -1,4 +1,4 @@
-"""What steps cost, measured, and told to those who learn from it."""
+"""Measures what each step costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from server.engine.proposer import Planned, TimedStep
+from server.engine.proposer import Outcome, Plan, Step, StepTiming
 from server.engine.scheduler import Work
 from server.engine.state import EngineState
 from server.llama.backend import Batch, Logits
@@ -57,18 +57,24 @@ class Meter:
             state.residence.move_costs.evaluated(n_prompt, self._decode_s, self._n_cells)
         return logits
 
-    def end(self, works: Sequence[Work], planned: Planned) -> None:
-        """The step's tokens are committed. planned: its guesses."""
+    def end(self, works: Sequence[Work], plan: Plan, outcomes: Sequence[Outcome]) -> Step:
+        """Return the step, whose tokens are committed.
+
+        Args:
+            works: The rows of the step without guesses.
+            plan: Its guesses.
+            outcomes: What it committed.
+        """
         if not self._plain:
-            return
+            return Step(plan, None, outcomes)
         state, rows, cells, decode_s = self._state, self._n_rows, self._n_cells, self._decode_s
         step_s = state.clock() - self._began
         state.residence.move_costs.stepped(decode_s, cells)
         self.kinds[StepKind(rows, _rounded(cells), _rounded(self._n_tokens // len(works)))] += 1
-        n_new = _n_tokens(works) - self._n_tokens
-        state.proposer.stepped(planned, TimedStep(rows, cells, decode_s, step_s, n_new, len(works)))
         if len(works) == 1:
-            self._overheads.append(step_s - decode_s - planned.spent_s)
+            self._overheads.append(step_s - decode_s - plan.spent_s)
+        n_new = _n_tokens(works) - self._n_tokens
+        return Step(plan, StepTiming(rows, cells, decode_s, step_s, n_new, len(works)), outcomes)
 
     @property
     def cells(self) -> tuple[int, int]:

@@ -88,75 +88,87 @@ class Ask(NamedTuple):
     seq: int = -1
 
 
-class Planned(NamedTuple):
-    """The guesses of a step, one proposal per session. width: rows that the step has after padding, 0: no
-    padding to a shape. spent_s: seconds that a draft model worked, or the lead waited, for the proposals.
-    plain_s: seconds of its decode without the guesses, by what was measured; 0: there are none, or it is not
-    known. least: rows that it is padded to since fewer take longer."""
+@dataclass(slots=True)
+class Upcoming:
+    """The step that the engine is about to decode, before any guess. Not to be changed."""
 
-    proposals: Sequence[Proposal]
-    width: int = 0
-    spent_s: float = 0.0
-    plain_s: float = 0.0
-    least: int = 0
+    n_active: int  # sessions that have a slot, or get one as soon as one is free
+    n_deciding: int = 0  # of them, those that draw a token in this step and may have guesses
+    n_rows: int = 0  # rows without guesses
+    n_cells: int = 0  # cells of the KV cache in use
+    has_grammar: bool = False  # a grammar rules one of those that draw a token
+    asks: Callable[[], Sequence[Ask]] = list  # one for each of those that draw a token
+    may_pad: Callable[[], bool] = bool  # whether the step may have more rows than it needs
 
 
-class TimedStep(NamedTuple):
-    """A step without prompt rows: n_rows rows were decoded in decode_s seconds with n_cells cells of the KV
-    cache in use; the whole step took step_s seconds and committed n_tokens tokens of n_sessions sessions."""
+@dataclass(slots=True)
+class Plan:
+    """What the engine shall decode beside the step's own rows. Not to be changed once the engine has it."""
 
-    n_rows: int
-    n_cells: int
-    decode_s: float
-    step_s: float
-    n_tokens: int
+    proposals: Sequence[Proposal] = ()  # one for each ask; none: nobody guesses
+    width: int = 0  # rows that the step is padded to; 0: it is not padded
+    is_shape: bool = False  # steps of this width shall look alike, down to their sequences
+    plain_s: float = 0.0  # seconds of the decode without guesses, as measured; 0: there are none, or unknown
+    spent_s: float = 0.0  # seconds that a model in the lead took for the guesses
+    asked: bool = True  # somebody was asked for guesses, and wants to hear what the step commits
+
+
+class Outcome(NamedTuple):
+    """What a step brought one session."""
+
+    session: int
+    n_tokens: int  # tokens that were committed, the last ones of the session's list
+    tally: CountsBySource  # of the proposal that was verified
+
+
+class StepTiming(NamedTuple):
+    """How long a step without prompt rows took."""
+
+    n_rows: int  # rows decoded, with padding
+    n_cells: int  # cells of the KV cache in use
+    decode_s: float  # seconds of the decode
+    step_s: float  # seconds of the whole step
+    n_tokens: int  # tokens committed in all sessions
     n_sessions: int
 
 
-class Proposer:
-    """Where guesses come from; this one has none. They may be stale or wrong: verification decides. Never
-    blocks on a peer, but for a bounded wait that it expects to pay."""
+class Step(NamedTuple):
+    """A step that is over: what was planned, how long it took, and what it committed."""
 
-    def drain(self, n_active: int) -> None:
-        """Take in what arrived since the last step. n_active: sessions that have a slot or get one
-        in this step."""
+    plan: Plan
+    timing: StepTiming | None  # None if it had rows of prompts or of beam searches
+    outcomes: Sequence[Outcome] = ()  # of the sessions that were asked for
+
+
+class Proposer:
+    """Where guesses come from; this one has none. Guesses may be stale or wrong: verification decides. No
+    method blocks on a peer."""
 
     def open(self, session: OpenedSession) -> None:
-        """A session begins."""
-
-    def rests(self) -> bool:
-        """Whether nobody guesses in the next step for sessions without a grammar."""
-        return False
-
-    def passed(self, n_sessions: int, n_rows: int) -> None:
-        """The next step, of n_rows rows, is a plain one, since nobody guesses for the n_sessions that draw a
-        token in it, none of which has a grammar. Nothing is asked, and nobody told what it commits."""
-
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        """Guesses for what follows the committed tokens, one proposal per ask, to be decoded beside n_rows
-        rows with n_cells cells of the KV cache in use."""
-        return Planned([NOTHING] * len(asks))
-
-    def padded(self, n_rows: int, n_cells: int) -> int:
-        """Rows that a step of n_rows rows without prompts takes least time with, padding included; n_rows
-        where that is not known. n_cells: of the KV cache in use."""
-        return n_rows
-
-    def committed(self, session: int, n: int, tally: CountsBySource) -> None:
-        """The last n tokens of the session's list are new, and all before them that nobody told. tally: of
-        the proposal verified with them."""
-
-    def stepped(self, planned: Planned, step: TimedStep) -> None:
-        """What became of a step without prompt rows; planned: its guesses, one proposal per session."""
-
-    def before(self) -> None:
-        """A decode of many sessions comes next: send what waits for a decode, since during it is too late."""
-
-    def meanwhile(self) -> None:
-        """A GPU decodes: this thread has time for what nobody waits for."""
+        """Take in a session that begins."""
 
     def close(self, session: int, *, keep: bool) -> None:
-        """The session ended. keep: the conversation may go on."""
+        """Forget a session that ended.
+
+        Args:
+            session: Its id. Unknown ones are ignored.
+            keep: Whether the conversation may go on.
+        """
+
+    def plan(self, step: Upcoming) -> Plan:
+        """Return the guesses of the next step. Also called, with no session, while the engine is idle."""
+        return Plan(asked=False)
+
+    def learn(self, step: Step) -> None:
+        """Take in a step that is over."""
+
+    def meanwhile(self, plan: Plan, *, decodes: bool = True) -> None:
+        """Do what nobody waits for while a GPU decodes.
+
+        Args:
+            plan: The plan of the step that is decoded.
+            decodes: False: that decode, of many sessions, begins next. Only what must not come late is done.
+        """
 
 
 NoProposer = Proposer  # a server without drafts

@@ -113,7 +113,7 @@ class Session:
         return min(room, self.request.max_tokens - self.n_generated)
 
     def commit(self, verdict: Verdict, tally: CountsBySource, now: float, plain_s: float = 0.0) -> None:
-        """Append the tokens of one step and count its drafts. tally: of its proposal. plain_s: of Planned."""
+        """Append the tokens of one step and count its drafts. tally: of its proposal. plain_s: of Plan."""
         if not self.n_steps:
             self.first_at = self.last_at = now
         n_later = len(verdict.tokens) - (not self.n_steps)

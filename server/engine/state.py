@@ -35,8 +35,6 @@ class EngineState:
         self.emit = emit  # of (session id, event); must not block
         self.n_slots = n_slots
         self.clock = clock  # seconds
-        self.plain_s = 0.0  # Planned.plain_s of this step
-        self.rests = self.passed = False  # whether nobody guesses in this step, and nobody is asked
         self.active: list[Session] = []  # those with a KV sequence, in order of admission
         self.waiting: deque[Session] = deque()  # those without, in order of arrival
         self.turns = Turns()  # of tenants

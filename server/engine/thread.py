@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from server.engine.account import place_in, tenant
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Progress, Started
 from server.engine.live_generation import ENDS, LiveGeneration
 from server.engine.request import GenerationRequest
+from server.engine.request_account import place_in, tenant
 from server.engine.watchdog import Watchdog
 from server.errors import (
     BackendError,

@@ -2,7 +2,7 @@
 
 The speculator needs these times before it has seen a step, to tell which drafts pay. They are measured at the
 first start with a model and kept in a file (recollection.py). Afterwards every step corrects them
-(server/speculation/gating/costs.py).
+(server/speculation/step_times.py).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from server.llama.with_block import WithBlock
 from server.settings import LeadSettings
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
-from server.speculation.sources.synchronous import InlineModel
+from server.speculation.sources.inline import InlineModel
 from server.speculation.wire.presence import misfit, vocabulary_card
 
 logger = logging.getLogger("duo.lead")

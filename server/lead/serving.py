@@ -154,10 +154,10 @@ def _health(
         n_decoding=engine.engine.meter.n_decoding,
         cells=engine.engine.meter.cells,
         gate=GateHealth(
-            round(proposer.pricing.throughput.value, 1),
-            _milliseconds(proposer.pricing.costs.table()),
-            proposer.pricing.widths.width,
-            _milliseconds(proposer.pricing.widths.steady),
+            round(proposer.ledger.rates.throughput.value, 1),
+            _milliseconds(proposer.ledger.times.table()),
+            proposer.before.width if proposer.before.is_shape else 0,
+            _milliseconds(proposer.ledger.times.shapes.steady),
         ),
     )
 

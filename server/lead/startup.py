@@ -58,13 +58,13 @@ from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.shapes import UNKNOWN
 from server.settings import LeadSettings
-from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.widths import Widths
 from server.speculation.plain import PlainSteps
 from server.speculation.policy import Policy
+from server.speculation.shape_times import ShapeTimes
+from server.speculation.sources.inline import InlineModel
 from server.speculation.sources.remote import RemoteDrafters
-from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
+from server.speculation.step_times import StepTimes
 from server.speculation.wire.presence import Presence, unique_id
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
@@ -119,7 +119,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
         observers: list[Observer] = [traffic := Traffic()]
         if settings.print != "none":
             observers.append(ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all"))
-        asked = proposer if settings.draft_max or site.redis_url else PlainSteps(proposer.pricing.costs)
+        asked = proposer if settings.draft_max or site.redis_url else PlainSteps(proposer.ledger.times)
         engine = EngineThread(
             _engine_maker(settings, backend.options, model, asked, snapshots, attention),
             n_ctx=backend.n_ctx,
@@ -129,7 +129,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             profile=settings.profile,
         )
         proposer.overlap(partial(engine.hand_over, guessing=True))
-        measuring = _measuring(settings, backend, attention, engine, proposer.pricing.costs)
+        measuring = _measuring(settings, backend, attention, engine, proposer.ledger.times)
         stack.callback(measuring.close)
         engine.command(lambda _: warm_up(model, inline))
         announce(site, door)
@@ -246,13 +246,12 @@ def _speculator(
         known = on_own_thread(times, backend, n_timed, of_model(backend.options))
     if settings.draft_max:
         shapes = on_own_thread(steady_widths, backend, most, backend.keys is not None)
-    costs = StepCosts(policy.max_rows, known)
-    widths = Widths(shapes.steady, shapes.change_s)
-    proposer = Speculator(policy, remote=remote, inline=inline, costs=costs, widths=widths)
-    if (groups := proposer.groups) is not None:
-        what = of_model(backend.options), site.n_threads, str(site.draft_model)
-        groups.recall(recall("credits", what))
-        stack.callback(lambda: keep("credits", what, groups.memory()))
+    times = StepTimes(policy.max_rows, known, ShapeTimes(shapes.steady, shapes.change_s))
+    proposer = Speculator(policy, remote=remote, inline=inline, times=times)
+    if policy.gate:
+        what, ledger = (of_model(backend.options), site.n_threads, str(site.draft_model)), proposer.ledger
+        ledger.recall(recall("credits", what))
+        stack.callback(lambda: keep("credits", what, ledger.memory()))
     return proposer
 
 
@@ -270,14 +269,14 @@ def _measuring(
     backend: LlamaBackend,
     attention: AttentionChoice,
     engine: EngineThread,
-    costs: StepCosts,
+    known: StepTimes,
 ) -> IdleMeasuring:
     """Return what measures while nobody waits; nothing where a GPU decodes, which was measured before."""
     n_timed, what = _n_timed(settings, backend), of_model(backend.options)
 
     def time_steps(make: Callable[[], LlamaContext]) -> None:
         times = remembered_aside(backend, n_timed, what, make)
-        engine.command(lambda _: costs.calibrate(times))
+        engine.command(lambda _: known.calibrate(times))
 
     def time_attention(make: Callable[[], LlamaContext]) -> None:
         attention.look_again(backend.model, backend.options, make)

@@ -1,16 +1,19 @@
-"""What a lead that never drafts asks before a step."""
+"""The proposer of a lead that never drafts."""
 
 from __future__ import annotations
 
-from server.engine.proposer import Proposer
-from server.speculation.gating.costs import StepCosts
+from server.engine.proposer import Plan, Proposer, Upcoming
+from server.speculation.step_times import StepTimes
 
 
 class PlainSteps(Proposer):
     """Guesses nothing and learns nothing. Steps are padded by what was measured at the start."""
 
-    def __init__(self, costs: StepCosts) -> None:
-        self._costs = costs
+    def __init__(self, times: StepTimes) -> None:
+        self._times = times
 
-    def padded(self, n_rows: int, n_cells: int) -> int:
-        return self._costs.padded(n_rows, n_cells)
+    def plan(self, step: Upcoming) -> Plan:
+        plan = Plan(asked=False)
+        if step.n_rows > 1 and step.may_pad():
+            plan.width = self._times.padded(step.n_rows, step.n_cells)
+        return plan

@@ -7,12 +7,23 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from server.engine.proposer import OpenedSession
-from server.speculation.gating.acceptance import SessionAcceptance
-from server.speculation.gating.balance import Balance
-from server.speculation.gating.tree import LEAST, ScoredTree
+from server.speculation.account import Account, Terms
+from server.speculation.hits import SessionHitRates
 from server.speculation.sources.assignment import Yield
 from server.speculation.sources.lookup import Lookup, LookupGuess, PredictedReply
+from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
+
+INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
+# What models may do in one session. They count the last 33 steps: with half, one unlucky line ends a good
+# draft; with twice, a hard reply pays for 48 steps until its drafters pause. Evidence: 3 steps with guesses
+# alone, 24 among several sessions, each of which has few guesses in a step, 12 steps with messages. Alone: of
+# 178 replies, 400M and bundled, 7 and 23 are below 0.95 of no drafts with 12, 4 and 14 with 5, none and 14
+# with 3, at which the bundled pair is 1 percent slower in all (benchmarks.inside --every-way). Guesses for
+# one step may cost a session 1.5 tokens that they have brought nothing: with 2 the slowest of 187 replies of
+# the bundled pair is at 0.90 of no drafts instead of 0.94, with 1 all are 3 percent slower, without a bound 3
+# percent faster and the slowest at 0.77.
+IN_SESSION = Terms(forget=0.03, patience=24.0, per_step=1.5)
 
 
 class Assigned(NamedTuple):
@@ -25,26 +36,29 @@ class Assigned(NamedTuple):
 
 @dataclass(slots=True)
 class Speculated:
-    """wire_id is unique across the leads of a pool; of the session's tokens n_prompt were there at first, and
-    the first n_indexed are in `lookup`. drafters: the places of those it is assigned to, by id; yields:
-    what these brought it, and others that were here before; told_again: from how many tokens on a drafter is
-    told it again if another draft is lost; heard: since they are here, one of them sent
-    guesses; n_lost: tokens that plain steps would have made in the time that models' guesses take in this
-    step: making those of the lead, and verifying all."""
+    """A session, its guesses and its drafters."""
 
-    wire_id: int
+    wire_id: int  # unique across the leads of a pool
     session: OpenedSession
-    acceptance: SessionAcceptance
+    hits: SessionHitRates
     lookup: Lookup | None
     prediction: PredictedReply | None = field(init=False)
-    n_prompt: int = field(init=False)
-    n_indexed: int = 0
-    drafters: dict[str, Assigned] = field(default_factory=dict[str, Assigned])
-    yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
-    told_again: dict[str, int] = field(default_factory=dict[str, int])
-    heard: bool = False
-    n_lost: float = 0.0
-    balance: Balance = field(default_factory=Balance)
+    n_prompt: int = field(init=False)  # tokens that were there at first
+    n_indexed: int = 0  # of its tokens, the first ones that are in `lookup`
+    n_told: int = 0  # of its tokens, the first ones that its drafters were told
+    drafters: dict[str, Assigned] = field(
+        default_factory=dict[str, Assigned]
+    )  # those it is assigned to, by id
+    yields: dict[str, Yield] = field(
+        default_factory=dict[str, Yield]
+    )  # what drafters brought it, gone ones too
+    told_again: dict[str, int] = field(
+        default_factory=dict[str, int]
+    )  # tokens from which a drafter is told anew
+    heard: bool = False  # since its drafters are here, one of them sent guesses
+    is_spared: bool = False  # drafters shall not have it
+    account: Account = field(default_factory=lambda: Account(IN_SESSION))  # of the models
+    _n_expected: int = 0  # tokens of the reply that `prediction` has seen
     _tree: ScoredTree = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +73,7 @@ class Speculated:
         a session for which nobody guesses costs nothing."""
         tree, tokens = self._tree, self.session.tokens
         if tree.position != len(tokens):
-            tree.commit(tokens[tree.position :], self.acceptance)
+            tree.commit(tokens[tree.position :], self.hits)
         return tree
 
     def is_quiet(self, looks: bool) -> bool:
@@ -68,7 +82,10 @@ class Speculated:
             return False
         if self.prediction is not None:
             return False
-        return not (looks and self.lookup is not None and self.lookup.follows)
+        if not looks or self.lookup is None:
+            return True
+        self.keep_up()
+        return not self.lookup.follows
 
     @property
     def reply(self) -> Sequence[int]:
@@ -95,6 +112,11 @@ class Speculated:
         """Whether the lookup, if there is one, misses tokens."""
         return self.n_indexed < len(self.session.tokens)
 
+    def keep_up(self) -> None:
+        """Give the lookup what was committed since it was last looked at; a long prompt comes by index()."""
+        if 0 < len(self.session.tokens) - self.n_indexed <= INDEXED:
+            self.index(INDEXED)
+
     def index(self, most: int) -> int:
         """Give the lookup at most `most` more tokens: a long prompt takes several steps. Returns how many."""
         if self.lookup is None:
@@ -106,12 +128,16 @@ class Speculated:
 
     def look_up(self, n: int, least: float = 0.0) -> None:
         """Graft guesses of the lookup, n in a row at most, as long as their path has probability `least`."""
+        self.keep_up()
         if self.lookup is not None and not self.is_behind and self.allows("lookup"):
             self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
 
     def expect(self, n: int) -> None:
         """Graft what the client expects, n in a row at most."""
         if self.prediction is not None and self.allows("prediction"):
+            new = self.session.tokens[self.n_prompt + self._n_expected :]
+            self.prediction.extend(new)
+            self._n_expected += len(new)
             self._graft("prediction", self.prediction.guess(n, LEAST))
 
     def _graft(self, source: str, guess: LookupGuess) -> None:

@@ -10,7 +10,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from server.engine.account import CURRENT
+from server.engine.request_account import CURRENT
 
 LogFormat: TypeAlias = Literal["text", "json"]
 

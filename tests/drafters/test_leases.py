@@ -18,6 +18,7 @@ from server.speculation.wire.messages import Close, Commit, Message, Open, decod
 from tests.drafters.scene import ENDLESS, LEAD, OWN, PROMPT
 from tests.fake_backend import FakeBackend
 from tests.memory_bus import MemoryPool
+from tests.server.speculation.driving import take_in
 
 
 class Pair:
@@ -54,7 +55,7 @@ class Pair:
     def settle(self) -> None:
         for _ in range(30):
             self.pool.pump()
-            self.lead.drain(1)
+            take_in(self.lead)
             self.worker.turn(wait=False)
 
     def sleep(self, seconds: float) -> None:

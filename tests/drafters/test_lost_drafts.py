@@ -10,6 +10,7 @@ from server.engine.request import Speculation
 from server.speculation.wire.messages import Draft, Message, Open
 from tests.drafters.scene import LEAD, PROMPT, told
 from tests.drafters.test_leases import Pair
+from tests.server.speculation.driving import committed
 
 N_TOKENS = 80
 
@@ -34,7 +35,7 @@ class Reply(Pair):
 
     def say(self, token: int) -> None:
         self.tokens.append(token)
-        self.lead.committed(1, 1, {})
+        committed(self.lead, 1)
         self.settle()
 
     def go_on(self) -> None:

@@ -28,8 +28,8 @@ from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
 from server.grammar.compiler import Compiler
 from server.grammar.schema_form import Schema
-from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.tree import MAX_NODES, OfferBounds, ScoredTree
+from server.speculation.hits import HitRates
+from server.speculation.tree import MAX_NODES, OfferBounds, ScoredTree
 from server.speculation.wire.messages import (
     VERSION,
     Draft,
@@ -94,7 +94,7 @@ def cards(data: bytes) -> None:
 def trees(data: bytes) -> None:
     """Drafts that begin anywhere, and commits between them: the tree stays bounded and says only what can be
     verified."""
-    tree, acceptance = ScoredTree(5, 77), Acceptance()
+    tree, acceptance = ScoredTree(5, 77), HitRates()
     chains = [77]
     for step in (data[at : at + TAKE] for at in range(0, len(data), TAKE)):
         kind, which, rest = step[0], step[-1], step[1:]

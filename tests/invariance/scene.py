@@ -12,12 +12,13 @@ from typing import TypeAlias, cast
 from server.engine.scheduler import Limits
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.with_block import WithBlock
-from server.speculation.gating.widths import Widths
 from server.speculation.policy import Policy
+from server.speculation.shape_times import ShapeTimes
 from server.speculation.sources.block_draft import BlockDraft
+from server.speculation.sources.inline import InlineModel
 from server.speculation.sources.remote import RemoteDrafters
-from server.speculation.sources.synchronous import InlineModel
 from server.speculation.speculator import Speculator
+from server.speculation.step_times import StepTimes
 from server.speculation.wire.presence import Presence, VocabularyCard, vocabulary_card
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.invariance.scripted import TRUTH, LyingDrafter, ScriptedDrafter, Shape, StaleDrafter
@@ -103,12 +104,12 @@ class Scene:
         bus = self.pool.bus(LEAD)
         clock = time.perf_counter if live else self.clock
         remote = RemoteDrafters(bus, LEAD, max_ahead=16, clock=clock, overlaps=policy.overlaps)
-        widths = Widths(PADDED if policy.overlaps else {})
+        times = StepTimes(policy.max_rows, shapes=ShapeTimes(PADDED if policy.overlaps else {}))
         model: Backend = self.backend
         if isinstance(inline, FakeModel):
             model = WithBlock(self.backend, ToyBlock(self.backend, inline))
             inline = BlockDraft(model, clock=clock)
-        self.proposer = Speculator(policy, remote=remote, inline=inline, widths=widths, clock=clock)
+        self.proposer = Speculator(policy, remote=remote, inline=inline, times=times, clock=clock)
         bus.start(remote)
         self.harness = Harness(cast(FakeBackend, model), self.proposer, clock=clock, limits=limits)
         self._live = live

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from drafters.model import ModelDrafter
 from drafters.worker import Worker
 from server.engine.engine import Engine
-from server.engine.proposer import NoProposer, Proposer
+from server.engine.proposer import NoProposer, Proposer, Upcoming
 from server.engine.request import Exactness, GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import EngineThread
@@ -30,6 +30,7 @@ from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
+from server.speculation.step import DraftPlan
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message
 from server.speculation.wire.presence import Presence, vocabulary_card
@@ -186,9 +187,9 @@ class Unhurried(Speculator):
 
     pause_s = 0.0
 
-    def drain(self, n_active: int) -> None:
+    def plan(self, step: Upcoming) -> DraftPlan:
         time.sleep(self.pause_s)
-        super().drain(n_active)
+        return super().plan(step)
 
 
 class LiveLead:

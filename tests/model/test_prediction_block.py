@@ -36,10 +36,10 @@ from server.llama.with_block import Path as BlockPath
 from server.llama.with_block import WithBlock
 from server.sampling.params import SamplingParams
 from server.settings import BUNDLED_MODEL
-from server.speculation.gating.costs import StepCosts
 from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.speculator import Speculator
+from server.speculation.step_times import StepTimes
 from tests.fake_backend import FakeBackend
 from tests.model.conftest import open_exact
 from tests.model.kinds import QWEN35_BLOCK
@@ -95,7 +95,7 @@ def model(target: LlamaBackend, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield WithBlock(target, block)
 
 
-class Unmeasured(StepCosts):
+class Unmeasured(StepTimes):
     """Learns nothing: how long steps take would decide which of them are padded, and so their last bits."""
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
@@ -119,7 +119,7 @@ def harness(
     again = not model.can_trim
     policy = Policy(leaves=leaves, lookup=False, gate=False, again=again, n_tail=model.n_tail)
     inline = BlockDraft(model, most=3) if isinstance(model, WithBlock) else None
-    proposer = Speculator(policy, inline=inline, costs=Unmeasured(policy.max_rows))
+    proposer = Speculator(policy, inline=inline, times=Unmeasured(policy.max_rows))
     padded = Padded(model)
     padded.n_seqs, padded.n_ctx = min(n_seqs, padded.n_seqs), min(n_ctx, padded.n_ctx)
     padded.n_cells = min(n_cells, padded.n_cells)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from server.sampling.noise import mix
-from server.speculation.gating.acceptance import MEAN, WORD
-from server.speculation.gating.credit import LOSS
+from server.speculation.account import LOSS
+from server.speculation.hits import MEAN, WORD
 
 MOST = 3  # drafters per session: more agree more often than they add
 # Of the tokens: shares that differ by less are about equal. Of the 64 latest, two standard errors and more.

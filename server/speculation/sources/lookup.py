@@ -28,11 +28,11 @@ POOL_TOKENS = 100_000  # kept of other texts: 16 MB with the index
 # tokens each, 0.43 were right after 2, 0.39 after 3, 0.38 after 4, 0.6 after 5. Half: lookups alone make 0.99
 # of plain steps on two cores; 4: 1.03; twice: 0.99 (400M BF16, benchmarks.inside).
 DOUBT = 4.0
-PRIOR = 4  # guesses that the assumed hit rate counts for. Off by two: as WORD in acceptance.py
-MEMORY = 48  # guesses of one length that count. Off by two: as WINDOW in acceptance.py
+PRIOR = 4  # guesses that the assumed hit rate counts for. Off by two: as WORD in hits.py
+MEMORY = 48  # guesses of one length that count. Off by two: as WINDOW in hits.py
 
 
-class HitRates:
+class MatchRates:
     """How often a guess after a match of each length was right, recent guesses counting more."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class LookupPool:
 
     def __init__(self, max_tokens: int = POOL_TOKENS, ngram: int = 3) -> None:
         self.ngram, self._mask = ngram, (1 << TOKEN_BITS * ngram) - 1
-        self.rates = HitRates()  # shared by all who follow these texts
+        self.rates = MatchRates()  # shared by all who follow these texts
         self._max_tokens = max_tokens
         self._texts: list[list[int]] = []  # the oldest first,
         self._begins: list[int] = []  # and how many tokens came before each
@@ -179,7 +179,7 @@ class Lookup:
         self._ends: list[tuple[int, int, dict[int, int]]] = [
             (n, (1 << TOKEN_BITS * n) - 1, {}) for n in range(min_ngram, max_ngram + 1)
         ]
-        self._own_rates = HitRates()
+        self._own_rates = MatchRates()
         self._rates = self._own_rates  # those of the text that is followed
         self._text = self._tokens  # the text that is followed,
         self._at = 0  # where in it the guess begins,
@@ -256,7 +256,7 @@ class Lookup:
         """Whether the last `length` tokens also stand before `end`."""
         return end >= length and self._tokens[end - length : end] == self._tokens[-length:]
 
-    def _follow(self, text: list[int], at: int, length: int, rates: HitRates) -> None:
+    def _follow(self, text: list[int], at: int, length: int, rates: MatchRates) -> None:
         self._text, self._at, self._length, self._rates = text, at, length, rates
 
 
@@ -274,7 +274,7 @@ class PredictedReply:
         self._at = 0
         self._synced = 0  # where an n-gram agreed last
         self._length = MAX_LENGTH  # how many agreed since the last divergence; none happened yet
-        self._rates = HitRates()
+        self._rates = MatchRates()
 
     def extend(self, tokens: Sequence[int]) -> None:
         """These tokens of the reply are committed."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from server.engine.proposer import CountsBySource
-from server.speculation.gating.acceptance import Acceptance
+from server.speculation.hits import HitRates
 from server.speculation.sources.assignment import APART, MOST, assign
 from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.sources.yields import JUDGED, Yields
@@ -41,15 +41,21 @@ class RemoteDrafters:
         clock: Callable[[], float] = time.monotonic,
         overlaps: bool = False,
     ) -> None:
-        """own: this lead's presence; max_ahead: tokens to guess past the committed ones, at most. overlaps: a
-        GPU decodes, and flush() is called when it has begun: commits are sent then, since the threads of the
-        bus and the engine's take turns."""
+        """Begin without drafters.
+
+        Args:
+            bus: Where they are.
+            own: This lead's presence.
+            max_ahead: Tokens to guess past the committed ones, at most.
+            clock: Seconds.
+            overlaps: A GPU decodes, so that a drafter on the lead's cores does not slow a prompt.
+        """
         self._bus = bus
-        self._later: list[tuple[str, Message]] | None = [] if overlaps else None  # not sent yet
+        self._shares_prompts = not overlaps
         self.own = own
         self._max_ahead = max_ahead
         self._clock = clock
-        self.acceptance = Acceptance()  # of every source, over all sessions
+        self.hits = HitRates()  # of every source, over all sessions
         self._yields = Yields()
         self._left = JUDGED  # steps until places are given anew
         self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_QUEUED)
@@ -104,7 +110,7 @@ class RemoteDrafters:
         drafters on its cores are told with the first token: reading the prompt would slow the lead's own
         evaluation of it, in vain if the reply is short."""
         self._sessions[speculated.wire_id] = speculated
-        if self._later is None:
+        if self._shares_prompts:
             self._prompts[speculated.wire_id] = speculated
         self._assign(speculated)
 
@@ -115,43 +121,28 @@ class RemoteDrafters:
                 del self._prompts[wire_id]
                 self._assign(speculated)
 
-    def is_beside(self, record: DrafterRecord) -> bool:
-        """Whether the drafter uses cores of the lead's machine, by what it says."""
-        return record.presence.kernel == self.own.kernel
-
-    def committed(self, speculated: Speculated, n: int) -> None:
-        """Tell drafters of the session's last n tokens."""
-        if not speculated.drafters:
-            return
-        tokens = speculated.session.tokens
-        message = Commit(speculated.wire_id, len(tokens) - n, speculated.tree.chain, tuple(tokens[-n:]))
-        for drafter in speculated.drafters:
-            if self._later is None:
+    def tell(self, speculated: Speculated) -> None:
+        """Tell the session's drafters what was committed since they were told last."""
+        tokens, n_told = speculated.session.tokens, speculated.n_told
+        speculated.n_told = len(tokens)
+        if speculated.drafters and n_told < len(tokens):
+            message = Commit(speculated.wire_id, n_told, speculated.tree.chain, tuple(tokens[n_told:]))
+            for drafter in speculated.drafters:
                 self._bus.send(drafter, message)
-            else:
-                self._later.append((drafter, message))
-
-    def flush(self) -> None:
-        """Send what waits."""
-        if self._later:
-            waiting, self._later = self._later, []
-            for drafter, message in waiting:
-                self._bus.send(drafter, message)
-
-    def _send(self, drafter: str, message: Message) -> None:
-        self.flush()  # in order
-        self._bus.send(drafter, message)
 
     def spare(self, speculated: Speculated) -> None:
-        """Have drafters rest in the session, as its balance says."""
+        """Have the session's drafters close it until resume()."""
+        speculated.is_spared = True
         self._release(speculated, keep=True)
 
     def resume(self, speculated: Speculated) -> None:
-        """Have drafters go on in the session, as its balance says."""
+        """Let drafters have the session again."""
+        speculated.is_spared = False
         self._assign(speculated)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session."""
+        """Have its drafters close the session, once they know all its tokens."""
+        self.tell(speculated)
         self._sessions.pop(speculated.wire_id, None)
         self._prompts.pop(speculated.wire_id, None)
         self._release(speculated, keep=keep)
@@ -172,13 +163,18 @@ class RemoteDrafters:
             if record:
                 record.counts.update(drafted=drafted, accepted=accepted)
 
-    def rest(self, records: Sequence[DrafterRecord], why: str, *, quietly: bool = False) -> None:
-        """Have these drafters rest, which is to have no session, or go on if `why` is empty. why: they rest.
-        quietly: this happens often."""
+    def pause(self, records: Sequence[DrafterRecord], reason: str, *, quiet: bool = False) -> None:
+        """Pause drafters, or let them go on.
+
+        Args:
+            records: The drafters. Those that pause close all their sessions.
+            reason: Why they pause; empty: they go on.
+            quiet: This happens often: log it at DEBUG.
+        """
         for record in records:
-            changes, record.rests = record.resting != bool(why), why
+            changes, record.rests = record.resting != bool(reason), reason
             if changes:
-                record.tell_rest(self._clock(), quietly=quietly)
+                record.tell_rest(self._clock(), quietly=quiet)
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
         self._assign_all()
@@ -188,13 +184,8 @@ class RemoteDrafters:
         if drafter in speculated.drafters:
             del speculated.drafters[drafter]
             speculated.heard = speculated.heard and bool(speculated.drafters)
-            self._send(drafter, Close(self.own.id, speculated.wire_id, keep))
+            self._bus.send(drafter, Close(self.own.id, speculated.wire_id, keep))
             self._drafters[drafter].n_assigned -= 1
-
-    @property
-    def n_told(self) -> int:
-        """Sessions that drafters have."""
-        return sum(bool(one.drafters) for one in self._sessions.values()) if self.drafting else 0
 
     @property
     def drafting(self) -> bool:
@@ -234,7 +225,7 @@ class RemoteDrafters:
         self._drafters[presence.id] = DrafterRecord(join, presence, reason)
         if reason:
             logger.warning("drafter %s (%s) refused: %s", presence.id, presence.model, reason)
-            self._send(presence.id, Refuse(self.own.id, reason))
+            self._bus.send(presence.id, Refuse(self.own.id, reason))
         else:
             logger.info("drafter %s (%s) joined", presence.id, presence.model)
 
@@ -246,7 +237,7 @@ class RemoteDrafters:
 
     def _assign(self, speculated: Speculated) -> None:
         """Open the session at more drafters, if it may have more."""
-        if speculated.balance.resting or len(speculated.drafters) >= MOST:
+        if speculated.is_spared or len(speculated.drafters) >= MOST:
             return
         shares = {
             id: self._yields.share(speculated, id)
@@ -261,10 +252,11 @@ class RemoteDrafters:
         id = record.presence.id
         if id in speculated.drafters or not speculated.allows(id):
             return False
-        return speculated.wire_id not in self._prompts or not self.is_beside(record)
+        return speculated.wire_id not in self._prompts or record.presence.kernel != self.own.kernel
 
     def _place(self, speculated: Speculated, drafter: str) -> None:
         """Open the session at this drafter."""
+        self.tell(speculated)
         self._yields.begin(speculated, drafter)
         self._drafters[drafter].n_assigned += 1
         self._announce(speculated, drafter)
@@ -287,7 +279,7 @@ class RemoteDrafters:
         worst = min(speculated.drafters, key=share)
         record, enough = self._drafters[worst], share(worst) + APART
         for other in self._sessions.values() if record.is_full else ():
-            if other.drafters or other.balance.resting or not self._may_serve(record, other):
+            if other.drafters or other.is_spared or not self._may_serve(record, other):
                 continue
             if fits(other, worst) > fits(speculated, worst) + APART:
                 self._withdraw(speculated, worst, keep=True)
@@ -316,16 +308,21 @@ class RemoteDrafters:
             hashlib.blake2b(salt, digest_size=16).hexdigest() if salt else "",
             told.n_dropped,
         )
-        self._send(drafter, message)
+        self._bus.send(drafter, message)
 
     def _answer(self, want: Want, record: DrafterRecord) -> None:
         """Say whether the session is open for this drafter: a Close or an Open may have been lost."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
-            self._send(want.drafter, Close(self.own.id, want.session, keep=True))
-        elif want.n_known == speculated.tree.position:
+            self._bus.send(want.drafter, Close(self.own.id, want.session, keep=True))
+            return
+        n_told = speculated.n_told
+        self.tell(speculated)
+        if want.n_known == n_told < speculated.tree.position:
+            return  # what it misses is under way
+        if want.n_known == speculated.tree.position:
             chain = speculated.tree.chain
-            self._send(want.drafter, Commit(want.session, want.n_known, chain, ()))
+            self._bus.send(want.drafter, Commit(want.session, want.n_known, chain, ()))
         else:
             self._tell_again(speculated, record)
 

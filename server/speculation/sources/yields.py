@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.speculation.gating.acceptance import LONG_WINDOW, MEAN, WINDOW, BySource
+from server.speculation.hits import LONG_WINDOW, MEAN, WINDOW, BySource
 from server.speculation.sources.assignment import Yield
 from server.speculation.speculated import Assigned, Speculated
 
@@ -60,4 +60,4 @@ class Yields:
 
 
 def _now(speculated: Speculated, drafter: str) -> Assigned:
-    return Assigned(speculated.tree.position, speculated.acceptance.n_right(drafter))
+    return Assigned(speculated.tree.position, speculated.hits.n_right(drafter))

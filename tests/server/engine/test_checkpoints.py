@@ -9,7 +9,7 @@ import pytest
 
 from server.engine.checkpoints import MARGIN, WORTH, Checkpoints
 from server.engine.events import Committed
-from server.engine.proposer import Ask, Planned
+from server.engine.proposer import Plan, Upcoming
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError
@@ -357,10 +357,12 @@ def test_what_a_proposer_is_told_of_rows():
     asked: list[int] = []
 
     class Watching(OracleProposer):
-        def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-            planned = super().propose(asks, n_rows, n_cells)
-            asked.append(asks[0].n_pending + len(planned.proposals[0]))
-            return planned
+        def plan(self, step: Upcoming) -> Plan:
+            plan = super().plan(step)
+            asked.extend(
+                ask.n_pending + len(one) for ask, one in zip(step.asks(), plan.proposals, strict=True)
+            )
+            return plan
 
     [expected] = plain(request())
     backend = recurrent()

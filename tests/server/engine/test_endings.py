@@ -14,7 +14,7 @@ import pytest
 from server.engine import thread
 from server.engine.engine import Engine
 from server.engine.events import Failed
-from server.engine.proposer import NoProposer, OpenedSession
+from server.engine.proposer import NoProposer, OpenedSession, Plan, Upcoming
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError
@@ -109,7 +109,7 @@ def test_a_session_that_cannot_be_put_back_waits_all_the_same(monkeypatch: pytes
 class Undrained(NoProposer):
     """Cannot take in what arrived."""
 
-    def drain(self, n_active: int) -> None:
+    def plan(self, step: Upcoming) -> Plan:
         raise RuntimeError("a message that nobody can read")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from server.engine.engine import MANY
-from server.engine.proposer import Ask, OpenedSession, Planned, TimedStep
+from server.engine.proposer import OpenedSession, Plan, Step, Upcoming
 from server.llama.backend import Batch, Logits
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, OracleProposer, request
@@ -27,18 +27,16 @@ class Watched(OracleProposer):
         super().open(session)
         self.told.append("open")
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        self.told.append("propose")
-        return super().propose(asks, n_rows, n_cells)
+    def plan(self, step: Upcoming) -> Plan:
+        if step.n_rows:
+            self.told.append("plan")
+        return super().plan(step)
 
-    def stepped(self, planned: Planned, step: TimedStep) -> None:
-        self.told.append("stepped")
+    def learn(self, step: Step) -> None:
+        self.told.append("learn")
 
-    def before(self) -> None:
-        self.told.append("before")
-
-    def meanwhile(self) -> None:
-        self.told.append("meanwhile")
+    def meanwhile(self, plan: Plan, *, decodes: bool = True) -> None:
+        self.told.append("meanwhile" if decodes else "before")
 
 
 class Decoding(FakeBackend):
@@ -64,13 +62,13 @@ def told(overlaps: bool, n_requests: int) -> str:
     return " ".join(watched.told)
 
 
-STEP = "propose decode decoded"
-WITH_TIME = "propose decode meanwhile decoded"
+STEP = "plan decode decoded learn"
+WITH_TIME = "plan decode meanwhile decoded learn"
 
 
 @pytest.mark.parametrize(("overlaps", "step"), [(False, STEP), (True, WITH_TIME)])
 def test_there_is_time_in_each_decode_of_a_gpu(overlaps: bool, step: str):
-    assert told(overlaps, 1) == f"open {step} {step} stepped {step} stepped"
+    assert told(overlaps, 1) == f"open {step} {step} {step}"
     assert told(overlaps, 2).count("meanwhile") == 6 * overlaps
 
 
@@ -80,7 +78,6 @@ def test_before_a_decode_of_many_sessions_other_threads_may_begin(n_sessions: in
     backend = Decoding(watched.told.append, overlaps=True)
     backend.n_seqs = n_sessions
     prompts = [(*PROMPT[:4], i) for i in range(n_sessions)]
-    Harness(backend, proposer=watched, n_slots=n_sessions).run(
-        *(request(prompt=prompt, max_tokens=3) for prompt in prompts)
-    )
+    harness = Harness(backend, proposer=watched, n_slots=n_sessions)
+    harness.run(*(request(prompt=prompt, max_tokens=3) for prompt in prompts))
     assert ("before decode" in " ".join(watched.told)) is (n_sessions > MANY)

@@ -7,30 +7,36 @@ from dataclasses import replace
 
 import pytest
 
-from server.engine.proposer import Proposer
+from server.engine.proposer import Plan, Proposer, Upcoming
 from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams
-from server.speculation.gating.costs import StepCosts
 from server.speculation.plain import PlainSteps
+from server.speculation.step_times import StepTimes
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.server.engine.test_branches import TreeOracle
 from tests.support import Harness, OracleProposer
 
 N = 20
-ODD = StepCosts(16, {n: (3.0 if n % 4 else 1.0) + n / 10 for n in range(1, 17)} | {1: 0.5})
+ODD = StepTimes(16, {n: (3.0 if n % 4 else 1.0) + n / 10 for n in range(1, 17)} | {1: 0.5})
 """Rows that are no multiple of four take longer than the next one that is, but for a single one."""
 
 
 class PaddedOracle(TreeOracle):
-    def padded(self, n_rows: int, n_cells: int) -> int:
-        return ODD.padded(n_rows, n_cells)
+    def plan(self, step: Upcoming) -> Plan:
+        plan = super().plan(step)
+        n_rows = step.n_rows + sum(map(len, plan.proposals))
+        plan.width = ODD.padded(n_rows, step.n_cells) if n_rows > 1 and step.may_pad() else 0
+        return plan
 
 
 class EightAreDear(OracleProposer):
-    def padded(self, n_rows: int, n_cells: int) -> int:
-        return 12 if n_rows == 8 else n_rows
+    def plan(self, step: Upcoming) -> Plan:
+        plan = super().plan(step)
+        n_rows = step.n_rows + sum(map(len, plan.proposals))
+        plan.width = 12 if n_rows == 8 and step.may_pad() else 0
+        return plan
 
 
 def toy() -> FakeBackend:

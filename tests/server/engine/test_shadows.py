@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from server.engine.events import Failed
-from server.engine.proposer import ROOT, Ask, NoProposer, Planned, Proposal
+from server.engine.proposer import ROOT, NoProposer, Plan, Proposal, Upcoming
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from tests.checks import check_engine
@@ -22,8 +21,8 @@ SHORT = (5, 6, 7)  # a prompt that is evaluated in the step that verifies the fi
 class Forked(NoProposer):
     """Guesses two alternatives for the next token of every session."""
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        return Planned([Proposal((97, 98), (ROOT, ROOT), ("fork", "fork")) for _ in asks])
+    def plan(self, step: Upcoming) -> Plan:
+        return Plan([Proposal((97, 98), (ROOT, ROOT), ("fork", "fork")) for _ in step.asks()])
 
 
 def assert_clean_after(harness: Harness, failed: Outcome) -> None:

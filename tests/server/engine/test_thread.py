@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,7 +13,7 @@ from server.engine import thread as engine_thread
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Failed, Finished, Started
 from server.engine.live_generation import LiveGeneration
-from server.engine.proposer import Ask, Planned
+from server.engine.proposer import Plan, Upcoming
 from server.engine.thread import GATHER_S, EngineThread
 from server.errors import BackendError, BusyError
 from server.llama.backend import Batch, Logits
@@ -43,9 +42,10 @@ class Guessing(NoProposer):
 
     thread: EngineThread
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        self.thread.hand_over(guessing=True)
-        return NoProposer.propose(self, asks, n_rows, n_cells)
+    def plan(self, step: Upcoming) -> Plan:
+        if step.n_deciding:
+            self.thread.hand_over(guessing=True)
+        return super().plan(step)
 
 
 async def told(

@@ -3,12 +3,10 @@ text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from server.engine.branches import branches
-from server.engine.proposer import Ask, Planned, Proposer
+from server.engine.proposer import Plan, Proposer, Upcoming
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
@@ -42,12 +40,14 @@ class Wide(TreeOracle):
         super().__init__(texts)
         self.leaves: list[tuple[int, int]] = []  # of each step: width, and leaves of all sessions
 
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        self.width = WIDTH * len(asks) if n_rows == len(asks) else 0
-        planned = super().propose(asks, n_rows, n_cells)._replace(width=self.width)
-        each = [max(1, branches(proposal.parents).n_leaves) for proposal in planned.proposals]
-        self.leaves.append((self.width, sum(each)))
-        return planned
+    def plan(self, step: Upcoming) -> Plan:
+        plan, n = super().plan(step), step.n_deciding
+        if n:
+            plan.width = self.width = WIDTH * n if step.n_rows == n else 0
+            plan.is_shape = self.width > 0
+            each = [max(1, branches(proposal.parents).n_leaves) for proposal in plan.proposals]
+            self.leaves.append((self.width, sum(each)))
+        return plan
 
 
 def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]:

@@ -6,30 +6,35 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.engine.proposer import TimedStep
+from server.engine.proposer import StepTiming
 from server.engine.scheduler import Limits
 from server.estimators import Median
 from server.llama.backend import Batch, Logits
-from server.speculation.gating import balance
-from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.credit import CREDIT, FEWER, LOSS
-from server.speculation.gating.pricing import KNOWN
-from server.speculation.groups import FIRST, LOOKUP, WAITS, Groups, StepCharge
+from server.speculation.account import LOSS
+from server.speculation.drafter_host import CREDIT, WARM_UP, Charge
+from server.speculation.ledger import EVIDENCE_ALONE, EVIDENCE_HEARD
+from server.speculation.planner import WAITS
 from server.speculation.policy import Policy
+from server.speculation.rates import KNOWN
 from server.speculation.sources.drafter_record import DrafterRecord
 from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.speculated import IN_SESSION
 from server.speculation.speculator import Speculator
+from server.speculation.step import LOOKUP
+from server.speculation.step_times import StepTimes
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Commit, Draft, Message, Open
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.memory_bus import MemoryBus, MemoryPool
+from tests.server.speculation.ledger_scene import Taught
 from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, request
 
 CARD = vocabulary_card(FakeVocabulary())
 OWN = Presence("lead", "lead", "toy", "0", CARD, 1, host="here", kernel="here")
-STEP = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n_sessions=1)
+# steps of a session alone until its models may pause: with guesses, and with messages
+TRIED, HEARD = (int(IN_SESSION.patience // each) for each in (EVIDENCE_ALONE, EVIDENCE_HEARD))
 NONSENSE = ord("~")  # what the toy model never says
 
 
@@ -114,19 +119,6 @@ def join(pool: MemoryPool, id: str, host: str, kernel: str = "") -> MemoryBus:
     return bus
 
 
-def unknown(n_rows: int) -> list[float]:
-    """Seconds of steps that nothing is known of."""
-    return []
-
-
-def watched(groups: Groups) -> None:
-    """It was seen what steps of one session take without drafters and lookups."""
-    for _ in range(FIRST):
-        groups.serve(1, unknown)
-        groups.passed()
-        groups.stepped(STEP, StepCharge())
-
-
 class SlowedBackend(FakeBackend):
     """Every decode takes a second, and a fifth more while the neighbour has something to do."""
 
@@ -147,14 +139,14 @@ class SlowedBackend(FakeBackend):
 
 class Scene:
     def __init__(
-        self, *, lies: bool, in_time: bool = False, kernel: str = "here", costs: StepCosts | None = None
+        self, *, lies: bool, in_time: bool = False, kernel: str = "here", times: StepTimes | None = None
     ) -> None:
         clock, self.neighbour = Clock(), Neighbour(lies=lies, in_time=in_time, kernel=kernel)
         self.backend = SlowedBackend(clock, self.neighbour)
         remote = RemoteDrafters(self.neighbour, OWN, max_ahead=8, clock=clock)
         self.neighbour.start(remote)
         self.speculator = speculator = Speculator(
-            Policy(lookup=False), remote=remote, costs=costs, clock=clock
+            Policy(lookup=False), remote=remote, times=times, clock=clock
         )
         limits = Limits(n_batch=64, n_chunk=64, draft_max=4)
         self.harness = Harness(self.backend, speculator, limits=limits, clock=clock)
@@ -172,7 +164,7 @@ SLOWER = 0.2  # of a plain step, beside a neighbour at work
 
 def test_what_steps_take_without_it_is_seen_before_it_works():
     scene = Scene(lies=False)
-    assert scene.beside(FIRST - 2, per_reply=FIRST - 2) == 0
+    assert scene.beside(WARM_UP - 2, per_reply=WARM_UP - 2) == 0
     assert scene.beside(20) > 10
 
 
@@ -185,7 +177,7 @@ def test_who_works_in_vain_costs_its_credit_and_then_one_percent():
 
 def test_the_only_step_of_a_short_reply_counts():
     scene = Scene(lies=False)
-    assert 0 < scene.beside(300, per_reply=2) <= CREDIT / SLOWER + KNOWN
+    assert 0 < scene.beside(300, per_reply=2) <= CREDIT / SLOWER + KNOWN + 1
 
 
 @pytest.mark.parametrize("in_time", [True, False])
@@ -203,13 +195,13 @@ def test_a_liar_on_another_machine_rests_in_each_reply(in_time: bool, caplog: py
     that it gets the session: at first and after each rest."""
     caplog.set_level("INFO", "duo.drafters")
     scene = Scene(lies=True, in_time=in_time, kernel="elsewhere")
-    assert 0 < scene.beside(60, per_reply=60) <= balance.HEARD + 1, "with the prompt's decode"
+    assert 0 < scene.beside(60, per_reply=60) <= HEARD + 1, "with the prompt's decode"
     for _ in range(5):
         scene.backend.widths.clear()
         before = scene.neighbour.n_opened
         scene.beside(60, per_reply=60)
         n_opened = scene.neighbour.n_opened - before
-        assert sum(width > 1 for width in scene.backend.widths[1:]) <= n_opened * balance.TRIED
+        assert sum(width > 1 for width in scene.backend.widths[1:]) <= n_opened * TRIED
     assert "rests" not in caplog.text, "nor altogether"
 
 
@@ -243,35 +235,29 @@ def test_one_that_leaves_and_comes_back_has_its_credit_again(meanwhile: int):
 
 
 def test_where_no_guess_can_pay_sessions_are_not_announced():
-    scene = Scene(lies=True)
-    scene.speculator.pricing.costs = StepCosts(64, {n: 1.5 * n - 0.5 for n in range(1, 65)})
+    scene = Scene(lies=True, times=StepTimes(64, {n: 1.5 * n - 0.5 for n in range(1, 65)}))
     assert scene.beside(100) <= 2, "the prompt's decode and one more"
 
 
-def test_a_moment_without_sessions_is_no_reason_to_rest():
-    scene = Scene(lies=True)
-    groups = Groups(None, lookup=True)
-    watched(groups)
-    groups.serve(0, lambda _: [0.0, 1.0, 1.1, 1.2])
-    assert groups.lookup_guesses
-    scene.speculator.drain(0)
-    assert scene.beside(2 * FIRST, per_reply=2 * FIRST) > FIRST // 2
+def test_a_moment_without_sessions_is_no_reason_to_pause():
+    taught = Taught(lookup=True, seconds=[1.0, 1.1, 1.2])
+    taught.warm_up(WARM_UP)
+    taught.serve(0)
+    assert taught.serve().lookup
 
 
 def test_after_a_restart_it_begins_with_what_was_found_out():
     before, after = Scene(lies=False), Scene(lies=False)
     before.beside(200)
-    assert before.speculator.groups
-    assert after.speculator.groups
-    after.speculator.groups.recall(before.speculator.groups.memory())
+    after.speculator.ledger.recall(before.speculator.ledger.memory())
     assert after.beside(200) == 0
 
 
 @pytest.mark.parametrize("memory", [None, [], {LOOKUP: 3}, {LOOKUP: {"1": (False, 3.0)}}])
 def test_a_memory_of_something_else_is_ignored(memory: object):
-    groups = Groups(None, lookup=True)
-    groups.recall(memory)
-    assert groups.memory() == {LOOKUP: {}}
+    ledger = Taught(lookup=True).ledger
+    ledger.recall(memory)
+    assert ledger.memory() == {LOOKUP: {}}
 
 
 def test_those_on_the_leads_cores_wait_once():
@@ -280,46 +266,53 @@ def test_those_on_the_leads_cores_wait_once():
     for id, host in ("a", "here"), ("b", "elsewhere"):
         join(pool, id, host)
     remote.drain()
-    groups = Groups(remote, Median(1))
-    groups.serve(1, unknown)
+    taught = Taught(remote, Median(1))
+    taught.serve()
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
-    for _ in range(FIRST):
-        groups.stepped(STEP, StepCharge())
-        groups.serve(1, unknown)
+    taught.warm_up(WARM_UP)
+    taught.serve()
     assert not any(d.resting for d in remote.drafters())
     join(pool, "c", "here")
     remote.drain()
-    groups.serve(1, unknown)
-    assert not any(d.resting for d in remote.drafters()), "one more is no reason to rest"
+    taught.serve()
+    assert not any(d.resting for d in remote.drafters()), "one more is no reason to pause"
 
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
-def test_drafters_on_another_machine_have_no_credit_to_lose(
-    host: str, kernel: str, caplog: pytest.LogCaptureFixture
-):
-    """Nor do they rest after a hard text, unless no guess can pay for this number of sessions."""
-    caplog.set_level("INFO", "duo.drafters")
+def test_drafters_on_another_machine_have_no_account(host: str, kernel: str):
+    """Nor do they pause after a hard text."""
     pool = MemoryPool()
     remote = listening(pool)
     join(pool, "a", host, kernel)
     remote.drain()
     [record] = remote.drafters()
     record.n_assigned, record.counts["accepted"] = 1, 1
-    groups, n_rested = Groups(remote), 0
+    taught, n_rested = Taught(remote), 0
     for _ in range(100):
-        groups.serve(1, unknown)
+        taught.serve()
         n_rested += record.resting
-        groups.stepped(TimedStep(5, 9, 1.2, 1.2, 1, 1), StepCharge(crowded=0.2))
+        taught.learn(Charge(crowded=0.2), timing=StepTiming(5, 9, 1.2, 1.2, 1, 1))
     assert (n_rested == 0) == (kernel != "here")
-    for _ in range(3):
-        groups.serve(2, lambda _: [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
-        assert record.resting
-        for _ in range(FEWER - 1):
-            groups.serve(1, unknown)
-            assert record.resting, "two may follow"
-    groups.serve(1, unknown)
-    assert kernel == "here" or not record.resting
-    assert kernel == "here" or "rests: no guess can pay" in caplog.text
+
+
+def test_drafters_pause_where_no_guess_can_pay(caplog: pytest.LogCaptureFixture):
+    """For two sessions, where each row takes as long as a step, but for one."""
+    caplog.set_level("INFO", "duo.drafters")
+    pool = MemoryPool()
+    remote = listening(pool)
+    join(pool, "a", "elsewhere")
+    remote.drain()
+    [record] = remote.drafters()
+    record.n_assigned, record.counts["accepted"] = 1, 1
+    taught = Taught(remote, seconds=[1.0, 1.1, 2.4, 3.6, 4.8])
+    taught.serve(1)
+    assert not record.resting
+    taught.learn()
+    taught.serve(2)
+    assert record.resting
+    assert "rests: no guess can pay" in caplog.text
+    taught.serve(1)
+    assert not record.resting
 
 
 def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, DrafterRecord]:
@@ -329,14 +322,14 @@ def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, Draf
     join(pool, "a", "here")
     remote.drain()
     [record] = remote.drafters()
-    record.n_assigned, rest = 1, remote.rest
+    record.n_assigned, pause = 1, remote.pause
 
-    def rest_or_work(records: Sequence[DrafterRecord], why: str, *, quietly: bool = False) -> None:
-        rest(records, why, quietly=quietly)
+    def pause_or_work(records: Sequence[DrafterRecord], reason: str, *, quiet: bool = False) -> None:
+        pause(records, reason, quiet=quiet)
         for one in records:
-            one.n_assigned = int(not why)
+            one.n_assigned = int(not reason)
 
-    remote.rest = rest_or_work
+    remote.pause = pause_or_work
     return remote, record
 
 
@@ -346,23 +339,23 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
 ):
     """Not by right guesses, which the draft model would have had as well. Each step has one that is right."""
     remote, record = with_a_drafter()
-    groups = Groups(remote, Median(1))
-    n_on = 0
-    for _ in range(FIRST + 200):
-        groups.serve(1, unknown)
-        n_on += not record.resting
-        if not record.resting:
-            groups.count({"a": (1, 1), "draft": (3, 3)}, 0.1)
-        groups.stepped(TimedStep(5, 9, 1.2, 1.2, 2, 1), StepCharge(crowded=0.2, saved=saved, most=1.0))
+    taught = Taught(remote, Median(1))
+    n_on, charge = 0, Charge(crowded=0.2, saved=saved, most_saved=1.0)
+    for _ in range(WARM_UP + 200):
+        taught.serve()
+        works = not record.resting
+        n_on += works
+        tally = {"a": (1, 1), "draft": (3, 3)} if works else {}
+        taught.learn(charge, tally, guess_cost=0.1, timing=StepTiming(5, 9, 1.2, 1.2, 2, 1))
     assert record.resting is rests
     assert n_on >= CREDIT / (0.2 - saved) if rests else n_on == 200
 
 
 def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
     remote, record = with_a_drafter()
-    groups = Groups(remote, Median(1))
-    for _ in range(FIRST + 200):
-        groups.serve(1, unknown)
-        groups.count({"a": (12, 4)}, 0.1)
-        groups.stepped(TimedStep(13, 9, 1.2, 1.2, 5, 1), StepCharge(crowded=0.2, saved=0.3, most=0.1))
+    taught = Taught(remote, Median(1))
+    for _ in range(WARM_UP + 200):
+        taught.serve()
+        charge = Charge(crowded=0.2, saved=0.3, most_saved=0.1)
+        taught.learn(charge, {"a": (12, 4)}, guess_cost=0.1, timing=StepTiming(13, 9, 1.2, 1.2, 5, 1))
     assert record.resting

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from server.engine.proposer import Proposal
-from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.credit import CREDIT
-from server.speculation.groups import FIRST, INTRODUCED_S, Groups, StepCharge
+from server.speculation.drafter_host import CREDIT, TRIAL_S, WARM_UP, Charge
 from server.speculation.sources.drafter_record import DrafterRecord
 from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.step_times import StepTimes
 from tests.memory_bus import MemoryPool
-from tests.server.speculation.test_groups import STEP, Scene, join, unknown, watched, with_a_drafter
+from tests.server.speculation.ledger_scene import Taught
+from tests.server.speculation.test_groups import Scene, join, with_a_drafter
 
 
 def named(remote: RemoteDrafters, id: str) -> DrafterRecord:
@@ -23,26 +22,26 @@ def test_one_that_joins_those_that_rest_works_alone_until_a_guess_of_it_is_right
     """And not for longer than it may cost. at: its step with that guess; each costs a token."""
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
-    groups = Groups(remote)
+    taught = Taught(remote)
 
-    def work(n: int, charge: StepCharge, one: DrafterRecord, at: int = -1) -> tuple[int, int]:
+    def work(n: int, charge: Charge, one: DrafterRecord, at: int = -1) -> tuple[int, int]:
         """n steps, in the at-th of which with that drafter it has a right guess. Returns in how many it may
         work, and in how many the first one may."""
         n_on, n_first = 0, 0
         for _ in range(n):
-            groups.serve(1, unknown)
+            taught.serve()
             n_on, n_first = n_on + (not one.resting), n_first + (not first.resting)
             if n_on == at:
                 remote.count({one.presence.id: (1, 1)})
-            groups.stepped(STEP, charge)
+            taught.learn(charge)
         return n_on, n_first
 
-    dear = StepCharge(crowded=1.0, token_s=INTRODUCED_S / 32)
-    assert work(FIRST + 20, dear, first) == (CREDIT + 1, CREDIT + 1)
+    dear = Charge(crowded=1.0, token_s=TRIAL_S / 31.5)
+    assert work(WARM_UP + 20, dear, first) == (CREDIT + 1, CREDIT + 1)
     join(pool, "b", "here")
     remote.drain()
     second = named(remote, "b")
-    assert work(FIRST, StepCharge(), second) == (0, 0), "what steps take without it"
+    assert work(WARM_UP, Charge(), second) == (0, 0), "what steps take without it"
     n_on = min(max(at, CREDIT + 1), 32)
     assert work(100, dear, second, at) == (n_on, max(0, n_on - at))
 
@@ -51,43 +50,36 @@ def test_one_that_joins_those_that_rest_works_alone_until_a_guess_of_it_is_right
 def test_a_drafter_that_joins_works_until_its_first_right_guess_although_none_can_pay(host: str):
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
-    groups = Groups(remote)
+    taught = Taught(remote, seconds=[1.0, 2.5, 4.0])
 
-    def serve() -> None:
-        groups.serve(1, lambda _: [0.0, 1.0, 2.0, 3.0])
-
-    for _ in range(FIRST + 1):
-        serve()
-        groups.stepped(STEP, StepCharge())
+    for _ in range(WARM_UP + 1):
+        taught.serve()
+        taught.learn(Charge())
     assert first.resting
-    assert not groups.introduced
+    assert not taught.ledger.on_trial
     join(pool, "b", host)
     remote.drain()
     second = named(remote, "b")
-    for _ in range(FIRST):
-        serve()
-        groups.stepped(STEP, StepCharge())
+    for _ in range(WARM_UP):
+        taught.serve()
+        taught.learn(Charge())
     second.n_assigned = 1
-    serve()
-    assert groups.introduced
+    taught.serve()
+    assert taught.ledger.on_trial
     assert not second.resting
     assert first.resting
-    counts = [0, 1, 0]
-    offer = Proposal((1, 2, 3), (-1, 0, -1), ("a", "b", "b"))
-    groups.introduce([Proposal((1,), (-1,), ("a",)), offer, offer], counts)
-    assert counts == [0, 2, 0], "one row more shows a guess of it"
     second.counts["accepted"] += 1
-    groups.stepped(STEP, StepCharge())
-    serve()
-    assert not groups.introduced
+    taught.learn(Charge())
+    taught.serve()
+    assert not taught.ledger.on_trial
     assert second.resting
 
 
 def test_a_liar_that_joins_costs_no_more_than_its_introduction_where_no_row_pays():
     """Its guesses are verified until then, each for the time of a plain step."""
-    plain_s = INTRODUCED_S / 32
-    costs = StepCosts(32, {1: plain_s, 32: 32 * plain_s})
-    scene = Scene(lies=True, in_time=True, kernel="elsewhere", costs=costs)
+    plain_s = TRIAL_S / 32
+    times = StepTimes(32, {1: plain_s, 32: 32 * plain_s})
+    scene = Scene(lies=True, in_time=True, kernel="elsewhere", times=times)
     scene.backend.plain_s, scene.backend.wider = plain_s, 1.0
     scene.beside(400)
     [record] = scene.speculator.drafters()
@@ -97,22 +89,22 @@ def test_a_liar_that_joins_costs_no_more_than_its_introduction_where_no_row_pays
 def test_after_one_that_is_introduced_has_left_the_others_go_on():
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
-    groups = Groups(remote)
-    watched(groups)
+    taught = Taught(remote)
+    taught.warm_up(WARM_UP)
 
-    def rests(charge: StepCharge, n: int) -> bool:
+    def rests(charge: Charge, n: int) -> bool:
         for _ in range(n):
-            groups.serve(1, unknown)
-            groups.stepped(STEP, charge)
+            taught.serve()
+            taught.learn(charge)
         return first.resting
 
-    assert rests(StepCharge(crowded=1.0), FIRST)
+    assert rests(Charge(crowded=1.0), WARM_UP)
     bus = join(pool, "b", "here")
     remote.drain()
-    assert rests(StepCharge(), FIRST + 9), "another one joins"
-    assert groups.introduced
+    assert rests(Charge(), WARM_UP + 9), "another one joins"
+    assert taught.ledger.on_trial
     bus.close()
     pool.pump()
     remote.drain()
-    assert not rests(StepCharge(), 2 * FIRST)
-    assert not groups.introduced
+    assert not rests(Charge(), 2 * WARM_UP)
+    assert not taught.ledger.on_trial

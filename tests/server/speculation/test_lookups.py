@@ -1,23 +1,29 @@
 """What lookups index, in which time, and what time they are charged for."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
+
+from unittest.mock import Mock
 
 import pytest
 
-from server.engine.proposer import Ask, OpenedSession, TimedStep
+from server.engine.proposer import Ask, OpenedSession, StepTiming
 from server.engine.request import Speculation
 from server.estimators import Median
 from server.sampling.params import SamplingParams
-from server.speculation.gating.balance import KNOWN
-from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.credit import CREDIT
-from server.speculation.gating.pricing import StepPrice
-from server.speculation.groups import LOOKUP, Groups, StepCharge
-from server.speculation.lookups import INDEX_SHARE, INDEXED, Lookups, index
+from server.speculation import planner
+from server.speculation.drafter_host import CREDIT, WARM_UP
+from server.speculation.lookups import INDEX_SHARE, Lookups, index
 from server.speculation.policy import Policy
-from server.speculation.speculated import Speculated
+from server.speculation.rates import KNOWN
+from server.speculation.speculated import INDEXED, Speculated
 from server.speculation.speculator import Speculator
-from tests.server.speculation.test_groups import STEP, unknown, watched
+from server.speculation.step import LOOKUP, DraftPlan, Guessers
+from server.speculation.step_times import StepTimes
+from server.speculation.tree import ScoredTree
+from tests.server.speculation.driving import ask, take_in
+from tests.server.speculation.ledger_scene import Taught
 from tests.server.speculation.test_speculated import conversation
 from tests.server.speculation.test_speculator import Clock
 
@@ -65,7 +71,7 @@ def test_a_step_has_time_for_a_twentieth_of_itself_however_many_sessions_wait(
 ):
     clock = Clock()
     sessions = {i: conversation(10_000) for i in range(1 + n_waiting)}
-    lookups = Lookups(sessions, clock, guesses=True, overlaps=True)
+    lookups = Lookups(sessions, clock)
 
     def timed(_: Speculated, most: int) -> int:
         clock.now += 1e-5 * most
@@ -73,88 +79,82 @@ def test_a_step_has_time_for_a_twentieth_of_itself_however_many_sessions_wait(
 
     monkeypatch.setattr(Speculated, "index", timed)
     began = clock()
-    lookups.index(1.0)
+    lookups.index(1.0, guesses=True)
     assert clock() - began == pytest.approx(INDEX_SHARE, abs=1e-5 * INDEXED)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_indexing_is_charged_unless_a_gpu_decodes_meanwhile(overlaps: bool, monkeypatch: pytest.MonkeyPatch):
-    clock, session = Clock(), conversation(100)
-    lookups = Lookups({1: session}, clock, guesses=True, overlaps=overlaps)
+    clock = Clock()
+    speculator = Speculator(Policy(overlaps=overlaps, gate=False), clock=clock)
+    speculator.open(OpenedSession(1, list(range(500)), SamplingParams(), Speculation()))
 
     def slow(_: Speculated, most: int) -> int:
         clock.now += 1.0
         return most
 
     monkeypatch.setattr(Speculated, "index", slow)
-    lookups.index(0.0)
-    assert lookups.taken_s(STEP) == (0.0 if overlaps else 1.0)
-    assert lookups.taken_s(STEP) == 0.0
+    assert take_in(speculator).looked_s == (0.0 if overlaps else 1.0)
 
 
-def test_where_nobody_else_guesses_what_steps_take_longer_with_them_is_charged():
+ALONE, BESIDE = Guessers(lookup=True), Guessers(lookup=True, inline=True)
+
+
+def test_lookups_alone_are_charged_what_steps_take_longer_with_them():
     """A step takes 2 s outside its decode where nobody is asked, 5 s where lookups are, for 1 of them."""
-    lookups = Lookups({}, Clock(), guesses=True, overlaps=False)
-    quiet, asked = (TimedStep(2, 9, 1.0, 1.0 + outside_s, 2, 2) for outside_s in (2.0, 5.0))
-    lookups.alone = True
+    ledger = Taught(lookup=True).ledger
+    quiet, asked = (StepTiming(2, 9, 1.0, 1.0 + outside_s, 2, 2) for outside_s in (2.0, 5.0))
 
-    def taken_s(*, alone: bool = True) -> float:
-        lookups.alone = alone
-        lookups.took(-1.0)
-        return lookups.taken_s(asked)
+    def looked_s(
+        guessers: Guessers, *, n_asked: int = 1, spent_s: float = 0.0, searched_s: float = 1.0
+    ) -> float:
+        ledger._n_passed = 0
+        plan = DraftPlan(guessers=guessers, spent_s=spent_s)
+        return ledger._looked(plan, asked, searched_s, n_asked)
 
-    assert taken_s() == 1.0, "nothing is known of others"
+    assert looked_s(ALONE) == 1.0, "nothing is known of others"
+    ledger._n_passed = 1
     for _ in range(KNOWN):
-        assert lookups.taken_s(quiet, n_passed=1) == 0.0
-    assert taken_s() == 3.0
-    assert taken_s(alone=False) == 1.0
-    lookups.alone = True
-    assert lookups.taken_s(asked, n_asked=3) == 9.0, "two steps more, which prompts were in"
-    assert lookups.taken_s(asked, 4.0) == 0.0, "a draft model took the rest"
+        assert ledger._looked(DraftPlan(asked=False), quiet, 0.0, 1) == 0.0
+    assert looked_s(ALONE) == 3.0
+    assert looked_s(BESIDE) == 1.0
+    assert looked_s(ALONE, n_asked=3) == 9.0, "two steps more, which prompts were in"
+    assert looked_s(ALONE, spent_s=4.0, searched_s=0.0) == 0.0, "a draft model took the rest"
 
 
-@pytest.mark.parametrize(("others", "charged"), [(False, 4.0), (True, 1.0)])
+@pytest.mark.parametrize(("guessers", "charged"), [(ALONE, 4.0), (BESIDE, 1.0)])
 def test_choosing_is_charged_where_nobody_else_guesses_and_searching_where_somebody_does(
-    others: bool, charged: float, monkeypatch: pytest.MonkeyPatch
+    guessers: Guessers, charged: float, monkeypatch: pytest.MonkeyPatch
 ):
     """To search a text takes a second, and three seconds to choose among guesses."""
     clock = Clock()
-    speculator = Speculator(Policy(gate=True), clock=clock, costs=StepCosts(64, {1: 1.0, 2: 1.1}))
+    speculator = Speculator(Policy(), clock=clock, times=StepTimes(64, {1: 1.0, 2: 1.1}))
     speculator.open(OpenedSession(1, [1, 2, 3, 1, 2], SamplingParams(), Speculation()))
-    groups, took = speculator.groups, list[float]()
-    assert groups is not None
-    watched(groups)
-    monkeypatch.setattr(Groups, "models_rest", property(lambda _: not others))
+    look_up, offer = Speculated.look_up, ScoredTree.offer
 
-    def search(*_: object) -> None:
+    def search(one: Speculated, n: int, least: float = 0.0) -> None:
         clock.now += 1.0
+        look_up(one, n, least)
 
-    def price(*_: object, **__: object) -> StepPrice:
+    def choose(*of_it: object) -> object:
         clock.now += 3.0
-        return StepPrice(1, 0, [1.0] * 64, 1.0, 1.0, 1)
+        return offer(*of_it)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Speculated, "look_up", search)
-    monkeypatch.setattr(speculator.pricing, "step", price)
-    speculator.drain(1)
-    planned = speculator.propose([Ask(1, 4)], 1, 0)
-
-    def heard(_: TimedStep, charge: StepCharge) -> None:
-        took.append(charge.looked)
-
-    monkeypatch.setattr(groups, "stepped", heard)
-    speculator.stepped(planned, TimedStep(1, 9, 1.0, 1.0, 1, 1))
-    assert took == [pytest.approx(charged * speculator.pricing.plain_rate)]
+    monkeypatch.setattr(ScoredTree, "offer", choose)
+    monkeypatch.setattr(planner, "choose_guessers", Mock(return_value=guessers))
+    assert ask(speculator, Ask(1, 4)).looked_s == pytest.approx(charged)
 
 
 def test_lookups_that_rest_index_nothing_but_what_ended():
     session = conversation(10)
-    lookups = Lookups({1: session}, Clock(), guesses=False, overlaps=False)
+    lookups = Lookups({1: session}, Clock())
     session.lookup = lookups.open("")
-    lookups.index(0.0)
+    lookups.index(0.0, guesses=False)
     assert session.is_behind
     session.session.tokens.extend([1, 2, 3, 4])  # pyright: ignore
     lookups.close(session)
-    lookups.index(0.0)
+    lookups.index(0.0, guesses=False)
     other = conversation(0)
     other.lookup = lookups.open("")
     other.session.tokens.extend([1, 2, 3])  # pyright: ignore
@@ -163,25 +163,25 @@ def test_lookups_that_rest_index_nothing_but_what_ended():
     assert other.tree.n_below == 1
 
 
-def test_lookups_that_guess_beside_a_model_before_they_were_seen_to_rest_are_weighed_as_well():
-    groups = Groups(None, Median(1), lookup=True)
-    n_on = 0
+def test_lookups_that_guess_beside_a_model_in_their_warm_up_are_accounted_for_as_well():
+    taught, n_on = Taught(td=Median(1), lookup=True), 0
+    taught.ledger.rates.learn = Mock()
+    taught.ledger.rates.plain_rate = 1.0
     for _ in range(100):
-        groups.serve(1, unknown)
-        n_on += groups.lookup_guesses
-        groups.stepped(STEP, StepCharge(looked=0.5))
-    assert groups.model_guesses
+        n_on += taught.serve().lookup
+        taught.learn(looked_s=0.5)
+    assert taught.serve().inline
     assert n_on == CREDIT / 0.5 + 1
 
 
-@pytest.mark.parametrize(("looked", "rest"), [(0.01, False), (0.05, True)])
-def test_lookups_rest_where_searching_takes_more_than_they_bring(looked: float, rest: bool):
+@pytest.mark.parametrize(("looked_s", "pause"), [(0.01, False), (0.05, True)])
+def test_lookups_pause_where_searching_takes_more_than_they_bring(looked_s: float, pause: bool):
     """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
-    groups = Groups(None, lookup=True)
-    watched(groups)
+    taught = Taught(lookup=True)
+    taught.warm_up(WARM_UP)
+    taught.ledger.rates.plain_rate = 1.0
+    taught.ledger.rates.learn = Mock()
     for i in range(1000):
-        groups.serve(1, unknown)
-        if i % 32 == 31 and groups.lookup_guesses:
-            groups.count({LOOKUP: (1, 1)}, 0.1)
-        groups.stepped(TimedStep(1, 9, 1.0, 1.0, 1, 1), StepCharge(looked=looked))
-    assert groups.lookup_guesses is not rest
+        right = taught.serve().lookup and i % 32 == 31
+        taught.learn(None, {LOOKUP: (1, 1)} if right else {}, guess_cost=0.1, looked_s=looked_s)
+    assert taught.serve().lookup is not pause

@@ -1,5 +1,7 @@
 """Sessions for which nobody guesses are passed over together, and no draft model follows them in vain."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,51 +9,64 @@ from dataclasses import replace
 
 import pytest
 
-from server.engine.proposer import Ask, CountsBySource, OpenedSession, Planned, Proposer
+from server.engine.proposer import Ask, OpenedSession, Plan, Proposer, Step, Upcoming
 from server.engine.request import Speculation
 from server.llama.backend import Batch, Logits
 from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
-from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
+from server.speculation.drafter_host import WARM_UP
+from server.speculation.hits import HitRates, SessionHitRates
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
-from server.speculation.sources.synchronous import Synchronous
 from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
+from server.speculation.step import DraftPlan, Guessers
+from server.speculation.step_times import StepTimes
+from server.speculation.view import Price, View
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.server.engine.grammar_of_lists import OneOf
-from tests.server.speculation.test_groups import watched
+from tests.server.speculation.driving import ask, committed
+from tests.server.speculation.ledger_scene import TIMING
 from tests.server.speculation.test_speculator import MODEL, Clock, Scene, TimedBackend
 from tests.support import PROMPT, Harness, request
 
 
+def is_asked(speculator: Speculator) -> bool:
+    """Whether sources are asked for guesses in a step of one session."""
+    session, tokens = 1, list(PROMPT)
+    if session not in speculator._sessions:
+        speculator.open(OpenedSession(session, tokens, request().sampling, Speculation()))
+    return ask(speculator, Ask(session, 4)).asked
+
+
 def test_sessions_are_not_asked_about_while_nobody_guesses():
     speculator = Speculator(Policy(lookup=False))
-    assert speculator.rests()
-    tokens = list(PROMPT)
-    speculator.open(OpenedSession(1, tokens, request().sampling, Speculation(prediction=(1, 2))))
-    assert not speculator.rests(), "the client expects a reply"
-    speculator.close(1, keep=False)
-    assert speculator.rests()
+    assert not is_asked(speculator)
+    expects = Speculation(prediction=(1, 2))
+    speculator.open(OpenedSession(2, list(PROMPT), request().sampling, expects))
+    assert is_asked(speculator), "a client expects a reply"
+    speculator.close(2, keep=False)
+    assert not is_asked(speculator)
     looking = Speculator(Policy())
-    assert looking.rests(), "lookups wait until it is known what steps take without them"
-    assert looking.groups
-    watched(looking.groups)
-    assert not looking.rests()
-    assert not Speculator(Policy(lookup=False, gate=False)).rests()
+    for _ in range(WARM_UP):
+        assert not is_asked(looking), "lookups wait until it is known what steps take without them"
+        committed(looking, timing=TIMING)
+    assert is_asked(looking)
+    assert is_asked(Speculator(Policy(lookup=False, gate=False)))
 
 
-def test_while_the_draft_model_rests_in_all_sessions_they_are_passed_over(monkeypatch: pytest.MonkeyPatch):
+def test_while_the_draft_model_pauses_in_all_sessions_they_are_passed_over(monkeypatch: pytest.MonkeyPatch):
     """And it goes on within the reply."""
     scene = Scene(error=0.0, row_s=0.5)
-    n_passed, passed = 0, scene.speculator.passed
+    n_passed, plan = 0, scene.speculator.plan
 
-    def count(n_sessions: int, n_rows: int) -> None:
+    def count(step: Upcoming) -> DraftPlan:
         nonlocal n_passed
-        n_passed += 1
-        passed(n_sessions, n_rows)
+        made = plan(step)
+        n_passed += bool(step.n_deciding) and not made.asked
+        return made
 
-    monkeypatch.setattr(scene.speculator, "passed", count)
+    monkeypatch.setattr(scene.speculator, "plan", count)
     scene.drafts.confused = 1.0
     scene.harness.run(request(max_tokens=400))
     assert n_passed > 100
@@ -91,16 +106,25 @@ def test_a_session_for_which_no_guess_pays_keeps_no_other_from_being_read():
     nothing yet, so that one session is read."""
     clock = Clock()
     drafts = TimedBackend(clock, MODEL, 0.05, 0.0)
-    model = Synchronous(DraftModel(drafts, clock=clock), Policy(), clock, float)
-    sessions = dict[int, Speculated]()
+    speculator = Speculator(Policy(), inline=DraftModel(drafts, clock=clock), clock=clock)
+    inline = speculator._inline
+    assert inline is not None
+    inline.model.rehearse()
+    sessions = list[Speculated]()
     for id in (1, 2, 3):
         session = OpenedSession(id, [1] * (3 + id), SamplingParams(), Speculation())
-        sessions[id] = Speculated(id, session, SessionAcceptance(Acceptance()), None)
+        speculator.open(session)
+        sessions.append(one := speculator._sessions[id])
+        one.hits = SessionHitRates(HitRates())
         for _ in range(200):
-            sessions[id].acceptance.observe_best("draft", 200, hit=id > 1)
-    model.inline.rehearse()
-    model.draft([Ask(id, 8) for id in sessions], sessions, 3, 3, [0.0, 1.0, 1.0, 1.0, *[1.3] * 30], 3.0)
-    assert [len(model.chain(id)) > 0 for id in sessions] == [False, True, False]
+            one.hits.observe_best("draft", 200, hit=id > 1)
+    price = Price(3, 3, [0.0, 1.0, 1.0, 1.0, *[1.3] * 30], 1.0, 3.0)
+    asks, guessers = [Ask(id, 8) for id in (1, 2, 3)], Guessers(inline=True)
+    view = View(Policy(), asks, sessions, StepTimes(4), price, guessers, None, False, ())
+    speculator._draft(inline, view)
+    assert view.drafting is not None
+    paths = view.drafting.paths
+    assert [bool(paths[id].tokens) if id in paths else False for id in (1, 2, 3)] == [False, True, False]
 
 
 def test_short_replies_are_not_guessed_for_while_that_loses():
@@ -137,23 +161,19 @@ def test_what_width_stable_replies_lose_does_not_count_for_others():
 
 
 class Resting(Proposer):
-    """Nobody guesses. Notes what it is asked and told."""
+    """Nobody guesses, but for sessions with a grammar. Notes what it is asked and told."""
 
     def __init__(self) -> None:
         self.asked, self.told, self.n_passed = list[Ask](), list[int](), 0
 
-    def rests(self) -> bool:
-        return True
+    def plan(self, step: Upcoming) -> Plan:
+        asked = bool(step.n_deciding) and step.has_grammar
+        self.n_passed += bool(step.n_deciding) and not asked
+        self.asked += step.asks() if asked else ()
+        return Plan(asked=asked)
 
-    def passed(self, n_sessions: int, n_rows: int) -> None:
-        self.n_passed += 1
-
-    def propose(self, asks: Sequence[Ask], n_rows: int, n_cells: int) -> Planned:
-        self.asked += asks
-        return super().propose(asks, n_rows, n_cells)
-
-    def committed(self, session: int, n: int, tally: CountsBySource) -> None:
-        self.told.append(session)
+    def learn(self, step: Step) -> None:
+        self.told += [outcome.session for outcome in step.outcomes]
 
 
 def test_where_nobody_guesses_nothing_is_asked_or_told():
@@ -163,33 +183,10 @@ def test_where_nobody_guesses_nothing_is_asked_or_told():
     assert proposer.asked == proposer.told == []
 
 
-class Waking(Resting):
-    """Somebody goes on during the second decode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.n_decodes = 0
-
-    def rests(self) -> bool:
-        return self.n_decodes < 2
-
-    def meanwhile(self) -> None:
-        self.n_decodes += 1
-
-
-def test_who_goes_on_during_a_decode_is_told_what_its_step_commits():
-    proposer, backend = Waking(), FakeBackend(MODEL)
-    backend.overlaps = True
-    Harness(backend, proposer).run(request(max_tokens=9))
-    assert proposer.n_passed == 2
-    assert len(proposer.told) == 8, "all but the first step's token"
-
-
 def test_a_session_with_a_grammar_may_have_guesses_although_nobody_guesses_for_others():
     proposer = Resting()
     ruled = replace(request(max_tokens=9), constraint=lambda: OneOf([(5,) * 20], FakeVocabulary.size))
     Harness(FakeBackend(MODEL), proposer).run(request(max_tokens=20), ruled)
     assert {ask.limit > 0 for ask in proposer.asked if ask.session == 2} == {True, False}
-    assert {ask.limit for ask in proposer.asked if ask.session == 1} == {0}
     assert proposer.told.count(2) == 9
     assert proposer.n_passed >= 10, "once that session has ended"

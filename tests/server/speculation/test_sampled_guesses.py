@@ -27,8 +27,8 @@ def test_by_rejection_only_guesses_that_were_sampled_are_verified(prediction: tu
     limits = Limits(n_batch=64, n_chunk=16, draft_max=8, leaves=1, by_rejection=True)
     harness = Harness(target, speculator, limits=limits, clock=clock)
     harness.run(request(max_tokens=900, temperature=1.0))
-    assert speculator.groups is not None
-    assert not speculator.groups.model_guesses, "no guess was right"
+    assert speculator.ledger.inline is not None
+    assert speculator.ledger.inline.of(1).paused, "no guess was right"
     asked = request(max_tokens=100, temperature=1.0)
     [outcome] = harness.run(replace(asked, speculation=Speculation(prediction=prediction)))
     assert len(outcome.tokens) == 100

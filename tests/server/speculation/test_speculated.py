@@ -5,21 +5,21 @@ from __future__ import annotations
 from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
-from server.speculation.gating.acceptance import Acceptance, SessionAcceptance
-from server.speculation.gating.tree import OfferBounds
+from server.speculation.hits import HitRates, SessionHitRates
 from server.speculation.sources.lookup import Lookup
 from server.speculation.speculated import Speculated
+from server.speculation.tree import OfferBounds
 
 
 def test_a_lookup_grafts_no_guess_that_is_hardly_ever_reached():
     tokens = [*range(100), 0, 1]
     session = OpenedSession(1, tokens, SamplingParams(), Speculation())
     lookup = Lookup()
-    speculated = Speculated(1, session, SessionAcceptance(Acceptance()), lookup)
+    speculated = Speculated(1, session, SessionHitRates(HitRates()), lookup)
     speculated.index(len(tokens))
     assert len(lookup.guess(64)[0]) == 64
     speculated.look_up(64)
-    offer = speculated.tree.offer(speculated.acceptance, OfferBounds(64, p_min=1e-9))
+    offer = speculated.tree.offer(speculated.hits, OfferBounds(64, p_min=1e-9))
     assert 0 < len(speculated.tree._places) - 1 < 10  # pyright: ignore[reportPrivateUsage]
     assert offer.tokens[0] == 2
 
@@ -27,7 +27,7 @@ def test_a_lookup_grafts_no_guess_that_is_hardly_ever_reached():
 def conversation(n: int) -> Speculated:
     """Of n tokens, none of which its lookup has yet."""
     session = OpenedSession(1, list(range(n)), SamplingParams(), Speculation())
-    return Speculated(1, session, SessionAcceptance(Acceptance()), Lookup())
+    return Speculated(1, session, SessionHitRates(HitRates()), Lookup())
 
 
 def test_a_tree_takes_in_what_was_committed_when_somebody_looks():

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from server.engine.events import Committed
-from server.engine.proposer import Ask, Planned, TimedStep
+from server.engine.proposer import StepTiming
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.with_block import WithBlock
-from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.credit import Credits
-from server.speculation.gating.pricing import StepPrice
+from server.speculation.account import Account
+from server.speculation.ledger import ALL_OF, ONE_OF
 from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import UNTIMED, DraftModel
-from server.speculation.sources.synchronous import InlineModel, Synchronous
-from server.speculation.speculated import Speculated
-from server.speculation.speculator import ALL_OF, ONE_OF, Speculator
+from server.speculation.speculator import Speculator
+from server.speculation.step import DraftPlan
+from server.speculation.step_times import StepTimes
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, Outcome, request
 from tests.toy_block import ToyBlock
@@ -73,6 +71,7 @@ class Scene:
         td_s: float = 0.05,
         policy: Policy | None = None,
         one_shape: bool = False,
+        times: StepTimes | None = None,
     ):
         self.clock = Clock()
         self.target = TimedBackend(self.clock, MODEL, 1.0 - row_s, row_s)
@@ -80,6 +79,7 @@ class Scene:
         self.speculator = Speculator(
             policy or Policy(lookup=False),
             inline=DraftModel(self.drafts, one_shape=one_shape, clock=self.clock),
+            times=times,
             clock=self.clock,
         )
         limits = Limits(n_batch=64, n_chunk=16, draft_max=8)
@@ -151,14 +151,15 @@ def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_sh
 
 
 def test_of_many_steps_in_which_nobody_guesses_some_are_learned_from(monkeypatch: pytest.MonkeyPatch):
-    speculator, learned = Speculator(Policy(lookup=False)), list[TimedStep]()
-    observe = speculator.pricing.observe
+    speculator, learned = Speculator(Policy(lookup=False)), list[StepTiming]()
+    rates = speculator.ledger.rates
+    learn = rates.learn
 
-    def heard(planned: Planned, step: TimedStep, *, calm: bool) -> None:
-        learned.append(step)
-        observe(planned, step, calm=calm)
+    def heard(plan: DraftPlan, timing: StepTiming, *, calm: bool | None) -> None:
+        learned.append(timing)
+        learn(plan, timing, calm=calm)
 
-    monkeypatch.setattr(speculator.pricing, "observe", heard)
+    monkeypatch.setattr(rates, "learn", heard)
     harness = Harness(FakeBackend(MODEL), speculator)
     harness.run(request(max_tokens=ALL_OF + 10 * ONE_OF))
     assert ALL_OF + 9 <= len(learned) <= ALL_OF + 10
@@ -169,7 +170,7 @@ def nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     def ignore(*_: Any, **__: Any) -> None:
         pass
 
-    monkeypatch.setattr(Credits, "step", ignore)
+    monkeypatch.setattr(Account, "book", ignore)
 
 
 @pytest.mark.usefixtures("nobody_rests")
@@ -183,29 +184,6 @@ def test_who_is_served_by_lookups_asks_no_draft_model():
             scene.harness.run(one)
             n_rows.append(scene.drafts.n_rows - before)
     assert n_rows[3] < n_rows[1] / 2
-
-
-def test_guesses_that_are_there_spare_those_that_take_time():
-    """Of two guesses that are there 1.7 are right. The draft model's would bring 3.2 at most, for a fifth of
-    a step each; once they are quick they are worth more."""
-    allows = frozenset({"draft"}).__contains__
-    speculated = cast(Speculated, SimpleNamespace(acceptance=Acceptance(), allows=allows))
-    seconds = [0.0, 1.0, *[1.2] * 16]
-    price = StepPrice(1, 0, seconds, 1.0, 2.5, 1)
-    for i in range(200):
-        speculated.acceptance.observe_best("draft", 200, hit=i % 4 > 0)
-    ask = cast(Ask, SimpleNamespace(limit=16))
-
-    def is_needless(td_s: float, offered: Sequence[float], n_asking: int = 1) -> bool:
-        inline = SimpleNamespace(source="draft", most=16, td=SimpleNamespace(value=td_s))
-        model = Synchronous(cast(InlineModel, inline), Policy(), lambda: 0.0, lambda: 0.0)
-        return model.is_needless(ask, speculated, offered, price, n_asking)
-
-    assert is_needless(0.2, [0.9, 0.8])
-    assert not is_needless(0.01, [0.9, 0.8])
-    assert not is_needless(0.2, [0.9, 0.8], n_asking=20), "they share the time of a round"
-    assert not is_needless(0.2, [])
-    assert not is_needless(0.2, [0.1]), "not worth its row"
 
 
 def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from server.engine.proposer import TimedStep
+from server.engine.proposer import StepTiming
 from server.estimators import Median
 from server.llama.backend import Batch, Logits
-from server.speculation.gating.costs import StepCosts
-from server.speculation.groups import RENEWED, STAKED, Groups, StepCharge
-from tests.server.speculation.test_groups import watched
+from server.speculation.drafter_host import WARM_UP
+from server.speculation.ledger import RENEWED, STAKED
+from server.speculation.potential import potential
+from server.speculation.shape_times import ShapeTimes
+from server.speculation.step_times import StepTimes
+from tests.server.speculation.ledger_scene import Taught
 from tests.server.speculation.test_speculator import Scene
 from tests.support import request
 
@@ -24,9 +25,8 @@ PLAIN_RATE = 1000 / MS[1]
 
 @pytest.fixture
 def scene() -> Scene:
-    scene = Scene(error=0.0, td_s=0.00065)
-    target, costs = scene.target, StepCosts(64, {n: ms / 1e3 for n, ms in MS.items()})
-    scene.speculator.pricing.costs = scene.speculator.pricing.calm = costs
+    scene = Scene(error=0.0, td_s=0.00065, times=StepTimes(64, {n: ms / 1e3 for n, ms in MS.items()}))
+    target = scene.target
     decode = target.decode
 
     def timed(batch: Batch) -> Logits:
@@ -64,58 +64,56 @@ def test_a_process_that_was_stopped_makes_no_guess_look_dear(scene: Scene):
     assert scene.rate(request(max_tokens=100)) == pytest.approx(before, rel=0.1)
 
 
-STEP = TimedStep(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n_sessions=1)
+DEAR, CHEAP = [1.0, 2.5, 4.0], [1.0, 1.1, 1.2]  # seconds of a step by rows, from one on
 
 
-def serve(groups: Groups, curve: Sequence[float], net: float, n: int) -> tuple[float, int]:
+def run(taught: Taught, net: float, n: int) -> tuple[float, int]:
     """n steps of one session. net: of each in which the draft model in the lead guesses. Returns what that
     is together, and in how many steps it guessed."""
     n_on = 0
     for _ in range(n):
-        groups.serve(1, lambda _: curve)
-        if groups.model_guesses:
-            n_on += 1
-            groups.drafted(1, net)
-        groups.stepped(STEP, StepCharge())
+        guesses = taught.serve().inline
+        n_on += guesses
+        n_tokens = 1 + max(0, round(net))
+        more_s = n_tokens - 1 - net  # that the guesses took, where a plain step takes a second
+        timing = StepTiming(1, 9, 1.0, 1.0 + more_s, n_tokens if guesses else 1, 1)
+        taught.learn(spent_s=max(1e-9, more_s) if guesses else 0.0, timing=timing)
     return n_on * net, n_on
 
 
-DEAR, CHEAP = [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 1.1, 1.2]
-
-
-def test_where_nothing_can_pay_a_draft_model_in_the_lead_rests():
-    groups = Groups(None, Median(1))
-    for curve in (CHEAP, DEAR, CHEAP):
-        serve(groups, curve, 1.0, 2 * RENEWED)
-        assert groups.model_guesses == (curve is CHEAP)
-        assert groups.all_rest == (curve is DEAR)
+@pytest.mark.parametrize("curve", [CHEAP, DEAR])
+def test_where_nothing_can_pay_a_draft_model_in_the_lead_pauses(curve: list[float]):
+    taught = Taught(td=Median(1), seconds=curve)
+    run(taught, 1.0, 2 * RENEWED)
+    guessers = taught.serve()
+    assert guessers.inline == (curve is CHEAP)
+    assert guessers.nobody == (curve is DEAR)
 
 
 def test_a_draft_model_in_the_lead_may_lose_what_it_could_bring_at_best():
-    """At best 2.7 tokens are made in 1.2 + 2 td of steps. One whose guesses take too long has one try."""
-    for td_s, lost in ((0.0, STAKED * (1 - 1.2 / 2.71)), (0.3, STAKED * (1 - 1.8 / 2.71)), (0.9, 0.0)):
+    """One whose guesses take too long has one try."""
+    for td_s in (0.0, 0.3, 0.9):
         td = Median(1)
         td.observe(td_s)
-        groups = Groups(None, td)
-        net, n_on = serve(groups, CHEAP, -1.0, RENEWED)
+        taught = Taught(td=td, seconds=CHEAP)
+        net, n_on = run(taught, -1.0, RENEWED)
+        lost = taught.ledger.stake
+        assert lost == pytest.approx(
+            STAKED * (1 - 1 / potential(taught.ledger.times.curve(0), 1, td_s)), rel=0.1
+        )
         assert -net == pytest.approx(lost, abs=1.01)
         assert n_on < RENEWED
-        assert not groups.model_guesses
-        again = Groups(None, td)
-        again.recall(groups.memory())
-        assert serve(again, CHEAP, 1.0, 1)[1] == 0, "after a restart"
-        assert serve(groups, CHEAP, 1.0, 100 * RENEWED)[1] > RENEWED, "it is tried again"
+        assert not taught.serve().inline
+        again = Taught(td=td, seconds=CHEAP)
+        again.ledger.recall(taught.ledger.memory())
+        assert run(again, 1.0, 1)[1] == 0, "after a restart"
+        assert run(taught, 1.0, 100 * RENEWED)[1] > RENEWED, "it is tried again"
 
 
 def test_where_steps_are_padded_guesses_may_pay_in_any_case():
-    """Yet a draft model in the lead has no more at stake than it could bring."""
-    groups = Groups(None, Median(1), lookup=True)
-    watched(groups)
-    groups.serve(2, lambda _: DEAR, padded=True)
-    assert groups.model_guesses
-    assert groups.lookup_guesses
-    for _ in range(2):  # the first one costs more than nothing
-        groups.serve(2, lambda _: DEAR, padded=True)
-        groups.drafted(2, -0.1)
-    assert not groups.model_guesses
-    assert groups.model_brought() == 0.0
+    taught = Taught(td=Median(1), lookup=True, seconds=DEAR)
+    taught.ledger.times.shapes = ShapeTimes({1: 1.0, 4: 4.0})
+    taught.warm_up(WARM_UP)
+    guessers = taught.serve(2)
+    assert guessers.inline
+    assert guessers.lookup

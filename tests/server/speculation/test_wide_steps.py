@@ -3,24 +3,28 @@ one, and a step is wide once that would have paid."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
 import pytest
 
-from server.engine.proposer import Ask, OpenedSession
+from server.engine.proposer import Ask, OpenedSession, StepTiming, Upcoming
 from server.engine.request import Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.with_block import WithBlock
 from server.sampling.draft_token import DraftGuess
-from server.speculation.gating.costs import StepCosts
-from server.speculation.gating.widths import PLAIN, Widths
 from server.speculation.policy import Policy
+from server.speculation.shape_times import ShapeTimes
 from server.speculation.sources.block_draft import BlockDraft
+from server.speculation.speculated import IN_SESSION
 from server.speculation.speculator import Speculator
+from server.speculation.step import Guessers
+from server.speculation.step_times import StepTimes
 from tests.fake_backend import FakeBackend, FakeModel
+from tests.server.speculation.driving import ask, committed
 from tests.server.speculation.test_speculator import MODEL, Clock, TimedBackend
 from tests.support import PROMPT, Harness, request
 from tests.toy_block import ToyBlock
@@ -66,8 +70,7 @@ class Scene:
         self.speculator = Speculator(
             Policy(leaves=1, lookup=False),
             inline=self.inline,
-            costs=StepCosts(64, calibrated),
-            widths=Widths(STEADY, CHANGE_S),
+            times=StepTimes(64, calibrated, ShapeTimes(STEADY, CHANGE_S)),
             clock=self.clock,
         )
         limits = Limits(n_batch=64, n_chunk=64, draft_max=8)
@@ -134,13 +137,17 @@ def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("resting", [False, True])
 def test_guesses_that_a_resting_session_does_not_make_open_no_width(resting: bool):
     scene = Scene(error=0.0)
-    speculator, widths = scene.speculator, scene.speculator.pricing.widths
-    speculator.open(scene.opened())
-    speculator._sessions[1].balance.resting = resting  # pyright: ignore[reportPrivateUsage]
+    speculator, session = scene.speculator, scene.opened()
+    speculator.open(session)
+    one = speculator._sessions[1]  # pyright: ignore[reportPrivateUsage]
     opened = list[bool]()
     for _ in range(30):
-        opened.append(bool(speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT)).width))
-        widths.stepped(1, STEADY[1])
+        one.account.paused = 99 if resting else 0
+        plan = ask(speculator, Ask(1, 8, seq=0), n_cells=len(PROMPT))
+        opened.append(bool(plan.width))
+        timing = StepTiming(1, len(PROMPT), STEADY[1], STEADY[1], 1, 1)
+        plan.proposals, plan.charges = (), {}
+        committed(speculator, 1, timing=timing, plan=plan)
     assert any(opened) is not resting
 
 
@@ -178,7 +185,7 @@ def test_a_prompt_is_read_during_the_decode_after_it(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(WithBlock, "read", slowly)
     scene.speculator.open(scene.opened())
-    planned = scene.speculator.propose([Ask(1, 8, seq=0)], 1, len(PROMPT))
+    planned = ask(scene.speculator, Ask(1, 8, seq=0), n_cells=len(PROMPT))
     assert planned.spent_s == 0.0, "the block is not charged for the step after a prompt"
     assert scene.model.n_late(0) == len(PROMPT), "not before"
     step = Batch()
@@ -200,11 +207,14 @@ def test_right_guesses_pay_for_a_change_of_width():
     assert 8 in scene.target.widths
 
 
-def test_guesses_of_drafters_are_not_bound_by_what_a_change_of_width_costs():
-    speculator = Speculator(Policy(lookup=False), widths=Widths(STEADY, CHANGE_S))
-    widths = speculator.pricing.widths
-    widths.planned(PLAIN, 1)
-    speculator.pricing.step(1, 1, 0, may_pad=True)
-    assert widths.charge_s(8, 1) == 0.0
-    speculator.pricing.step(1, 1, 0, may_pad=True, allowance=9.0)
-    assert widths.charge_s(8, 1) == widths.change_s(8) + widths.change_s(1)
+@pytest.mark.parametrize("has_block", [False, True])
+def test_only_guesses_of_the_lead_are_bound_by_what_a_change_of_width_costs(has_block: bool):
+    """A session that has gained nothing affords 1.5 tokens, and a change of width costs more."""
+    times = StepTimes(64, {1: 1.0}, ShapeTimes(STEADY, CHANGE_S))
+    inline = Scene(error=0.0, overlaps=True).inline if has_block else None
+    speculator = Speculator(Policy(lookup=False), inline=inline, times=times)
+    speculator.open(OpenedSession(1, list(PROMPT), request().sampling, Speculation()))
+    asks, step = [Ask(1, 8)], Upcoming(1, 1, 1)
+    view = speculator._view(asks, step, Guessers(drafters=True))  # pyright: ignore[reportPrivateUsage]
+    assert view.shape is not None
+    assert (view.shape.most_s == IN_SESSION.per_step) if has_block else (view.shape.most_s == math.inf)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from server.engine.account import CURRENT, Account
+from server.engine.request_account import CURRENT, RequestAccount
 from server.terminal.console import LogConsole, log_to
 
 
@@ -82,7 +82,7 @@ def test_duo_goes_on_when_its_log_cannot_be_written(form: Any, capsys: pytest.Ca
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_failures_carry_the_id_of_the_request(file: io.StringIO, form: Any):
     log_to(Console(file=file), form)
-    token = CURRENT.set(Account(id="req_mine"))
+    token = CURRENT.set(RequestAccount(id="req_mine"))
     try:
         fail()
     finally:

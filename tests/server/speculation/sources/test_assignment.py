@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.speculation.gating.acceptance import MEAN
-from server.speculation.gating.credit import LOSS
+from server.speculation.account import LOSS
+from server.speculation.hits import MEAN
 from server.speculation.sources.assignment import APART, MOST, Yield, assign
 
 

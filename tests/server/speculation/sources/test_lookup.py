@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from server.speculation.sources.lookup import (
     MAX_LENGTH,
     POOL_TOKENS,
-    HitRates,
     Lookup,
     LookupPool,
+    MatchRates,
     PredictedReply,
     grams,
 )
@@ -213,7 +213,7 @@ def test_confidence_grows_with_the_length_of_the_match():
 
 def test_confidence_follows_what_was_measured():
     chance = random.Random(1)
-    rates = HitRates()
+    rates = MatchRates()
     for _ in range(400):
         rates.record(3, chance.random() < 0.9)
         rates.record(2, chance.random() < 0.2)
@@ -306,4 +306,4 @@ def test_a_token_costs_microseconds():
 
 
 def test_lengths_beyond_the_longest_counted_are_as_sure_as_that():
-    assert len(set(HitRates().after(MAX_LENGTH, 5))) == 1
+    assert len(set(MatchRates().after(MAX_LENGTH, 5))) == 1

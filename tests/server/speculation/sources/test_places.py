@@ -9,13 +9,14 @@ import pytest
 from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.sampling.noise import mix
-from server.speculation.gating.credit import LOSS
+from server.speculation.account import LOSS
 from server.speculation.policy import Policy
 from server.speculation.sources.assignment import MOST
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import ROOT, Commit, Draft, Message, Open
 from server.speculation.wire.presence import Presence
 from tests.memory_bus import MemoryPool
+from tests.server.speculation.driving import committed, take_in
 from tests.server.speculation.sources.test_remote import CARD, SAMPLING, Heard, Scene
 from tests.server.speculation.test_speculator import Clock
 from tests.support import PROMPT
@@ -93,10 +94,10 @@ class Places(Scene):
         """n steps of all sessions."""
         for _ in range(n):
             self.clock.now += 0.01
-            self.speculator.drain(len(self.tokens))
-            for id, tokens in self.tokens.items():
+            take_in(self.speculator, len(self.tokens))
+            for tokens in self.tokens.values():
                 tokens.append(TOKEN)
-                self.speculator.committed(id, 1, {})
+            committed(self.speculator, *self.tokens)
             self.deliver()
 
     def end(self, id: int) -> None:

@@ -6,23 +6,28 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
-from server.engine.proposer import NOTHING, OpenedSession, Planned, TimedStep
+from server.engine.proposer import Ask, OpenedSession, Step, StepTiming
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
-from server.speculation.gating.balance import HEARD, KNOWN
-from server.speculation.gating.credit import CREDIT, Credits
+from server.speculation import planner
+from server.speculation.ledger import EVIDENCE_HEARD, Ledger
 from server.speculation.policy import Policy
+from server.speculation.rates import KNOWN
 from server.speculation.sources.drafter_record import TELL_S
 from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
+from server.speculation.speculated import IN_SESSION
 from server.speculation.speculator import Speculator
+from server.speculation.step import DraftPlan
 from server.speculation.wire.messages import ROOT, Close, Commit, Draft, Message, Open, Refuse, Want
 from server.speculation.wire.presence import Presence, vocabulary_card
 from tests.checks import is_idle
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.memory_bus import MemoryPool
+from tests.server.speculation.driving import ask, committed, take_in
 from tests.server.speculation.test_speculator import Clock
 from tests.support import PROMPT, Harness, request
 
@@ -63,7 +68,7 @@ class Scene:
         self.pool = MemoryPool()
         bus = self.pool.bus(LEAD)
         self.remote = RemoteDrafters(bus, LEAD, max_ahead=8, overlaps=overlaps, clock=clock)
-        self.speculator = Speculator(Policy(), remote=self.remote)
+        self.speculator = Speculator(Policy(overlaps=overlaps), remote=self.remote)
         bus.start(self.remote)
 
     def add(self, id: str = "drafter", **other: object) -> Heard:
@@ -77,7 +82,7 @@ class Scene:
         working = True
         while working:
             working = self.pool.pump() > 0
-            self.speculator.drain(1)
+            take_in(self.speculator)
             working = self.pool.pump() > 0 or working
 
     def open(self, session: int, tokens: Sequence[int] = PROMPT, salt: str = "") -> None:
@@ -138,7 +143,7 @@ def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
     scene.remote.peers([Presence("joining", "drafter", "toy", "0", CARD, 8)])
     for i in range(2 * MAX_QUEUED):
         scene.remote.received(Want("nobody", i, 0))
-    scene.speculator.drain(1)
+    take_in(scene.speculator)
     assert [record.presence.id for record in scene.remote.drafters()] == ["joining"]
     assert len(leaving.opened()) == 1
 
@@ -153,7 +158,7 @@ def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
     scene.remote.received(guess)
     for _ in range(MAX_QUEUED):
         scene.remote.received(opened)
-    scene.speculator.drain(1)
+    take_in(scene.speculator)
     [record] = scene.remote.drafters()
     assert record.counts == {"fresh": 1}
 
@@ -192,13 +197,14 @@ def test_one_salt_too_many_costs_the_texts_of_the_one_used_least_recently():
 def test_a_credit_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPatch):
     """Those that wait for a slot are not in it, those without drafts are."""
     told: list[int] = []
-    step = Credits.step
+    learn = Ledger.learn
 
-    def recorded(credits: Credits, n_sessions: int, net: float, stake: float = CREDIT) -> None:
-        told.append(n_sessions)
-        step(credits, n_sessions, net, stake)
+    def recorded(ledger: Ledger, step: Step) -> None:
+        if step.timing:
+            told.append(step.timing.n_sessions)
+        learn(ledger, step)
 
-    monkeypatch.setattr(Credits, "step", recorded)
+    monkeypatch.setattr(Ledger, "learn", recorded)
     scene = Scene()
     scene.add(host="here", kernel="here")
     harness = Harness(FakeBackend(), scene.speculator, n_slots=2)
@@ -213,9 +219,11 @@ def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_
     """Messages cost 0.4 ms of 4.5 here. The other session keeps its drafter."""
     scene = Scene()
     tokens = {1: list(PROMPT), 2: list(PROMPT)}
-    step = TimedStep(1, 64, 0.004, 0.0041, 1, 1)
+    step = StepTiming(1, 64, 0.004, 0.0041, 1, 1)
+    heard_enough = int(IN_SESSION.patience // EVIDENCE_HEARD)
     for _ in range(KNOWN):
-        scene.speculator.stepped(Planned([NOTHING]), step)  # without drafters
+        take_in(scene.speculator)
+        committed(scene.speculator, timing=step)  # without drafters
     drafter = scene.add()
     for id in tokens:
         scene.speculator.open(OpenedSession(id, tokens[id], SAMPLING, Speculation()))
@@ -231,18 +239,19 @@ def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_
             drafter.bus.send("lead", Draft("drafter", wire_id, base, chain, 100, (ROOT,), guess, b"\x80"))
             scene.settle()
         tokens[id].append(9)
-        scene.speculator.committed(id, 1, {"drafter": (1, 1)} if right else {})
-        scene.speculator.stepped(Planned([NOTHING]), step._replace(step_s=0.0045))
+        plan = ask(scene.speculator, Ask(id, 4))
+        tally = {"drafter": (1, 1)} if right else {}
+        committed(scene.speculator, id, tally=tally, timing=step._replace(step_s=0.0045), plan=plan)
         scene.settle()
 
-    for _ in range(HEARD):
+    for _ in range(heard_enough):
         advance(1, hard, right=False)
         advance(2, easy, right=True)
     n_rested = 0
     while drafter.opened() == [easy]:
         advance(1, hard, right=False)
         n_rested += 1
-    assert n_rested > HEARD
+    assert n_rested > heard_enough
     assert set(drafter.opened()) == {hard, easy}
 
 
@@ -253,9 +262,9 @@ def test_that_a_drafter_rests_is_told_once_a_minute(caplog: pytest.LogCaptureFix
     scene.add(host="there")
     for _ in range(2 * 4):
         for why in ("it is too slow", ""):
-            scene.remote.rest(scene.remote.hosts["there"], why)
+            scene.remote.pause(scene.remote.hosts["there"], why)
         clock.now += TELL_S / 4
-    scene.remote.rest(scene.remote.hosts["there"], "a moment", quietly=True)
+    scene.remote.pause(scene.remote.hosts["there"], "a moment", quiet=True)
     said = [record.message.removeprefix("drafter drafter ") for record in caplog.records]
     assert said[1:] == 2 * ["rests: it is too slow", "goes on"]
 
@@ -265,7 +274,7 @@ def test_others_may_know_why_a_drafter_rests():
     scene.add(host="there")
     [record] = scene.remote.drafters()
     for why in ("", "a moment", "it is too slow", ""):
-        scene.remote.rest(scene.remote.hosts["there"], why)
+        scene.remote.pause(scene.remote.hosts["there"], why)
         assert (record.rests, record.resting) == (why, bool(why))
 
 
@@ -294,16 +303,16 @@ def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothin
 
     def commit() -> None:
         speculated.session.tokens.append(7)  # pyright: ignore
-        scene.speculator.committed(1, 1, {})
+        committed(scene.speculator, 1, plan=DraftPlan())
 
     scene.open(1)
     [speculated] = scene.speculator._sessions.values()  # pyright: ignore[reportPrivateUsage]
     commit()
     assert kinds() == (["Open"] if overlaps else ["Open", "Commit"])
-    scene.speculator.meanwhile()
+    scene.speculator.meanwhile(DraftPlan())
     assert kinds() == ["Open", "Commit"]
     commit()
-    scene.speculator.before()
+    scene.speculator.meanwhile(DraftPlan(), decodes=False)
     assert kinds() == ["Open", "Commit", "Commit"], "with many sessions, before the decode"
     commit()
     scene.speculator.close(1, keep=True)
@@ -321,7 +330,7 @@ def test_guesses_that_arrive_while_a_gpu_decodes_are_taken_in_then():
     drafter.bus.send("lead", Draft("drafter", wire_id, len(PROMPT), told.chain, 900, (ROOT,), (9,), b"\x80"))
     scene.pool.pump()
     assert not speculated.tree.n_below
-    scene.speculator.meanwhile()
+    scene.speculator.meanwhile(DraftPlan())
     assert speculated.tree.n_below == 1
 
 
@@ -345,27 +354,29 @@ def test_drafters_on_the_cores_that_evaluate_the_prompt_are_told_with_the_first_
         assert [m.tokens for m in beside.messages if isinstance(m, Open)] == [tuple(prompts[1])]
 
 
-def test_a_rest_in_one_session_ends_only_where_a_drafter_may_draft():
+def test_a_pause_in_one_session_ends_only_where_a_drafter_may_draft(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(planner, "_pauses", Mock(return_value=()))
     scene = Scene()
     drafter = scene.add(host="here")
     scene.open(1)
     [speculated] = scene.speculator._sessions.values()  # pyright: ignore[reportPrivateUsage]
     speculated.heard = True
 
-    def step() -> None:
+    def step(cost: float = 0.0) -> None:
         speculated.session.tokens.append(7)  # pyright: ignore
-        scene.speculator.committed(1, 1, {})
+        plan = ask(scene.speculator, Ask(1, 4))
+        plan.charges = {1: cost} if cost else {}
+        committed(scene.speculator, 1, plan=plan)
 
-    while not speculated.balance.resting:
-        speculated.n_lost = 0.1
-        step()
+    while not speculated.account.paused:
+        step(0.1)
     scene.settle()
     assert drafter.opened() == []
     for may_draft in (False, True):
-        scene.remote.rest(scene.remote.hosts["here"], "" if may_draft else "of a test")
+        scene.remote.pause(scene.remote.hosts["here"], "" if may_draft else "of a test")
         for _ in range(100):  # more than the rest
             step()
-        assert speculated.balance.resting is not may_draft
+        assert bool(speculated.account.paused) is not may_draft
     scene.settle()
     assert len(drafter.opened()) == 1
     assert not speculated.heard

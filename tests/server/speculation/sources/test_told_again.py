@@ -8,6 +8,7 @@ from server.speculation.policy import Policy
 from server.speculation.sources.drafter_record import MAX_RATE, MAX_TOLD
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import ROOT, Draft, Open, Want
+from tests.server.speculation.driving import committed
 from tests.server.speculation.sources.test_remote import Scene
 from tests.server.speculation.test_speculator import Clock
 
@@ -75,4 +76,4 @@ def test_a_drafter_that_answers_with_more_drafts_that_go_on_from_nothing_is_told
         scene.settle()
         assert sum(isinstance(message, Open) for message in drafter.messages) == 2 + n_tokens // 8
         session.session.tokens.append(7)  # pyright: ignore
-        scene.speculator.committed(1, 1, {})
+        committed(scene.speculator, 1)

@@ -15,7 +15,7 @@ from server.tenants import Place, Places
 
 
 @dataclass
-class Account(Tally):
+class RequestAccount(Tally):
     """Tokens of the request with this id so far. A prompt of several replies counts for each. tenant: whose
     share it is of (tenants.py). place: for its first generation, until that is submitted. For the event loop
     only."""
@@ -36,7 +36,7 @@ class Account(Tally):
             self.count(event)
 
 
-CURRENT: ContextVar[Account | None] = ContextVar("account", default=None)
+CURRENT: ContextVar[RequestAccount | None] = ContextVar("account", default=None)
 
 
 def tenant() -> str:

@@ -85,7 +85,7 @@ class _Source:
         self._counts = array("H", [WORD] * len(_ASSUMED))
 
     def guessed(self, confidence: int, hit: bool, *, best: bool) -> None:
-        """As Acceptance.observe()."""
+        """As HitRates.observe()."""
         bucket = _BUCKET[confidence]
         if best:
             sure = confidence >= SURE
@@ -104,7 +104,7 @@ class _Source:
             rates[at] += (value - rates[at]) / n
 
 
-class Acceptance:
+class HitRates:
     """Rates by source name, of all sessions. Confidences are bytes: probability times 255."""
 
     def __init__(self) -> None:
@@ -155,10 +155,10 @@ class _Level:
         return min(SUREST, rate * self.hits.value)
 
 
-class SessionAcceptance(Acceptance):
+class SessionHitRates(HitRates):
     """Rates of one session: those of all, at its own level. Both learn."""
 
-    def __init__(self, everybody: Acceptance) -> None:
+    def __init__(self, everybody: HitRates) -> None:
         self._everybody = everybody
         self._levels = BySource(lambda source: _Level(everybody.outlook(source)[0].share))
 

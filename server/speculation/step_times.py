@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from server.estimators import Mean
+from server.speculation.shape_times import ShapeTimes
 
 # Of one row's time: what a row costs where nothing wider was measured; assumed. 16 rows take 1.75 times as
 # long as one then. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
 SLOPE = 0.05
 # Steps of one width. Off by two: half, a third of a step's scatter stays in the curve instead of a quarter,
 # and widths flicker; twice, nine tenths of a change are known after 46 steps of a width, not 23 (simulated).
-WINDOW = 10
+ROW_WINDOW = 10
 # Of the mean: most that a step counts above or below it. One interruption moves it by 3 percent. Twice: 6;
 # half: nine tenths of a doubling are known after 40 steps, not 23.
 OUTLIER = 0.3
@@ -40,7 +41,7 @@ class _Timing(Mean):
 
     def __init__(self, first: float, believed: float, now: int) -> None:
         """first: of the first step; believed: as much of that as is believed."""
-        super().__init__(believed, 2, WINDOW)
+        super().__init__(believed, 2, ROW_WINDOW)
         self._first, self.last = first, now
 
     @property
@@ -58,12 +59,24 @@ class _Timing(Mean):
         self.last = now
 
 
-class StepCosts:
+class StepTimes:
     """Seconds per decode for 1 to max_rows rows. Contexts fall into buckets that double from 256 cells on."""
 
-    def __init__(self, max_rows: int, calibrated: Mapping[int, float] | None = None) -> None:
-        """calibrated: seconds by rows as measured at start, for widths that no step has had yet."""
-        self._max_rows = max_rows
+    def __init__(
+        self,
+        max_rows: int,
+        calibrated: Mapping[int, float] | None = None,
+        shapes: ShapeTimes | None = None,
+    ) -> None:
+        """Begin with what was measured at the start.
+
+        Args:
+            max_rows: The most rows of a step without prompts.
+            calibrated: Seconds by rows, for widths that no step has had yet.
+            shapes: Times of a few widths, on a machine where a change of width costs more than rows do.
+        """
+        self.max_rows = max_rows
+        self.shapes = shapes or ShapeTimes({})
         self._buckets: dict[int, dict[int, _Timing]] = {}
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
         self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
@@ -72,14 +85,14 @@ class StepCosts:
 
     def calibrate(self, seconds: Mapping[int, float]) -> None:
         """Replace what calibration said, by rows of a step. What steps took stays."""
-        self._calibrated = {r: s for r, s in seconds.items() if 0 < r <= self._max_rows}
+        self._calibrated = {r: s for r, s in seconds.items() if 0 < r <= self.max_rows}
         self._wider = _wider(self._calibrated)
         self._curves.clear()
         self._least.clear()
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
         """A decode of `rows` rows, with n_cells cells in use, took `seconds`."""
-        if not 0 < rows <= self._max_rows or seconds <= 0.0:
+        if not 0 < rows <= self.max_rows or seconds <= 0.0:
             return
         self._now += 1
         if not self._now % (FORGOTTEN // 4):
@@ -108,17 +121,42 @@ class StepCosts:
         return curve or self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Rows that a step of n_rows rows is padded to, since a wider decode takes less time; n_rows if none
-        does. Calibration says so. Once there was a wider step with as many cells in use, it takes two of
-        n_rows rows to confirm it: a padded step does not show what it takes without. Steps alone pad nothing,
-        since nothing would show that a busy moment, which made some slow, is over."""
-        width = self._wider.get(n_rows, n_rows)
+        """Return the rows that a step of n_rows rows is padded to, since a wider decode takes less time.
+
+        Calibration says so. Once there was a wider step with as many cells in use, it takes two of n_rows
+        rows to confirm it: a padded step does not show what it takes without. Steps alone pad nothing, since
+        nothing would show that a busy moment, which made some slow, is over. Where a change of width costs
+        more than rows do, the width is the plan's.
+        """
+        width = n_rows if self.shapes.pays else self._wider.get(n_rows, n_rows)
         here = self._buckets.get(_bucket(n_cells), {})
         if width == n_rows or width not in here:
             return width
         own = here.get(n_rows)
         pays = own is not None and own.is_sure and here[width].value < (1 - SAVES) * own.value
         return width if pays else n_rows
+
+    def plain_s(self, n_rows: int, curve: Sequence[float]) -> float:
+        """Return the seconds of a step without guesses, among equal ones; curve: of decodes by rows."""
+        return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
+
+    def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:
+        """Return the seconds of a decode by rows, of which more than n_rows have the width that pays."""
+        seconds = self.curve(n_cells)
+        if self.shapes.pays:
+            seconds = seconds[: n_rows + 1]
+            for width, taken_s in self.shapes.steady.items():
+                seconds += [taken_s] * (width + 1 - len(seconds))
+        return seconds
+
+    def is_settled(self, n_rows: int) -> bool:
+        """Return whether a step of n_rows rows takes its usual time now, whatever came before it."""
+        return not self.shapes.pays or self.shapes.is_settled(n_rows)
+
+    def observe_shape(self, n_rows: int, n_cells: int, seconds: float) -> None:
+        """Take in what a decode took that may be a change of width."""
+        if self.shapes.pays:
+            self.shapes.observe(n_rows, n_cells, seconds)
 
     def row_s(self, n_rows: int, n_cells: int) -> float:
         """Seconds that each row beyond the first n_rows adds on average in the step for which that is least;
@@ -134,7 +172,7 @@ class StepCosts:
     def knows(self, rows: int) -> bool:
         """Whether this width was ever measured, with any context."""
         known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
-        return known or rows > self._max_rows
+        return known or rows > self.max_rows
 
     def has_seen(self, n_cells: int) -> bool:
         """Whether there was a step with such a context."""
@@ -155,11 +193,11 @@ class StepCosts:
         seen = {rows: timing.value for rows, timing in self._buckets.get(bucket, {}).items()}
         elsewhere = self._elsewhere(bucket)
         if not seen and not elsewhere:
-            return [0.0] * (self._max_rows + 1)
-        curve = _interpolated(elsewhere or seen, self._max_rows)
+            return [0.0] * (self.max_rows + 1)
+        curve = _interpolated(elsewhere or seen, self.max_rows)
         ratios = {rows: seconds / curve[rows] for rows, seconds in seen.items() if curve[rows] > 0.0}
         if ratios:  # those of this context, by which the curve of another one is scaled
-            scales = _lines(ratios, self._max_rows)
+            scales = _lines(ratios, self.max_rows)
             curve = [seconds * scale for seconds, scale in zip(curve, scales, strict=True)]
         widened: list[float] = np.minimum.accumulate(curve[::-1])[::-1].tolist()
         return widened

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Literal, NamedTuple, TypeAlias
 
 from server.engine.proposer import ROOT, Proposal
-from server.speculation.gating.acceptance import Acceptance
+from server.speculation.hits import HitRates
 from server.speculation.wire.messages import Draft, chain_next
 
 # Nodes of one tree that one source may hold: as many as one message holds, and twice the longest path that
@@ -168,13 +168,13 @@ class ScoredTree:
         if node is not None:
             self._grow(node, token, source, confidence)
 
-    def commit(self, tokens: Sequence[int], acceptance: Acceptance) -> None:
+    def commit(self, tokens: Sequence[int], hits: HitRates) -> None:
         """Move the root along these tokens, learn from the guesses beside them, and forget those."""
         root, position, chain, chains = self._root, self.position + len(tokens), self.chain, self._chains
         node: _GuessNode | None = root
         for token in tokens:
             if node is not None and node.children:
-                _learn(acceptance, node.children.values(), token)
+                _learn(hits, node.children.values(), token)
             node = node.children.get(token) if node is not None else None
             chain = chain_next(chain, token) if node is None else node.chain
             chains.append(chain)
@@ -196,7 +196,7 @@ class ScoredTree:
         """Guesses that follow the committed tokens directly."""
         return len(self._root.children)
 
-    def offer(self, acceptance: Acceptance, wanted: OfferBounds) -> Proposal:
+    def offer(self, hits: HitRates, wanted: OfferBounds) -> Proposal:
         """The most probable tree of at most `limit` guesses, in descending order of path probability."""
         limit, leaves, p_min, allows_source, allows = wanted
         tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
@@ -206,7 +206,7 @@ class ScoredTree:
         path, index = 1.0, ROOT
         while True:
             for child in node.children.values() if node else ():
-                probability = path * acceptance.probability(child.source, child.confidence)
+                probability = path * hits.probability(child.source, child.confidence)
                 if probability >= p_min and (allows_source is None or allows_source(child.source)):
                     heappush(heap, (-probability, child.chain, index, child))  # chains differ
             if not heap or len(tokens) >= limit or -heap[0][0] < LEAST:
@@ -230,22 +230,22 @@ class ScoredTree:
 _Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probability, chain, parent, itself
 
 
-def _learn(acceptance: Acceptance, guesses: Collection[_GuessNode], token: int) -> None:
+def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
     """Learn from all guesses for one position, where `token` was committed. A source's general rate counts
     its surest guess only: its alternatives are for the case that this one is wrong."""
     if len(guesses) == 1:
         (guess,) = guesses
         if AND not in guess.source:
-            acceptance.observe(guess.source, guess.confidence, guess.token == token, best=True)
+            hits.observe(guess.source, guess.confidence, guess.token == token, best=True)
             return
     surest: dict[str, _GuessNode] = {}
     for guess in guesses:
-        acceptance.observe(guess.source, guess.confidence, guess.token == token)
+        hits.observe(guess.source, guess.confidence, guess.token == token)
         for source in guess.source.split(AND) if AND in guess.source else (guess.source,):
             if source not in surest or surest[source].confidence < guess.confidence:
                 surest[source] = guess
     for source, guess in surest.items():
-        acceptance.observe_best(source, guess.confidence, guess.token == token)
+        hits.observe_best(source, guess.confidence, guess.token == token)
 
 
 def _path(tokens: list[int], parents: list[int], parent: int, token: int) -> list[int]:

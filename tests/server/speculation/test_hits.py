@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import tracemalloc
 
-from server.speculation.gating.acceptance import MAX_SOURCES, MEAN, SUREST, Acceptance, SessionAcceptance
+from server.speculation.hits import MAX_SOURCES, MEAN, SUREST, HitRates, SessionHitRates
 from server.speculation.wire.roster import MAX_PEERS
 
 
 def test_what_a_session_learns_all_learn():
-    everybody = Acceptance()
-    session = SessionAcceptance(everybody)
+    everybody = HitRates()
+    session = SessionHitRates(everybody)
     for _ in range(200):
         session.observe_best("drafter", 255, False)
         session.observe("drafter", 255, False)
     assert everybody.mean("drafter") < 0.05
     assert everybody.probability("drafter", 255) < 0.05
-    assert SessionAcceptance(everybody).mean("drafter") < 0.05
+    assert SessionHitRates(everybody).mean("drafter") < 0.05
 
 
 def test_and_also_after_so_many_sources_that_they_were_forgotten():
-    everybody = Acceptance()
-    session = SessionAcceptance(everybody)
+    everybody = HitRates()
+    session = SessionHitRates(everybody)
     session.observe_best("drafter", 255, True)
     for i in range(MAX_SOURCES):
         everybody.mean(f"another {i}")
@@ -31,7 +31,7 @@ def test_and_also_after_so_many_sources_that_they_were_forgotten():
 
 
 def test_a_source_in_use_is_remembered_however_many_come_and_go():
-    everybody = Acceptance()
+    everybody = HitRates()
     for _ in range(200):
         everybody.observe_best("drafter", 255, False)
     learnt = everybody.mean("drafter")
@@ -42,7 +42,7 @@ def test_a_source_in_use_is_remembered_however_many_come_and_go():
 
 
 def test_all_that_a_lead_looks_at_fit_beside_those_that_left():
-    everybody = Acceptance()
+    everybody = HitRates()
     for i in range(3 * MAX_SOURCES):
         everybody.observe(f"gone {i}", 255, False, best=True)
     for i in range(MAX_PEERS):
@@ -51,7 +51,7 @@ def test_all_that_a_lead_looks_at_fit_beside_those_that_left():
 
 
 def test_names_that_never_come_back_take_no_more_than_a_quarter_of_a_megabyte():
-    everybody = Acceptance()
+    everybody = HitRates()
     tracemalloc.start()
     try:
         for i in range(6 * MAX_SOURCES):
@@ -64,26 +64,26 @@ def test_names_that_never_come_back_take_no_more_than_a_quarter_of_a_megabyte():
 
 
 def test_a_session_learns_its_level_from_guesses_of_any_confidence():
-    everybody = Acceptance()
+    everybody = HitRates()
     for _ in range(500):
         everybody.observe("drafter", 255, True)
         everybody.observe("drafter", 100, True)
-    hard = SessionAcceptance(everybody)
+    hard = SessionHitRates(everybody)
     for _ in range(12):
         hard.observe("drafter", 100, False)
     assert hard.probability("drafter", 255) < 0.4
-    assert SessionAcceptance(everybody).probability("drafter", 255) > 0.9
+    assert SessionHitRates(everybody).probability("drafter", 255) > 0.9
 
 
 def test_a_text_of_which_more_is_right_than_usual_is_never_certain():
-    session = SessionAcceptance(Acceptance())
+    session = SessionHitRates(HitRates())
     for _ in range(100):
         session.observe("drafter", 130, True, best=True)
     assert session.probability("drafter", 130) == session.mean("drafter") == SUREST
 
 
 def test_a_session_has_its_own_share_of_sure_guesses():
-    session = SessionAcceptance(Acceptance())
+    session = SessionHitRates(HitRates())
     for _ in range(100):
         session.observe("drafter", 10, False, best=True)
     sure, unsure = session.outlook("drafter")

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.costs import REFRESH, StepCosts
-from server.speculation.gating.gate import potential
+from server.speculation.hits import HitRates
+from server.speculation.potential import potential
+from server.speculation.step_times import REFRESH, StepTimes
 
 
 def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
     """The curve after these steps."""
-    costs = StepCosts(max_rows)
+    costs = StepTimes(max_rows)
     for rows, spent in seconds.items():
         for _ in range(3):
             costs.observe(rows, 0, spent)
@@ -26,7 +26,7 @@ def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
 
 
 def test_nothing_known_costs_nothing():
-    assert StepCosts(4).curve(0) == [0.0] * 5
+    assert StepTimes(4).curve(0) == [0.0] * 5
 
 
 def test_between_measured_widths_costs_lie_on_a_line_and_beyond_rise_slowly():
@@ -38,14 +38,14 @@ def test_a_width_that_costs_more_than_a_wider_one_is_as_good_as_the_wider_one():
 
 
 def test_a_step_is_padded_to_the_rows_that_take_least_time():
-    costs = StepCosts(20, {1: 1.0, 2: 2.7, 4: 3.8, 7: 5.0, 8: 3.7, 15: 5.9, 16: 5.7})
+    costs = StepTimes(20, {1: 1.0, 2: 2.7, 4: 3.8, 7: 5.0, 8: 3.7, 15: 5.9, 16: 5.7})
     padded = [costs.padded(n, 0) for n in range(1, 22)]
     # 3.8 is too little more than 3.7, as 5.9 than 5.7; 17 and more were not measured
     assert padded == [1, 2, 3, 4, 8, 8, 8, *range(8, 21), 21]
 
 
 def test_steps_are_padded_by_what_they_took_of_late():
-    costs = StepCosts(8, {1: 1.0, 3: 3.0, 4: 2.0})
+    costs = StepTimes(8, {1: 1.0, 3: 3.0, 4: 2.0})
     for own, wider, width in ((2.0, 2.0, 3), (4.0, 2.0, 4), (4.0, 5.0, 3)):
         for _ in range(50):
             costs.observe(3, 0, own)
@@ -55,7 +55,7 @@ def test_steps_are_padded_by_what_they_took_of_late():
 
 def test_what_only_steps_show_pads_nothing():
     """Steps of three rows that a busy moment made slow: padded ones would not show that it is over."""
-    costs = StepCosts(8, {1: 1.0, 3: 2.0, 4: 2.0})
+    costs = StepTimes(8, {1: 1.0, 3: 2.0, 4: 2.0})
     for _ in range(50):
         costs.observe(3, 0, 4.0)
         costs.observe(4, 0, 2.0)
@@ -64,7 +64,7 @@ def test_what_only_steps_show_pads_nothing():
 
 def test_with_longer_contexts_steps_are_padded_once_both_widths_were_measured_there():
     """With few cells four rows are quicker than three, with many not, which only unpadded steps show."""
-    costs, many = StepCosts(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
+    costs, many = StepTimes(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
     assert costs.padded(3, many) == 4  # as calibrated
     widths = list[int]()
     for _ in range(4 * REFRESH):
@@ -75,7 +75,7 @@ def test_with_longer_contexts_steps_are_padded_once_both_widths_were_measured_th
 
 def test_where_padding_saves_time_few_steps_go_without():
     """Two show it."""
-    costs, many = StepCosts(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
+    costs, many = StepTimes(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
     widths = list[int]()
     for _ in range(400):
         widths.append(costs.padded(3, many))
@@ -85,11 +85,11 @@ def test_where_padding_saves_time_few_steps_go_without():
 
 
 def test_nothing_known_pads_nothing():
-    assert [StepCosts(4).padded(n, 0) for n in range(1, 7)] == list(range(1, 7))
+    assert [StepTimes(4).padded(n, 0) for n in range(1, 7)] == list(range(1, 7))
 
 
 def test_an_outlier_moves_little_and_a_lasting_change_much():
-    costs = StepCosts(2)
+    costs = StepTimes(2)
     for _ in range(50):
         costs.observe(1, 0, 1.0)
     costs.observe(1, 0, 100.0)
@@ -100,14 +100,14 @@ def test_an_outlier_moves_little_and_a_lasting_change_much():
 
 
 def test_noise_around_a_step_is_averaged():
-    noise, costs = random.Random(1), StepCosts(2)
+    noise, costs = random.Random(1), StepTimes(2)
     for _ in range(500):
         costs.observe(2, 0, 1.0 + noise.uniform(-0.2, 0.2))
     assert costs.curve(0)[2] == pytest.approx(1.0, rel=0.06)
 
 
 def test_a_longer_context_scales_what_is_known_of_a_shorter_one():
-    costs = StepCosts(4)
+    costs = StepTimes(4)
     for rows, seconds in ((1, 1.0), (4, 2.0)):
         for _ in range(3):
             costs.observe(rows, 0, seconds)
@@ -118,7 +118,7 @@ def test_a_longer_context_scales_what_is_known_of_a_shorter_one():
 
 
 def test_a_calibration_on_a_busy_machine_is_corrected_by_the_first_steps():
-    costs = StepCosts(16, {1: 1.0, 2: 3.0, 4: 3.5, 8: 4.0, 16: 5.0})
+    costs = StepTimes(16, {1: 1.0, 2: 3.0, 4: 3.5, 8: 4.0, 16: 5.0})
     for _ in range(4):
         costs.observe(1, 0, 1.0)
     for _ in range(12):
@@ -130,7 +130,7 @@ def test_a_calibration_on_a_busy_machine_is_corrected_by_the_first_steps():
 
 
 def test_what_no_step_confirmed_is_worth_a_try():
-    costs = StepCosts(4, {1: 1.0, 4: 2.0})
+    costs = StepTimes(4, {1: 1.0, 4: 2.0})
     assert costs.curve(0)[1] == 1.0
     assert costs.curve(0)[4] == pytest.approx(1.8)
     assert costs.knows(4)
@@ -140,15 +140,15 @@ def test_what_no_step_confirmed_is_worth_a_try():
 def test_wide_steps_of_a_busy_moment_are_forgotten():
     """Else nobody guesses again after it, so that no wide step shows what one takes."""
     calibrated = {1: 1.0, 2: 1.5, 4: 2.0, 8: 3.0}
-    costs = StepCosts(8, calibrated)
+    costs = StepTimes(8, calibrated)
     for _ in range(12):
         costs.observe(1, 0, 1.0)
         for rows in (2, 4, 8):
             costs.observe(rows, 0, 20.0)
-    assert potential(costs.curve(0), 1, 0.9) == 1.0
+    assert potential(costs.curve(0), 1) == 1.0
     for _ in range(1_500):
         costs.observe(1, 0, 1.0)
-    assert potential(costs.curve(0), 1, 0.9) == potential(StepCosts(8, calibrated).curve(0), 1, 0.9) > 1.3
+    assert potential(costs.curve(0), 1) == potential(StepTimes(8, calibrated).curve(0), 1) > 1.3
     costs.observe(4, 0, 2.2)  # counts as the first step of its width
     for _ in range(REFRESH):
         costs.observe(1, 0, 1.0)
@@ -156,7 +156,7 @@ def test_wide_steps_of_a_busy_moment_are_forgotten():
 
 
 def test_what_a_width_took_counts_for_about_a_thousand_steps():
-    costs = StepCosts(4, {1: 1.0, 4: 2.0})
+    costs = StepTimes(4, {1: 1.0, 4: 2.0})
     for _ in range(3):
         costs.observe(4, 0, 4.0)
     for _ in range(900):
@@ -166,7 +166,7 @@ def test_what_a_width_took_counts_for_about_a_thousand_steps():
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 9000), st.floats(0.001, 10.0)), max_size=60))
 def test_a_curve_never_falls(observed: list[tuple[int, int, float]]):
-    costs = StepCosts(8)
+    costs = StepTimes(8)
     for rows, cells, seconds in observed:
         costs.observe(rows, cells, seconds)
     for cells in (0, 300, 5000):
@@ -176,7 +176,7 @@ def test_a_curve_never_falls(observed: list[tuple[int, int, float]]):
 
 
 def test_acceptance_follows_a_source_by_how_sure_it_says_it_is():
-    chance, acceptance = random.Random(2), Acceptance()
+    chance, acceptance = random.Random(2), HitRates()
     for _ in range(600):
         acceptance.observe("honest", 230, chance.random() < 0.9)
         acceptance.observe("honest", 100, chance.random() < 0.3)
@@ -189,7 +189,7 @@ def test_acceptance_follows_a_source_by_how_sure_it_says_it_is():
 
 
 def test_a_new_source_is_nearly_taken_at_its_word_and_a_liar_is_known_within_a_few_tokens():
-    acceptance = Acceptance()
+    acceptance = HitRates()
     assert 0.8 < acceptance.probability("new", 250) < 0.95
     for _ in range(8):
         acceptance.observe("new", 255, hit=False)
@@ -197,7 +197,7 @@ def test_a_new_source_is_nearly_taken_at_its_word_and_a_liar_is_known_within_a_f
 
 
 def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():
-    costs = StepCosts(64)
+    costs = StepTimes(64)
     others = iter(range(10, 60))
 
     class Width(int):
@@ -218,7 +218,7 @@ def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():
 
 
 def test_the_least_that_a_row_adds_follows_what_was_measured():
-    costs = StepCosts(4, {1: 1.0, 2: 2.0, 4: 2.5})
+    costs = StepTimes(4, {1: 1.0, 2: 2.0, 4: 2.5})
     curve = costs.curve(0)
     assert costs.row_s(1, 0) == pytest.approx((curve[4] - curve[1]) / 3)
     assert costs.row_s(2, 0) == pytest.approx((curve[4] - curve[2]) / 2)

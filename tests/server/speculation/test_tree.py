@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
-from server.speculation.gating.acceptance import Acceptance
-from server.speculation.gating.tree import AND, LEAST, MAX_NODES, OfferBounds, ScoredTree
+from server.speculation.hits import HitRates
+from server.speculation.tree import AND, LEAST, MAX_NODES, OfferBounds, ScoredTree
 from server.speculation.wire import messages
 from server.speculation.wire.messages import Draft, chain_next
 
@@ -54,7 +54,7 @@ def tree_with(*drafts: Draft) -> ScoredTree:
 
 def best(tree: ScoredTree, limit: int) -> Proposal:
     """The likeliest chain."""
-    offer = tree.offer(Acceptance(), OfferBounds(limit, leaves=1))
+    offer = tree.offer(HitRates(), OfferBounds(limit, leaves=1))
     return offer.take(len(offer))
 
 
@@ -83,16 +83,16 @@ def test_the_likelier_of_two_drafters_is_proposed_and_named():
 
 def test_commit_keeps_what_agrees_and_forgets_the_rest():
     tree = tree_with(draft(1, 2, 3), draft(4, 5))
-    tree.commit([1, 2], Acceptance())
+    tree.commit([1, 2], HitRates())
     assert tree.position == START + 2
     assert best(tree, 8).tokens == (3,)
-    tree.commit([9], Acceptance())
+    tree.commit([9], HitRates())
     assert best(tree, 8) == NOTHING
 
 
 def test_a_late_draft_is_grafted_where_it_still_agrees():
     tree = ScoredTree(START, CHAIN)
-    tree.commit([1, 2], Acceptance())
+    tree.commit([1, 2], HitRates())
     assert tree.graft(draft(1, 2, 3, 4)) == "late"
     assert best(tree, 8).tokens == (3, 4)
     assert tree.graft(draft(2, 3, 4, 5, after=(1,))) == "late"
@@ -101,7 +101,7 @@ def test_a_late_draft_is_grafted_where_it_still_agrees():
 
 def test_a_late_tree_keeps_only_its_agreeing_branch():
     tree = ScoredTree(START, CHAIN)
-    tree.commit([1, 2], Acceptance())
+    tree.commit([1, 2], HitRates())
     late = draft(1, 9, 2, 7, 8, parents=(ROOT, ROOT, 0, 2, 1))
     assert tree.graft(late) == "late"
     assert best(tree, 8).tokens == (7,)
@@ -109,7 +109,7 @@ def test_a_late_tree_keeps_only_its_agreeing_branch():
 
 def test_a_draft_that_disagrees_is_stale_and_one_whose_base_is_unknown_lost():
     tree = ScoredTree(START, CHAIN)
-    tree.commit([1, 2], Acceptance())
+    tree.commit([1, 2], HitRates())
     assert tree.graft(draft(5, 6)) == "stale"
     assert tree.graft(draft(3, after=(1, 5))) == "stale"
     assert tree.graft(draft(3, after=(1, 2, 7))) == "lost"
@@ -125,7 +125,7 @@ def test_what_goes_on_from_a_wrong_guess_is_stale_for_as_long_as_it_may_be_under
     tree = tree_with(draft(*first))
     for _ in range(n_commits):
         tree.guess("other", [7], [200])
-        tree.commit([7], Acceptance())
+        tree.commit([7], HitRates())
     assert tree.graft(draft(5, 6, after=first)) == "stale"
     assert tree.graft(draft(8, after=(*first, 5, 6))) == "stale"
     assert tree.graft(draft(8, after=(*first, 5, 4))) == "lost"
@@ -135,13 +135,13 @@ def test_a_wrong_guess_of_50_steps_ago_is_forgotten():
     first = tuple(range(30, 90))
     tree = tree_with(draft(*first))
     for _ in range(50):
-        tree.commit([7], Acceptance())
+        tree.commit([7], HitRates())
     assert tree.graft(draft(5, 6, after=first)) == "lost"
 
 
 def test_what_goes_on_from_a_late_draft_that_was_wrong_is_stale():
     tree = tree_with()
-    tree.commit([1, 2], Acceptance())
+    tree.commit([1, 2], HitRates())
     assert tree.graft(draft(1, 2, 3, 4)) == "late"
     assert tree.graft(draft(1, 5, 6, 7)) == "late"
     assert tree.graft(draft(8, after=(1, 5, 6, 7))) == "stale"
@@ -154,7 +154,7 @@ def test_one_lost_draft_is_told_once_until_what_should_follow_was_lost_too():
     assert tree.graft(draft(3, after=(1, 2))) == "lost"
     assert tree.graft(draft(4, after=(1, 2, 3))) == "stale"
     for _ in range(40):
-        tree.commit([1], Acceptance())
+        tree.commit([1], HitRates())
     ahead = (1,) * 40
     assert tree.graft(draft(3, after=(*ahead, 2))) == "lost"
 
@@ -187,7 +187,7 @@ def test_a_flood_keeps_no_other_drafter_out():
     long = tuple(range(7, 7 + messages.MAX_NODES))
     assert tree.graft(draft(*long, confidence=255, drafter="honest")) == "fresh"
     assert best(tree, 3).tokens == (7, 8, 9)
-    tree.commit([7], Acceptance())
+    tree.commit([7], HitRates())
     assert tree.graft(draft(5, 6, after=(7,), drafter="x")) == "fresh"
 
 
@@ -206,7 +206,7 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
         draft(7, confidence=60, drafter="c"),
         draft(8, confidence=30, drafter="d"),
     )
-    offer = tree.offer(Acceptance(), OfferBounds(8, leaves=3))
+    offer = tree.offer(HitRates(), OfferBounds(8, leaves=3))
     assert offer.probabilities == tuple(sorted(offer.probabilities, reverse=True))
     assert paths(offer) == [(1,), (1, 2), (1, 2, 3), (5,), (7,), (5, 6)]
     assert offer.take(4) == Proposal((1, 2, 3, 5), (ROOT, 0, 1, ROOT), ("d", "d", "d", "b"))
@@ -215,7 +215,7 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
 
 def test_a_guess_that_is_hardly_ever_reached_is_not_offered():
     tree = tree_with(draft(*range(64), confidence=128))
-    offer = tree.offer(Acceptance(), OfferBounds(64))
+    offer = tree.offer(HitRates(), OfferBounds(64))
     first = offer.probabilities[0]
     assert offer.probabilities[-1] >= LEAST > offer.probabilities[-1] * first
     assert 0 < len(offer) < 64
@@ -223,17 +223,17 @@ def test_a_guess_that_is_hardly_ever_reached_is_not_offered():
 
 def test_an_offer_keeps_to_sources_p_min_and_grammar():
     tree = tree_with(draft(1, 2, 3, confidence=250), draft(5, 6, confidence=250, drafter="b"))
-    offer = tree.offer(Acceptance(), OfferBounds(8, sources={"b"}.__contains__))
+    offer = tree.offer(HitRates(), OfferBounds(8, sources={"b"}.__contains__))
     assert paths(offer) == [(5,), (5, 6)]
-    offer = tree.offer(Acceptance(), OfferBounds(8, leaves=1, p_min=0.75))
+    offer = tree.offer(HitRates(), OfferBounds(8, leaves=1, p_min=0.75))
     assert len(offer) == 2
-    offer = tree.offer(Acceptance(), OfferBounds(8, allows=[[1], [1, 2]].__contains__))
+    offer = tree.offer(HitRates(), OfferBounds(8, allows=[[1], [1, 2]].__contains__))
     assert paths(offer) == [(1,), (1, 2)]
 
 
 def test_sources_that_agree_are_a_source_of_their_own_and_the_first_is_named():
     tree = tree_with(draft(1, drafter="b"), draft(1, drafter="a"), draft(1, drafter="b"))
-    acceptance = Acceptance()
+    acceptance = HitRates()
     for _ in range(50):
         acceptance.observe(f"a{AND}b", 200, hit=True)
     offer = tree.offer(acceptance, OfferBounds(8))
@@ -242,7 +242,7 @@ def test_sources_that_agree_are_a_source_of_their_own_and_the_first_is_named():
 
 
 def test_every_guess_beside_a_committed_token_teaches():
-    acceptance = Acceptance()
+    acceptance = HitRates()
     for _ in range(30):
         tree = tree_with(draft(1, 2, drafter="right"), draft(4, 3, drafter="wrong"))
         tree.graft(draft(7, confidence=20, drafter="right"))  # its alternative
@@ -256,7 +256,7 @@ def test_a_runner_up_is_grafted_below_a_path():
     tree = tree_with(draft(1, 2))
     tree.branch([1], "draft", 7, 50)
     tree.branch([6], "draft", 8, 50)
-    assert paths(tree.offer(Acceptance(), OfferBounds(8))) == [(1,), (1, 2), (1, 7)]
+    assert paths(tree.offer(HitRates(), OfferBounds(8))) == [(1,), (1, 2), (1, 7)]
 
 
 TOKEN = st.integers(0, 2)
@@ -273,7 +273,7 @@ def test_what_is_proposed_always_follows_the_committed_tokens(steps: list[tuple[
     tree, committed, claims = ScoredTree(START, CHAIN), list[int](), set[tuple[int, ...]]()
     for behind, tokens in steps:
         if behind is None:
-            tree.commit(tokens, Acceptance())
+            tree.commit(tokens, HitRates())
             committed += tokens
         else:
             at = max(0, len(committed) - behind)

@@ -1,13 +1,16 @@
 """Widths: padding to the one that gains most, and changes that pay."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
 import pytest
 
-from server.speculation.gating.widths import CELLS_STEP, PLAIN, Widths
+from server.speculation.shape_times import CELLS_STEP, PLAIN, NextShape, ShapeTimes
 
 STEADY = {1: 0.005, 4: 0.0060, 8: 0.0062, 17: 0.0064}
 CHANGE_S = 0.001  # of the first step; the second one is taken to cost as much
@@ -15,32 +18,57 @@ RATE = 200.0  # tokens per second: those of plain steps
 SURE = [0.95**k for k in range(1, 17)]
 
 
+def change_s(widths: ShapeTimes, width: int, n_cells: int = 0) -> float:
+    """What a change to this width costs."""
+    return widths._change_s(width, n_cells)
+
+
 class Scene:
     """Steps of one session on a machine where widths are as they are said to be."""
 
     def __init__(self, steady: dict[int, float] = STEADY, change_s: float = CHANGE_S) -> None:
-        self.widths = Widths(steady, change_s)
+        self.widths = ShapeTimes(steady, change_s)
         self.seconds = 0.0
         self._rows = [0, 0]
         self._change_s = change_s
 
+        self.rows_before = 0
+        self.most_s = math.inf
+        self.width = PLAIN
+
+    def shape(self, n_rows: int = 1, plain_s: float | None = None) -> NextShape:
+        plain_s = self.widths.steady[1] if plain_s is None else plain_s
+        return NextShape(n_rows, plain_s, self.rows_before, 0, self.most_s)
+
+    def by_rows(self, n_rows: int = 1, plain_s: float = STEADY[1]) -> list[float]:
+        return self.widths.seconds(self.shape(n_rows, plain_s))
+
+    def change_s(self, width: int) -> float:
+        return change_s(self.widths, width)
+
+    def interrupt(self) -> None:
+        self.widths.interrupted()
+        self.rows_before = 0
+
     def step(self, offer: Sequence[float], *, n_rows: int = 1, rate: float = RATE) -> int:
-        return self._take(self.widths.choose(n_rows, self.widths.steady[1], offer, rate), n_rows)
+        width, is_wider = self.widths.choose(self.shape(n_rows), offer, rate)
+        return self._take(width, n_rows, is_wider=is_wider)
 
     def stay(self) -> bool:
         """Take a plain step if none has to be chosen. Returns whether that is so."""
-        stays = self.widths.stays_plain(1, 0)
+        stays = self.width == PLAIN and self.widths.stays_plain(self.shape())
         if stays:
-            self._take(PLAIN, 1)
+            self._take(PLAIN, 1, is_wider=False)
         return stays
 
-    def _take(self, width: int, n_rows: int) -> int:
-        self.widths.planned(width, width or n_rows)
-        rows = width or n_rows
+    def _take(self, width: int, n_rows: int, *, is_wider: bool) -> int:
+        self.width = width
+        self.rows_before = rows = width or n_rows
         decode_s = STEADY.get(rows, 0.005) + self._change_s * (self._rows != [rows, rows])
         self._rows = [rows, self._rows[0]]
         self.seconds += decode_s
-        self.widths.stepped(rows, decode_s)
+        self.widths.chosen(is_wider=is_wider)
+        self.widths.observe(rows, 0, decode_s)
         return width
 
     def steps(self, *offers: Sequence[float], n: int = 40) -> list[int]:
@@ -48,7 +76,7 @@ class Scene:
 
 
 def test_nothing_is_padded_where_a_change_costs_nothing():
-    assert not Widths({}).pays
+    assert not ShapeTimes({}).pays
 
 
 @pytest.mark.parametrize(
@@ -84,20 +112,20 @@ def test_a_bounded_loss_bounds_the_change(most_s: float, width: int):
     """There and back take 4 ms, and the step itself 1 ms more."""
     scene = Scene()
     scene.step([])
-    scene.widths.most_s = most_s
+    scene.most_s = most_s
     assert scene.step(SURE[:3]) == width
-    assert scene.widths.charge_s(4, 1) == pytest.approx(0.0 if width else 4 * CHANGE_S)
+    assert scene.widths.charge_s(4, scene.shape()) == pytest.approx(0.0 if width else 4 * CHANGE_S)
 
 
 def test_after_a_prompt_a_width_has_to_pay_one_change_only():
     """A plain step is a change, too. A step gains 0.7 tokens by four rows, and a change costs 0.4."""
     scene = Scene()
     scene.steps([], n=3)
-    assert scene.widths.seconds(1, STEADY[1])[4] == STEADY[4] + 2 * scene.widths.change_s(4)
-    scene.widths.interrupted()
-    assert scene.widths.seconds(1, STEADY[1])[4] == STEADY[4] + scene.widths.change_s(4)
+    assert scene.by_rows()[4] == STEADY[4] + 2 * scene.change_s(4)
+    scene.interrupt()
+    assert scene.by_rows()[4] == STEADY[4] + scene.change_s(4)
     assert scene.step([0.5]) == PLAIN, "0.3 tokens"
-    scene.widths.interrupted()
+    scene.interrupt()
     assert scene.step([0.9]) == 4
 
 
@@ -106,30 +134,28 @@ def test_where_prompts_end_all_runs_a_width_has_no_way_back_to_pay():
     scene, offer = Scene(), [0.5]
     assert scene.step(offer) == PLAIN
     for _ in range(20):
-        scene.widths.interrupted()
+        scene.interrupt()
         scene.step(offer)
-    scene.widths.interrupted()
-    assert scene.widths.seconds(1, STEADY[1])[:5] == pytest.approx(
-        [STEADY[1]] * 2 + [STEADY[4]] * 3, rel=0.05
-    )
+    scene.interrupt()
+    assert scene.by_rows()[:5] == pytest.approx([STEADY[1]] * 2 + [STEADY[4]] * 3, rel=0.05)
     assert scene.step(offer) == 4
 
 
 def test_plain_steps_of_another_number_of_sessions_are_a_change_too():
     """Nine sessions, then eight: a step of 17 rows costs no change, one of eight does."""
     scene = Scene()
-    scene.widths.planned(PLAIN, 9)
-    assert scene.widths.seconds(8, 0.0062)[9] == pytest.approx(STEADY[17] + scene.widths.change_s(8))
-    scene.widths.planned(17, 17)
-    assert scene.widths.seconds(8, 0.0062)[8] == pytest.approx(STEADY[17])
-    assert scene.widths.seconds(8, 0.0062)[17] == pytest.approx(STEADY[17])
+    scene.rows_before = 9
+    assert scene.by_rows(8, 0.0062)[9] == pytest.approx(STEADY[17] + scene.change_s(8))
+    scene.rows_before = 17
+    assert scene.by_rows(8, 0.0062)[8] == pytest.approx(STEADY[17])
+    assert scene.by_rows(8, 0.0062)[17] == pytest.approx(STEADY[17])
 
 
 def test_after_a_prompt_steps_without_guesses_are_plain_at_once():
     scene = Scene()
     scene.steps(SURE, n=5)
     assert scene.step([]) == 17
-    scene.widths.interrupted()
+    scene.interrupt()
     assert scene.step([]) == PLAIN
 
 
@@ -173,51 +199,48 @@ def test_no_mixture_of_texts_is_slower_than_plain_steps_by_more_than_a_twentieth
 def test_guesses_are_free_up_to_the_width_and_cost_a_change_beyond_it():
     scene = Scene()
     scene.step([])
-    there_and_back_s = 2 * scene.widths.change_s(4)
-    assert scene.widths.seconds(1, 0.005)[:3] == pytest.approx([0.005] * 2 + [0.006 + there_and_back_s])
+    there_and_back_s = 2 * scene.change_s(4)
+    assert scene.by_rows()[:3] == pytest.approx([0.005] * 2 + [0.006 + there_and_back_s])
     scene.steps([0.9, 0.8, 0.7], n=5)
-    assert scene.widths.width == 4
-    seconds = scene.widths.seconds(1, 0.005)
+    assert scene.width == 4
+    seconds = scene.by_rows()
     assert seconds[:5] == pytest.approx([0.006] * 5, rel=0.02), "plain steps are a change away, too"
-    assert seconds[5] == pytest.approx(0.0062 + scene.widths.change_s(8) / 5), "this run has five steps"
+    assert seconds[5] == pytest.approx(0.0062 + scene.change_s(8) / 5), "this run has five steps"
     assert len(seconds) == 18
 
 
 def test_what_a_change_costs_is_measured():
     scene = Scene(change_s=0.003)
-    scene.widths = Widths(STEADY, CHANGE_S)
+    scene.widths = ShapeTimes(STEADY, CHANGE_S)
     for _ in range(40):
         scene.steps(SURE, n=3)
         scene.steps([], n=30)
-    assert scene.widths.change_s(17) == pytest.approx(2 * 0.003, rel=0.1)
+    assert scene.change_s(17) == pytest.approx(2 * 0.003, rel=0.1)
 
 
 def test_a_width_that_is_recorded_is_cheaper_to_come_back_to():
     """With as many cells: the graph of one shape is of one number of them, in steps of llama.cpp's."""
-    widths = Widths(STEADY, CHANGE_S)
+    widths = ShapeTimes(STEADY, CHANGE_S)
     for n_cells in range(0, 60 * CELLS_STEP, CELLS_STEP):
-        widths.use(n_cells)
         for first_s, second_s in ((0.002, 0.004), (0.001, 0.0)):
             for rows in (8, 1):
                 for extra_s in (first_s, second_s, 0.0):
-                    widths.stepped(rows, STEADY[rows] + extra_s)
-    assert widths.change_s(8) == widths.change_s(1) == pytest.approx(0.001, rel=0.1)
-    assert widths.change_s(17) == pytest.approx(0.006, rel=0.1)
-    widths.use(60 * CELLS_STEP)
-    assert widths.change_s(8) == widths.change_s(17)
-    widths.use(59 * CELLS_STEP + 1)
-    assert widths.change_s(8) == pytest.approx(0.001, rel=0.1)
+                    widths.observe(rows, n_cells, STEADY[rows] + extra_s)
+    seen, unseen = 59 * CELLS_STEP + 1, 60 * CELLS_STEP
+    assert widths._change_s(8, seen) == widths._change_s(1, seen) == pytest.approx(0.001, rel=0.1)
+    assert widths._change_s(17, seen) == pytest.approx(0.006, rel=0.1)
+    assert widths._change_s(8, unseen) == widths._change_s(17, unseen)
 
 
 def test_after_a_prompt_a_step_is_no_measure_of_its_width():
-    widths = Widths(STEADY, CHANGE_S)
+    widths = ShapeTimes(STEADY, CHANGE_S)
     for _ in range(9):
-        widths.stepped(1, 0.005)
+        widths.observe(1, 0, 0.005)
     assert widths.is_settled(1)
     widths.interrupted()
     assert not widths.is_settled(1)
     for seconds in (0.008, 0.009, 0.005):
-        widths.stepped(1, seconds)
+        widths.observe(1, 0, seconds)
     assert widths.steady[1] == pytest.approx(0.005)
     assert widths.is_settled(1)
 
@@ -227,37 +250,39 @@ def test_a_width_that_turns_out_slow_is_left():
     assert scene.steps(SURE)[-1] == 17
     widths = list[int]()
     for _ in range(60):
-        widths.append(scene.widths.choose(1, 0.005, SURE[:8], RATE))
-        scene.widths.planned(widths[-1], widths[-1] or 1)
-        scene.widths.stepped(widths[-1], 0.02 if widths[-1] == 17 else STEADY[widths[-1]])
+        width, is_wider = scene.widths.choose(scene.shape(1, 0.005), SURE[:8], RATE)
+        widths.append(width)
+        scene.rows_before = width or 1
+        scene.widths.chosen(is_wider=is_wider)
+        scene.widths.observe(width, 0, 0.02 if width == 17 else STEADY[width])
     assert widths[0] == 17
     assert widths[-1] == 8
 
 
 def test_one_outlier_counts_little():
-    widths = Widths(STEADY, CHANGE_S)
+    widths = ShapeTimes(STEADY, CHANGE_S)
     for seconds in (0.007, 0.007, 5.0):
-        widths.stepped(8, seconds)
+        widths.observe(8, 0, seconds)
     assert widths.steady[8] < 0.0072
     assert widths.steady[17] == pytest.approx(STEADY[17], rel=0.01)
-    assert widths.change_s(17) < 2 * CHANGE_S
+    assert change_s(widths, 17) < 2 * CHANGE_S
 
 
 def test_a_longer_context_makes_all_widths_slower():
-    widths = Widths({1: 0.005, 17: 0.0065}, CHANGE_S)
+    widths = ShapeTimes({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(600):
-        widths.stepped(17, 0.0095)
+        widths.observe(17, 0, 0.0095)
     assert widths.steady[1] == pytest.approx(0.008, rel=0.02)
 
 
 def test_a_width_that_was_slow_is_tried_again():
     """Others had the machine for a while, say: nobody would measure it otherwise."""
-    widths = Widths({1: 0.005, 17: 0.0065}, CHANGE_S)
+    widths = ShapeTimes({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(60):
-        widths.stepped(17, 0.05)
+        widths.observe(17, 0, 0.05)
     assert widths.steady[17] > 0.03
     for _ in range(600):
-        widths.stepped(1, 0.005)
+        widths.observe(1, 0, 0.005)
     assert widths.steady[17] == pytest.approx(0.0065, rel=0.05)
 
 
@@ -274,20 +299,20 @@ def test_after_a_prompt_a_change_is_spread_over_as_many_steps_as_widths_are_kept
     width takes two steps more."""
     scene = Scene()
     for _ in range(20):
-        scene.widths.interrupted()
+        scene.interrupt()
         scene.steps(SURE[:3], n=n_kept)
         scene.steps([], n=20)
-    scene.widths.interrupted()
+    scene.interrupt()
     assert scene.step([0.3]) == width
-    scene.widths.interrupted()
-    open_to = len(scene.widths.seconds(1, 0.005)) - 1
+    scene.interrupt()
+    open_to = len(scene.by_rows()) - 1
     assert open_to == 17, "a draft model has rows in any case"
 
 
 def test_more_sessions_than_the_widest_step_has_rows_are_not_padded():
     scene = Scene()
-    assert scene.widths.choose(40, 0.02, SURE, RATE) == PLAIN
-    assert len(scene.widths.seconds(40, 0.02)) == 41
+    assert scene.widths.choose(scene.shape(40, 0.02), SURE, RATE) == (PLAIN, False)
+    assert len(scene.by_rows(40, 0.02)) == 41
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -306,40 +331,45 @@ def test_a_step_without_guesses_that_stays_plain_is_one_that_would_be_chosen(see
     assert n_stayed > 30
 
 
-def test_a_step_does_not_stay_plain_where_a_wider_one_is_quicker_or_has_to_be_left():
-    widths = Widths({1: 1.0, 7: 2.0, 8: 1.5})
-    assert not widths.stays_plain(1, 0), "there was no step"
-    widths.planned(PLAIN, 1)
-    assert widths.stays_plain(1, 0)
-    assert not widths.stays_plain(2, 0), "a session more"
-    widths.planned(8, 8)
-    assert not widths.stays_plain(1, 0), "the change back is weighed"
-    widths.planned(PLAIN, 7)
-    assert not widths.stays_plain(7, 0), "eight rows are quicker"
-    widths.planned(PLAIN, 8)
-    assert widths.stays_plain(8, 0)
-    widths.planned(PLAIN, 3)
-    assert not widths.stays_plain(3, 0), "it is not known"
+@pytest.mark.parametrize(
+    ("n_rows", "before", "stays"),
+    [
+        pytest.param(1, 0, False, id="there was no step"),
+        pytest.param(1, 1, True, id="as before"),
+        pytest.param(2, 1, False, id="a session more"),
+        pytest.param(1, 8, False, id="the change back is weighed"),
+        pytest.param(7, 7, False, id="eight rows are quicker"),
+        pytest.param(8, 8, True, id="nothing wider is quicker"),
+        pytest.param(3, 3, False, id="it is not known"),
+    ],
+)
+def test_which_steps_without_guesses_stay_plain(n_rows: int, before: int, stays: bool):
+    widths = ShapeTimes({1: 1.0, 7: 2.0, 8: 1.5})
+    assert widths.stays_plain(NextShape(n_rows, 0.0, before, 0)) is stays
 
 
 def test_plain_steps_that_were_disturbed_are_plain_again_soon():
     """They look slower than steps of two rows, and are measured again only if one is chosen."""
     steady = {1: 0.0038, 2: 0.0042, 8: 0.0070}
-    widths = Widths(steady, CHANGE_S)
+    widths = ShapeTimes(steady, CHANGE_S)
     chosen = list[int]()
+    before = 0
     for i in range(120):
-        chosen.append(width := widths.choose(1, widths.steady[1], [], RATE))
-        widths.planned(width, width or 1)
-        widths.stepped(width or 1, steady[width or 1] * (2.0 if 20 <= i < 26 else 1.0))
+        shape = NextShape(1, widths.steady[1], before, 0)
+        width, is_wider = widths.choose(shape, [], RATE)
+        chosen.append(width)
+        before = width or 1
+        widths.chosen(is_wider=is_wider)
+        widths.observe(before, 0, steady[before] * (2.0 if 20 <= i < 26 else 1.0))
     assert set(chosen[20:26]) != {PLAIN}, "a wider step was never quicker"
     assert set(chosen[36:]) == {PLAIN}
 
 
 def test_a_width_that_was_disturbed_at_the_start_says_little_of_others():
-    widths = Widths({1: 0.005, 17: 0.013}, CHANGE_S)
+    widths = ShapeTimes({1: 0.005, 17: 0.013}, CHANGE_S)
     for _ in range(10):
-        widths.stepped(17, 0.0065)
+        widths.observe(17, 0, 0.0065)
     assert widths.steady[1] == pytest.approx(0.005, rel=0.05)
     for _ in range(2000):
-        widths.stepped(17, 0.0065)
+        widths.observe(17, 0, 0.0065)
     assert widths.steady[1] == pytest.approx(0.0025, rel=0.05), "it was taken to be off in proportion"

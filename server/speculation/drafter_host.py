@@ -1,0 +1,122 @@
+"""The drafters of one machine: a group with one account, since they share the lead's cores. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from server.speculation.account import Account, GroupAccount, Terms
+from server.speculation.sources.drafter_record import DrafterRecord
+
+# Tokens of a session that a group may lose before it has brought any. Half: one hard reply, in which models
+# pause after 12 steps, may end the drafters' credit; twice: a bad drafter costs 10 tokens at first.
+CREDIT = 5.0
+# Of what a group brought, per step: the last 100 steps count. Half: one hard line decides about the text;
+# twice: a group that began to hurt does so for twice as long.
+FORGET = 0.01
+# Steps until a drafter that joins on the lead's cores, or lookups, guess: what steps take without is seen in
+# these, and again in this share of all steps. Half: too few are past the first ones, which are slow; twice:
+# half of a short reply has no guesses. Twice the share: half a percent of what a group brings is lost; half:
+# a machine that became quicker hides for twice as long that a drafter slows it.
+WARM_UP, LOOK_SHARE = 16, 0.0025
+# Seconds that it may cost to see a guess of a drafter that joins come true. Half: where a step takes 1 ms, 6
+# to 14 beside it, one of seven pauses before a guess is right; twice: a bad one costs a second more.
+TRIAL_S = 1.0
+OF_GROUP = Terms(CREDIT, FORGET, warm_up=WARM_UP, look_share=LOOK_SHARE, doubles=True)
+OF_INLINE = Terms(CREDIT, FORGET, doubles=True)
+OF_TRIAL = Terms(TRIAL_S)  # in seconds
+
+
+class Charge(NamedTuple):
+    """What drafters cost a timed step, and those before it that were not timed, in tokens that plain steps
+    would make in that time."""
+
+    told: float = 0.0  # messages, and choosing among guesses
+    crowded: float = 0.0  # how much longer decodes took because drafters worked on the lead's cores
+    saved: float | None = (
+        None  # what each guess of a drafter saved a draft model in the lead; None: there is none
+    )
+    most_saved: float = 0.0  # what all of them saved at most: that model would not have made more guesses
+    token_s: float = 0.0  # seconds in which plain steps make a token
+
+
+@dataclass(slots=True)
+class DrafterHost:
+    """The drafters of one machine."""
+
+    records: Sequence[DrafterRecord]
+    account: GroupAccount | None  # None: they use no core of the lead
+    ids: frozenset[str] = frozenset()
+    new: Sequence[DrafterRecord] = ()  # those on trial: they work in any case until a guess was right
+    trial: Account | None = None
+    alone: bool = False  # the others pause meanwhile
+
+    @property
+    def counts(self) -> bool:
+        """Whether what its drafters bring has to be counted."""
+        return bool(self.new) or self.account is not None
+
+    def book(self, n: int, tally: tuple[int, int], guess_cost: float, charge: Charge) -> None:
+        """Count a step of n sessions: what drafters brought beyond rows and messages, and beyond what decodes
+        took longer beside those that use the lead's cores."""
+        n_verified, n_right = tally
+        brought = n_right - guess_cost * n_verified
+        if charge.saved is not None:  # the draft model would have had these rows, too
+            brought = min(n_verified * charge.saved, charge.most_saved)
+        net, on_trial = brought - charge.told, False
+        if self.account:
+            net -= charge.crowded
+        if self.new and self.trial:
+            self.trial.book(net * charge.token_s)
+            if self.trial.paused or all(record.counts["accepted"] for record in self.new):
+                self.new = ()
+            on_trial = bool(self.new)
+        if self.account:
+            account = self.account.of(n)
+            if account.is_active or account.is_look:
+                account.book(net / n, stake=math.inf if on_trial else CREDIT)
+
+
+def meet(
+    before: Mapping[str, DrafterHost],
+    hosts: Mapping[str, Sequence[DrafterRecord]],
+    own_kernel: str,
+    pausing: Collection[str],
+    known: Mapping[str, object],
+) -> dict[str, DrafterHost]:
+    """Return the machines with the drafters that are there now. One that pauses begins anew when a drafter
+    joins it: nothing is known of that one.
+
+    Args:
+        before: The machines so far, by name.
+        hosts: The drafters now, by machine.
+        own_kernel: Of the lead's machine: drafters of it use its cores.
+        pausing: Machines whose account pauses them, or that have none.
+        known: Accounts before a restart, by host_name().
+    """
+    found = dict[str, DrafterHost]()
+    joined = {record.join for machine in before.values() for record in machine.records}
+    joins = any(record.join in joined for records in hosts.values() for record in records)
+    for host, records in hosts.items():
+        machine = before.get(host)
+        alone = machine is not None and any(record.rests for record in machine.records)
+        new = [record for record in records if record.join not in joined]
+        if machine is None or (new and host in pausing):
+            account = None
+            if any(record.presence.kernel == own_kernel for record in records):
+                account = GroupAccount(OF_GROUP)
+                account.recall(known.get(host_name(host, records)))
+            machine = DrafterHost(records, account)
+        machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
+        machine.new = [record for record in machine.new if record in records]  # but those that left
+        if new and (joins or not machine.account):
+            machine.new, machine.trial, machine.alone = new, Account(OF_TRIAL), alone
+        found[host] = machine
+    return found
+
+
+def host_name(host: str, records: Sequence[DrafterRecord]) -> str:
+    """Return what the drafters of a machine are called, after a restart, too."""
+    return f"{host}: {', '.join(sorted(record.presence.model for record in records))}"

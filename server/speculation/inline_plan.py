@@ -1,0 +1,208 @@
+"""Decides what the model in the lead reads and guesses. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from server.speculation import gain
+from server.speculation.step import DraftPath, Request
+from server.speculation.view import Drafting, Price, View, offer
+
+# Path probability to which a draft looks ahead. Half: 64 rows are looked at, not 49, where 0.94 are right
+LEAST_PATH = 0.05
+GUESS, PROBE = 1, 2  # what a path gets: a guess that pays, or one to see whether it is right
+
+
+def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
+    """Return an empty path for the i-th session, which may have `most` guesses."""
+    speculated, price = view.sessions[i], view.price
+    outlook = speculated.hits.outlook(drafting.source)
+    limit = most
+    if view.policy.gate and (plain_s := drafting.seconds[min(price.n_rows, len(drafting.seconds) - 1)]):
+        last = min(most, len(drafting.seconds) - 1 - price.n_rows)
+        longest_s = (1.0 + speculated.account.allowance) * plain_s
+        affordable = (
+            n - 1
+            for n in range(1, last + 1)
+            if drafting.seconds[price.n_rows + n] + n * drafting.td_s > longest_s
+        )
+        limit = next(affordable, most)
+    gains = [gain.chain(right, min(most, _looked_ahead(right))) for _, right in outlook]
+    return DraftPath(limit, most, speculated.hits, outlook, gains)
+
+
+def _looked_ahead(acceptance: float) -> int:
+    """Return after how many guesses in a row a path is less likely than LEAST_PATH."""
+    return 1 + int(math.log(LEAST_PATH) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
+
+
+def reachable_rate(view: View, drafting: Drafting) -> float:
+    """Return what time is worth, in tokens per second: at most what chains of these texts can reach."""
+    paths, rate = drafting.paths.values(), view.price.rate
+    if not paths:
+        return rate
+    acceptances = [sum([share * right for share, right in path.outlook]) for path in paths]
+    limit = max([path.limit or path.most for path in paths])
+    return min(rate, reachable(view.price, drafting.seconds, acceptances, limit, drafting.td_s))
+
+
+def reachable(
+    price: Price, seconds: Sequence[float], acceptances: Sequence[float], limit: int, td_s: float
+) -> float:
+    """Return the tokens per second of the best step with chains of guesses.
+
+    Args:
+        price: Of the step.
+        seconds: Of a decode, by rows.
+        acceptances: For each session the probability that a guess is right if those before it are.
+        limit: Most guesses of a session.
+        td_s: Seconds of a round of guesses, one for each session.
+
+    Returns:
+        Infinite where no time is known.
+    """
+    last, n, n_rows = len(seconds) - 1, len(acceptances), price.n_rows
+    if not (n and 0 < n_rows <= last and seconds[n_rows]):
+        return math.inf
+    rounds = min(limit, (last - n_rows) // n)
+    each = [gain.chain(acceptance, rounds) for acceptance in acceptances]
+    tokens = [n_rows + sum(brought) for brought in zip(*each, strict=True)]
+    return gain.reached(tokens, [s + k * td_s for k, s in enumerate(seconds[n_rows::n])])
+
+
+def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
+    """Return whether guesses that are there bring the i-th session as much as the model's would, whose time
+    counts.
+
+    Args:
+        view: The step.
+        drafting: The model in the lead.
+        i: Which session.
+        n_asking: Sessions that share the time of each round of guesses.
+    """
+    offered = offer(view, i).probabilities
+    if not offered:
+        return False
+    speculated, price, td_s = view.sessions[i], view.price, drafting.td_s
+    acceptance = speculated.hits.mean(drafting.source) if speculated.allows(drafting.source) else 0.0
+    limit = view.asks[i].limit
+    rate = min(price.rate, reachable(price, price.seconds, [acceptance] * n_asking, limit, td_s))
+    seconds = price.seconds[price.n_rows :]
+    _, there = gain.best(list(accumulate(offered, initial=0.0)), seconds, rate)
+    drafted_s = [s + k * td_s / n_asking for k, s in enumerate(seconds)]
+    _, own = gain.best(gain.chain(acceptance, limit), drafted_s, rate)
+    return there > 0.0 and there >= own
+
+
+def next_request(view: View, drafting: Drafting) -> Request | None:
+    """Return what the model in the lead shall do next, None if nothing."""
+    if not (drafting.is_read or drafting.has_asked) and view.policy.gate:
+        late = sorted(filter(drafting.behind, drafting.paths), key=drafting.behind)
+        if late:
+            return _reading(view, drafting, late)
+    wanted = _wanted(view, drafting, len(drafting.paths))
+    going = [(session, wanted(path)) for session, path in drafting.paths.items()]
+    going = [(session, kind) for session, kind in going if kind]
+    if going:
+        return Request(
+            [session for session, _ in going], [session for session, kind in going if kind == PROBE]
+        )
+    if drafting.has_asked or not drafting.paths or not (drafting.tries or drafting.may_probe):
+        return None
+    if drafting.is_beside:
+        return Request(probe=list(drafting.paths), is_beside=True, is_last_resort=True)
+    return Request(list(drafting.paths), is_last_resort=True)
+
+
+def _wanted(view: View, drafting: Drafting, n: int) -> Callable[[DraftPath], int]:
+    """Return what tells whether another guess is made for a path, if n sessions share the time of a round.
+
+    It pays, or no number of guesses that the session can afford does although a larger one would: then one is
+    made to see whether it is right. A guess costs its round, and its row only if it is verified. It looks as
+    far ahead as rows go, as if all later guesses were like the next one: where costs have steps, four rows
+    may pay although one does not.
+    """
+    rows, rate, td_s = view.price.n_rows + drafting.n_guesses, drafting.rate, drafting.td_s / n if n else 0.0
+    seconds = drafting.seconds[rows:]
+    first_s = seconds[0] + td_s if seconds else 0.0
+    costs = [rate * (s - first_s + k * td_s) for k, s in enumerate(seconds)]
+    least = rate * td_s
+
+    def pays(path: DraftPath, limit: int) -> bool:
+        if len(costs) < 2:
+            return False  # no row is free
+        worth = 0.0
+        for (share, _), gains in zip(path.outlook, path.gains, strict=True):
+            sure = path.sure
+            nets = [
+                sure * brought - cost for brought, cost in zip(gains[1 : limit + 1], costs[1:], strict=False)
+            ]
+            if nets and (most := max(nets)) > 0.0:
+                worth += share * most
+                if worth > least:
+                    return True
+        return False
+
+    def wanted(path: DraftPath) -> int:
+        left = path.limit - len(path.tokens)
+        if not view.policy.gate:
+            return GUESS if left > 0 else 0
+        if left > 0 and pays(path, left):
+            return 0 if path.is_probe else GUESS
+        if not path.tokens and path.limit < path.most and pays(path, path.most):
+            return PROBE
+        return 0
+
+    return wanted
+
+
+def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
+    """Return which sessions the model reads before it guesses: those for which a guess pays then.
+
+    As many are taken as need less time than the model brought of late. If none is ready, one is taken in any
+    case, since it shows what guesses bring.
+
+    Args:
+        view: The step.
+        drafting: The model in the lead.
+        late: Sessions with tokens to evaluate, in ascending order of how many.
+    """
+    price, n = view.price, len(drafting.paths)
+    left_s = math.inf if price.n_sessions == 1 else drafting.brought * price.plain_s
+    n_ready, wanted = n - len(late), _wanted(view, drafting, n)
+    paying, spent_s = list[int](), 0.0
+    for session in late:
+        if wanted(drafting.paths[session]):
+            spent_s += drafting.behind_s(session)
+            if spent_s < left_s or not (paying or n_ready):
+                paying.append(session)
+    while paying:
+        wanted = _wanted(view, drafting, n_ready + len(paying))
+        going = [session for session in paying if wanted(drafting.paths[session])]
+        if len(going) == len(paying):
+            break
+        paying = going
+    others = [session for session in late if session not in paying]
+    probes = others if drafting.tries else others[:1] if drafting.may_probe else []
+    beside = late if drafting.tries else paying
+    beside = beside if drafting.is_beside else []
+    return Request((), beside, [*paying, *probes], is_reading=True, unpaid=probes)
+
+
+def with_lost_rows(view: View, drafting: Drafting, wanting: Sequence[int]) -> list[float]:
+    """Return the seconds of the step by rows, with those to evaluate rows again after a wrong guess.
+
+    Args:
+        view: The step.
+        drafting: The model in the lead.
+        wanting: The sessions that it may guess for, by their place in the view.
+    """
+    rates = [view.sessions[i].hits.mean(drafting.source) for i in wanting]
+    acceptance, price = sum(rates) / len(rates), view.price
+    curve, lost, path = list(price.seconds), gain.LostRows([price.n_rows], view.policy.n_tail), 1.0
+    for k in range(price.n_rows + 1, len(curve)):
+        path *= acceptance
+        curve[k] += gain.more_s(price.seconds, price.n_sessions, lost.add(0, path))
+    return curve

@@ -1,0 +1,316 @@
+"""Learns from steps what sources bring and cost, and keeps their accounts.
+
+Ledger.learn() is the only place that learns, but for hit rates: a tree knows them as it follows the text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from server.engine.proposer import CountsBySource, Step, StepTiming
+from server.estimators import Median, Ratio
+from server.speculation.account import Account, GroupAccount, Terms
+from server.speculation.drafter_host import OF_GROUP, OF_INLINE, Charge, DrafterHost, host_name, meet
+from server.speculation.policy import Policy
+from server.speculation.potential import PAYS, potential
+from server.speculation.rates import PythonTimes, Rates
+from server.speculation.sources.drafter_record import DrafterRecord
+from server.speculation.speculated import Speculated
+from server.speculation.step import LOOKUP, NO_MODEL, DraftPlan
+from server.speculation.step_times import StepTimes
+
+INSIDE = "in the lead"  # the group of the draft model
+# Tokens. Times the share of time that a draft model in the lead could save at best, that is what it may lose
+# at first: 12 where it could double the speed. Half: two sessions of the bundled pair make 1.21 of plain
+# steps instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way --sessions 2).
+STAKED = 25.0
+RENEWED = 64  # steps until what may pay is computed anew
+SETTLED = 4  # steps until a drafter that pauses has ended its work
+# Of what the draft model in the lead spends in a step without a drafter, per step: the last 50 count. Half:
+# one hard reply has drafters pause that would save its time; twice: they go on for 50 steps more in one.
+KEEP_SPENT = 0.98
+# Steps in a row without anybody who guesses that are all learned from, and of how many later ones one is: to
+# learn takes 3 percent of a step of 1 ms. Half or twice: twice or half of an eighth of that.
+ALL_OF, ONE_OF = 32, 8
+
+# Of a step, for the account of a session; 1 among several sessions: see IN_SESSION
+EVIDENCE_ALONE, EVIDENCE_HEARD = 8.0, 2.0
+
+OF_PROBES = Terms()
+
+
+class Ledger:
+    """What is known of steps, and the accounts of all sources."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        times: StepTimes,
+        sessions: Mapping[int, Speculated],
+        td: Median | None = None,
+        source: str = "",
+    ) -> None:
+        """Begin with empty accounts.
+
+        Args:
+            policy: How the lead speculates.
+            times: Of steps.
+            sessions: Those that are open, by id.
+            td: Seconds of a round of guesses of the model in the lead; None: there is none.
+            source: The name of its guesses.
+        """
+        self.times, self.rates, self.python = times, Rates(times, policy.max_rows), PythonTimes()
+        self.lookup = GroupAccount(OF_GROUP) if policy.lookup and policy.gate else None
+        self.inline = GroupAccount(OF_INLINE) if td is not None and policy.gate else None
+        self.probes = Account(OF_PROBES)  # guesses of the model in the lead that do not seem to pay
+        self.probes.book(-1.0)  # as if one had cost a plain step: others come first
+        self.machines: dict[str, DrafterHost] = {}  # by name
+        self.may_pay = True
+        self.stake = STAKED  # whether any guess may pay; what the draft model may lose, in tokens
+        self.policy, self._sessions = policy, sessions
+        self._td, self._source = td, source
+        self._known: Mapping[str, object] = {}  # accounts before the restart, by name
+        self._renewed_for, self._n_until_renewed = 0, 0  # sessions; steps
+        self._n_calm = SETTLED  # steps since a drafter on the lead's cores had a session
+        self._n_passed = 0  # steps in a row in which nobody was asked
+        self._n_asked, self._looked_s = 0, 0.0  # since the latest timed step: prompts are not timed
+        self._calm_td_s = 0.0  # of a guess of the model in the lead while no drafter works beside it
+        self._calm_spent_s = Ratio(KEEP_SPENT)  # of all its guesses in a step, likewise
+
+    # -- who may guess ----------------------------------------
+
+    def renew(self, n_active: int) -> None:
+        """Compute anew which sources may pay with this number of sessions, now and then."""
+        self._n_until_renewed -= 1
+        if n_active == self._renewed_for and self._n_until_renewed > 0:
+            return
+        self._renewed_for, self._n_until_renewed = n_active, RENEWED
+        if not n_active:
+            return
+        seconds = self.times.by_guesses(n_active, self.rates.n_cells)
+        known = any(seconds)
+        self.may_pay = self.times.shapes.pays or not known or potential(seconds, n_active) >= PAYS
+        if self._td is not None:
+            best = potential(seconds, n_active, self._td.value) if known else math.inf
+            self.stake = STAKED * (1.0 - 1.0 / best)
+
+    def meet(self, hosts: Mapping[str, Sequence[DrafterRecord]], own_kernel: str) -> None:
+        """Take in which drafters are there.
+
+        Args:
+            hosts: Drafters by machine.
+            own_kernel: Of the lead's machine: drafters of it use its cores.
+        """
+        pausing = {
+            host
+            for host, one in self.machines.items()
+            if not (one.account and one.account.of(self._renewed_for).is_active)
+        }
+        self.machines = meet(self.machines, hosts, own_kernel, pausing, self._known)
+
+    @property
+    def on_trial(self) -> set[str]:
+        """Drafters of which a guess shall be verified."""
+        return {record.presence.id for machine in self.machines.values() for record in machine.new}
+
+    # -- restarts ----------------------------------------
+
+    def memory(self) -> dict[str, object]:
+        """Return what recall() takes after a restart."""
+        machines = self.machines.items()
+        now = {host_name(host, one.records): one.account.memory() for host, one in machines if one.account}
+        own = {LOOKUP: self.lookup, INSIDE: self.inline}
+        return dict(self._known) | now | {name: one.memory() for name, one in own.items() if one}
+
+    def recall(self, memory: object) -> None:
+        """Begin with what was found out before a restart."""
+        self._known = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
+        if self.lookup:
+            self.lookup.recall(self._known.get(LOOKUP))
+        if self.inline:
+            self.inline.recall(self._known.get(INSIDE))
+
+    # -- learning ----------------------------------------
+
+    def learn(self, step: Step) -> None:
+        """Take in a step: what it took, and what its guesses brought."""
+        plan, timing = step.plan, step.timing
+        assert isinstance(plan, DraftPlan)
+        calm = self._calm(plan)
+        self._wait(plan, timing)
+        self._learn_shape(plan)
+        for outcome in step.outcomes if self.policy.gate else ():
+            speculated = self._sessions.get(outcome.session)
+            if speculated is not None:
+                self._weigh(speculated, outcome.tally, plan)
+        self._n_asked += plan.asked
+        self._looked_s += plan.looked_s
+        if plan.probe_s and self.rates.plain_rate:
+            self.probes.book(-plan.probe_s * self.rates.plain_rate)
+        elif not self.probes.is_active:
+            self.probes.wait()
+        if timing is None:
+            return
+        n_asked, self._n_asked = max(1, self._n_asked), 0
+        looked_s, self._looked_s = self._looked_s, 0.0
+        if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
+            return
+        self._book_inline(plan, timing)
+        self.rates.learn(plan, timing, calm=calm)
+        looked_s = self._looked(plan, timing, looked_s, n_asked)
+        if self.policy.gate:
+            self._book(step, timing, looked_s, self._charge(plan, timing, calm, n_asked))
+
+    def _calm(self, plan: DraftPlan) -> bool | None:
+        """Return whether no drafter worked on the lead's cores; None: one may have been ending its work."""
+        working = [self.machines[host].account for host in plan.working if host in self.machines]
+        self._n_calm = 0 if any(working) else self._n_calm + 1
+        return None if 0 < self._n_calm <= SETTLED else self._n_calm > 0
+
+    def _wait(self, plan: DraftPlan, timing: StepTiming | None) -> None:
+        """Count the step for the accounts that pause."""
+        if plan.n_sessions:
+            self._n_passed = 0 if plan.asked else self._n_passed + 1
+        if plan.n_active:
+            groups = [machine.account for machine in self.machines.values()]
+            for group in [self.lookup, self.inline, *groups]:
+                if group and (account := group.of(plan.n_active)).paused and not account.is_look:
+                    account.wait()
+        looks = self.lookup.of(plan.n_active) if self.lookup and plan.rows and not plan.asked else None
+        if looks and looks.is_look:
+            looks.wait()
+        if not plan.asked and plan.n_sessions and plan.guessers.may_model:
+            for speculated in self._sessions.values():
+                if speculated.account.paused:
+                    speculated.account.wait()
+
+    def _learn_shape(self, plan: DraftPlan) -> None:
+        """Take in whether the step was of another shape, and for which kind of step guesses were there."""
+        shapes = self.times.shapes
+        if not shapes.pays or not plan.n_active:
+            return
+        if not plan.rows:
+            shapes.interrupted()
+        elif plan.is_wider is not None:
+            shapes.chosen(is_wider=plan.is_wider)
+
+    def _weigh(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> None:
+        """Count a step of a session in which models guessed, were heard, or pause. One in which no model may
+        guess is no pause."""
+        account, lost = speculated.account, self._lost(speculated, tally, plan)
+        if account.paused:
+            if plan.guessers.may_model:
+                account.wait()
+            return
+        heard, guessed = speculated.heard, lost > 0.0
+        if not (heard or guessed):
+            return
+        evidence = EVIDENCE_HEARD if heard else 0.0
+        if guessed:
+            evidence = max(evidence, EVIDENCE_ALONE if plan.n_sessions == 1 else 1.0)
+        if heard:
+            lost += self.python.drafters_cost(self.rates.plain_rate, guessing=bool(tally))
+        n_right = sum([n for source, (_, n) in tally.items() if source not in NO_MODEL])
+        account.book(n_right - lost, evidence=evidence, n_sessions=plan.n_sessions)
+
+    def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
+        """Return the tokens that guesses of models cost the session.
+
+        A guess for which the step had no row costs nothing if it was right; if it was made to see whether it
+        is right, the guesses of later steps may cost one token more.
+        """
+        session = speculated.session
+        lost = plan.charges.get(session.id, 0.0)
+        path = None if tally else plan.paths.get(session.id)
+        if path is None or path.tokens[:1] != list(session.tokens[-1:]):
+            return lost
+        if path.is_probe:
+            speculated.account.allowance += 1.0
+        is_free = path.is_probe or (self.times.shapes.pays and not plan.is_shape)
+        return 0.0 if is_free else lost
+
+    def _book_inline(self, plan: DraftPlan, timing: StepTiming) -> None:
+        """Count what the model in the lead brought beyond what plain steps make in its time."""
+        if not (self.inline and plan.spent_s) or plan.is_stable:  # that has its width in any case
+            return
+        n = timing.n_sessions
+        plain_s = self.times.curve(timing.n_cells)[min(n, self.policy.max_rows)]
+        if plain_s:
+            more_s = plan.spent_s + self.rates.undisturbed_s(timing) - plain_s
+            net = timing.n_tokens - n - n / plain_s * more_s
+            account = self.inline.of(n)
+            if account.is_active:
+                account.book(net / n, stake=self.stake)
+
+    def _looked(self, plan: DraftPlan, timing: StepTiming, looked_s: float, n_asked: int) -> float:
+        """Return the seconds that lookups took in n_asked steps.
+
+        If only lookups guess, that is the time of the step outside its decode, less that of steps in which
+        nobody is asked: asking, telling and verifying take the lead's Python, too.
+        """
+        if self.lookup is None:
+            return 0.0
+        outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
+        if self._n_passed:
+            self.python.observe("passed", n, outside_s)
+        elif plan.guessers.lookup and not plan.guessers.models:
+            usual_s = self.python.usual_s("passed", n)
+            if usual_s is not None:
+                return max(looked_s, n_asked * (outside_s - n * usual_s))
+        return looked_s
+
+    def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool | None, n_asked: int) -> Charge:
+        """Return what n_asked steps cost beside rows: this one, and those before it that were not timed."""
+        rate = self.rates.plain_rate
+        told, saved, most = self._told(plan, timing, rate), None, 0.0
+        crowded_s = 0.0 if calm else (self.rates.crowding - 1.0) * timing.decode_s
+        if self._td is not None:
+            td_s = self._td.value
+            if calm or not self._calm_td_s:
+                self._calm_td_s = td_s
+            if calm:
+                self._calm_spent_s.observe(plan.spent_s, 1.0)
+            n_inside = sum([proposal.sources.count(self._source) for proposal in plan.proposals])
+            each = 1.0 / timing.n_sessions  # of the time of a round of guesses, one for each session
+            crowded_s += each * n_inside * max(0.0, td_s - self._calm_td_s)
+            saved, most = rate * each * self._calm_td_s, rate * n_asked * self._calm_spent_s.value
+        token_s = 1.0 / rate if rate else 0.0
+        return Charge(n_asked * told, rate * n_asked * crowded_s, saved, most, token_s)
+
+    def _told(self, plan: DraftPlan, timing: StepTiming, rate: float) -> float:
+        """Return the tokens that drafters' messages, and choosing among their guesses, cost this step."""
+        if not self.machines:
+            return 0.0
+        n_told = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0
+        guessing = any(plan.proposals)
+        outside_s = max(0.0, timing.step_s - timing.decode_s - plan.spent_s)
+        self.python.told(timing, outside_s, n_told, guessing=guessing)
+        return n_told * self.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
+
+    def _book(self, step: Step, timing: StepTiming, looked_s: float, charge: Charge) -> None:
+        """Count what the guesses of lookups and drafters brought, less what they cost."""
+        plan = cast(DraftPlan, step.plan)
+        n, tallies = timing.n_sessions, [outcome.tally for outcome in step.outcomes]
+        for host, machine in self.machines.items():
+            if host in plan.working:  # else all its sessions pause by their own account
+                machine.book(n, _sum(tallies, machine.ids), plan.guess_cost, charge)
+            elif machine.account and (account := machine.account.of(plan.n_active)).is_look:
+                account.wait()
+        if self.lookup:
+            n_verified, n_right = _sum(tallies, (LOOKUP,))
+            account = self.lookup.of(n)
+            if account.is_active or account.is_look:  # lookups guess in a look if a model does
+                net = n_right - plan.guess_cost * n_verified - self.rates.plain_rate * looked_s
+                account.book(net / n)
+
+
+def _sum(tallies: Sequence[CountsBySource], sources: frozenset[str] | tuple[str, ...]) -> tuple[int, int]:
+    """Return how many guesses of these sources were verified, and how many of these were right."""
+    n_verified = n_right = 0
+    for tally in tallies:
+        for source, (verified, right) in tally.items():
+            if source in sources:
+                n_verified, n_right = n_verified + verified, n_right + right
+    return n_verified, n_right

@@ -1,0 +1,165 @@
+"""Decides how many guesses of each session a step verifies, how wide it is, and who is asked. Pure.
+
+plan() is called until its plan asks for nothing more: where a model in the lead may guess, each round of
+guesses is one such request, since whether another one pays depends on those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate, chain
+
+from server.engine.proposer import Proposal
+from server.speculation import gain
+from server.speculation.drafter_host import DrafterHost
+from server.speculation.inline_plan import next_request
+from server.speculation.ledger import Ledger
+from server.speculation.shape_times import PLAIN, NextShape
+from server.speculation.sources.remote import RemoteDrafters
+from server.speculation.step import NO_MODEL, DraftPlan, Guessers, Pause
+from server.speculation.view import Price, View, offer
+
+FASTER = "the lead is faster without it now"
+WAITS = "until it is known what steps take without it"
+JOINS = "another one joins"
+TOO_DEAR = "no guess can pay: to check one takes too long now"
+
+
+def plan(view: View) -> DraftPlan:
+    """Return what the model in the lead does next, or the guesses that are verified and the width."""
+    if view.drafting is not None and (request := next_request(view, view.drafting)):
+        return DraftPlan(ask=request)
+    proposals = [offer(view, i) for i in range(len(view.asks))]
+    price, width, is_wider = view.price, PLAIN, None
+    if view.shape is not None:
+        price, width, is_wider = _shaped(view, view.shape, proposals)
+    counts = _counts(view, price, proposals)
+    return finished(view, proposals, counts, price, width, is_wider)
+
+
+def finished(
+    view: View,
+    proposals: Sequence[Proposal],
+    counts: Sequence[int],
+    price: Price,
+    width: int = PLAIN,
+    is_wider: bool | None = None,
+) -> DraftPlan:
+    """Return the plan that verifies the first counts[i] guesses of proposals[i]."""
+    least = [one.session.bounds.n_min for one in view.sessions]
+    taken = [
+        proposal.take(n if n >= n_min else 0)
+        for proposal, n, n_min in zip(proposals, counts, least, strict=True)
+    ]
+    n = sum(map(len, taken))
+    cost = price.guess_cost(n) if n else 0.0
+    plan = DraftPlan(taken, width, is_shape=width != PLAIN)
+    plan.n_sessions, plan.guessers, plan.is_wider = len(view.asks), view.guessers, is_wider
+    plan.guess_cost, plan.is_stable = cost, view.is_stable
+    plan.charges = charges = dict[int, float]()
+    again = price.again_cost() if view.policy.again else 0.0
+    for ask, proposal in zip(view.asks, taken, strict=True):
+        n_drafted = len(proposal) - sum(map(proposal.sources.count, NO_MODEL)) if proposal else 0
+        if charge := cost * n_drafted + again * (ask.n_pending - 1):
+            charges[ask.session] = charge
+    return plan
+
+
+# -- who guesses ----------------------------------------
+
+
+def choose_guessers(
+    ledger: Ledger, n_active: int, remote: RemoteDrafters | None, *, has_inline: bool
+) -> Guessers:
+    """Return who may guess in the next step, and which drafters pause.
+
+    Args:
+        ledger: The accounts.
+        n_active: Sessions that have a slot or get one.
+        remote: The drafters; read only.
+        has_inline: There is a model in the lead.
+    """
+    drafters, may_draft = remote is not None and remote.drafting, remote is not None and remote.may_draft
+    if not ledger.policy.gate:
+        return Guessers(ledger.policy.lookup, has_inline, drafters, has_inline or may_draft)
+    inline = ledger.may_pay and ledger.inline is not None and ledger.inline.of(n_active).is_active
+    lookup = False
+    if ledger.may_pay and ledger.lookup is not None:
+        account = ledger.lookup.of(n_active)
+        # what steps take without lookups is seen while models pause, too
+        lookup = account.is_active or (account.is_look and (inline or drafters))
+    pauses = [pause for machine in ledger.machines.values() for pause in _pauses(ledger, machine, n_active)]
+    return Guessers(lookup, inline, drafters, inline or may_draft, pauses)
+
+
+def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> Iterator[Pause]:
+    """Yield what changes for the drafters of a machine."""
+    reason = "" if ledger.may_pay else TOO_DEAR
+    if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
+        reason = WAITS if account.is_look else FASTER
+    reason_new = reason
+    if machine.new and reason != WAITS:
+        reason, reason_new = reason or (JOINS if machine.alone else ""), ""
+    for record in machine.records:
+        wanted, now = reason_new if record in machine.new else reason, record.rests
+        if wanted != now:
+            yield Pause([record], wanted, quiet=not {WAITS, JOINS}.isdisjoint((wanted, now)))
+
+
+def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[Price, int, bool]:
+    """Choose one of a few widths. Returns the price in it, the width, and whether a wider one is best."""
+    price, shapes = view.price, view.times.shapes
+    overhead = price.overhead
+    ranked = sorted(chain.from_iterable([proposal.probabilities for proposal in proposals]), reverse=True)
+    worth = [probability - overhead for probability in ranked if probability > overhead]
+    width, is_wider = shapes.choose(shape, worth, price.rate)
+    if width == PLAIN:
+        return price._replace(seconds=[price.plain_s] * (price.n_rows + 1)), width, is_wider
+    seconds = [shapes.steady[width]] * (width + 1)
+    return price._replace(seconds=seconds, change_s=shapes.charge_s(width, shape)), width, is_wider
+
+
+def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int]:
+    """Return how many guesses of each session are verified: the most probable ones of all sessions, as many
+    as gain most. One budget for all, at most as many rows as have a price."""
+    if view.is_stable or not view.policy.gate:
+        return list(map(len, proposals))
+    counts = [0] * len(proposals)
+    overhead = 0.0 if view.policy.again else price.overhead
+    ranked = sorted(
+        [(overhead - probability, i) for i, one in enumerate(proposals) for probability in one.probabilities]
+    )
+    if not ranked:
+        return counts
+    n_rows, seconds = price.n_rows, price.seconds
+    tokens = list(accumulate([-negative for negative, _ in ranked], initial=float(n_rows)))
+    taken_s = [seconds[min(n_rows, len(seconds) - 1)], *seconds[n_rows + 1 :]]
+    rate = min(price.rate, gain.reached(tokens, taken_s))
+    if view.policy.again:
+        taken_s = _with_lost_rows(view, price, ranked, taken_s)
+    n, _ = gain.best(tokens, taken_s, rate)
+    for _, i in ranked[:n]:
+        counts[i] += 1
+    if view.on_trial and view.shape is None:
+        _raise_for_trial(view.on_trial, proposals, counts)
+    return counts
+
+
+def _with_lost_rows(
+    view: View, price: Price, ranked: Sequence[tuple[float, int]], taken_s: Sequence[float]
+) -> list[float]:
+    """Return the seconds by guesses, with those for rows that a wrong guess has evaluated again."""
+    n_pending = [ask.n_pending for ask in view.asks]
+    lost = gain.LostRows(n_pending, view.policy.n_tail)
+    more = [lost.add(i, -negative) for negative, i in ranked]
+    again_s = [0.0, *[gain.more_s(price.seconds, len(n_pending), n) for n in more]]
+    return [taken + again for taken, again in zip(taken_s, again_s, strict=False)]
+
+
+def _raise_for_trial(on_trial: Collection[str], proposals: Sequence[Proposal], counts: list[int]) -> None:
+    """Verify the first guess of a drafter on trial, whether it pays or not."""
+    for i, proposal in enumerate(proposals):
+        first = next((at for at, source in enumerate(proposal.sources) if source in on_trial), None)
+        if first is not None:
+            counts[i] = max(counts[i], first + 1)
+            return

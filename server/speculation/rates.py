@@ -1,0 +1,176 @@
+"""What the lead makes per second, and what its Python takes outside decodes. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from copy import deepcopy
+from typing import Literal, TypeAlias
+
+from server.engine.proposer import StepTiming
+from server.estimators import Median, Ratio, Slope
+from server.speculation.step import DraftPlan
+from server.speculation.step_times import StepTimes
+
+# Of the past, per step: about the last 20 steps count. At 10 the gate follows single lucky steps; at 40 it
+# goes by the text before for 40 steps of the next one.
+KEEP_RATE = 0.95
+# Of the past, per step: about the last 100 steps count. Where steps scatter by as much as a guess takes, that
+# is known to a tenth; with half to a seventh, and with twice a change shows after 200 steps. Steps, too,
+# before which it is not known: a slow first one would bar guesses.
+KEEP_GUESS, FEW_STEPS = 0.99, 32.0
+# Times the usual: what a step takes outside its decode counts as that at most, and a longer decode is not
+# charged to guesses, since the first steps of a process take up to 40 times as long. Half: guesses look
+# cheaper than they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
+DISTURBED = 4.0
+LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
+# Steps of a kind until their time counts: a process's first ones take up to ten times as long. Half: one of
+# them counts whole; twice: a bad drafter costs ten steps more.
+KNOWN = 5
+# Of a plain step, for messages, while that is not known: what they took on an H100 with a drafter on its
+# host's CPU (0.2 to 0.3 of 4.4 ms). With 0.02, 16 cases of benchmarks.clocked are 0.4 percent slower, 24
+# others 0.2 percent faster; at 0 a drafter that is never right goes on.
+ASSUMED = 0.05
+
+StepKindOfPython: TypeAlias = Literal["passed", "quiet", "told", "guessing"]
+"""passed: nobody was asked for guesses. quiet: nobody guessed, no drafter had a session. told: drafters had
+sessions. guessing: guesses were verified."""
+
+
+class PythonTimes:
+    """Seconds of a step outside its decode, for each session, by kind of step and number of sessions."""
+
+    def __init__(self) -> None:
+        self._medians = defaultdict[tuple[StepKindOfPython, int], Median](lambda: Median(LATEST))
+        # what a session's drafters took in the latest step, by whether it had guesses; None: not known
+        self._drafters_s: dict[bool, float | None] = {False: None, True: None}
+
+    def observe(self, kind: StepKindOfPython, n_sessions: int, outside_s: float) -> None:
+        """Take in a step of n_sessions sessions that spent outside_s seconds outside its decode."""
+        self._medians[kind, n_sessions.bit_length()].observe(outside_s / n_sessions)
+
+    def more_s(self, kind: StepKindOfPython, base: StepKindOfPython, n_sessions: int) -> float | None:
+        """Return the seconds that a session of such a step takes beyond one of the other kind; None until
+        both are known."""
+        bits = n_sessions.bit_length()
+        one, other = self._medians[kind, bits], self._medians[base, bits]
+        return max(0.0, one.value - other.value) if min(one.count, other.count) >= KNOWN else None
+
+    def usual_s(self, kind: StepKindOfPython, n_sessions: int) -> float | None:
+        """Return the seconds of a session of such a step; None until they are known."""
+        one = self._medians[kind, n_sessions.bit_length()]
+        return one.value if one.count >= KNOWN else None
+
+    def told(self, timing: StepTiming, outside_s: float, n_told: int, *, guessing: bool) -> None:
+        """Take in a step in which drafters had n_told sessions.
+
+        Args:
+            timing: Of the step.
+            outside_s: Seconds that it spent outside its decode.
+            n_told: Sessions that drafters have.
+            guessing: Whether guesses were verified.
+        """
+        n = timing.n_sessions
+        if n_told or not guessing:  # else they are guesses of others
+            self.observe("guessing" if guessing else "told" if n_told else "quiet", n, outside_s)
+        if not n_told:
+            self._drafters_s = {False: 0.0, True: 0.0}
+            return
+        share = n / n_told
+        told_s, guessing_s = self.more_s("told", "quiet", n), self.more_s("guessing", "quiet", n)
+        self._drafters_s = {False: told_s and share * told_s, True: guessing_s and share * guessing_s}
+
+    def drafters_cost(self, plain_rate: float, *, guessing: bool) -> float:
+        """Return what a session's drafters cost it in a step like the latest one.
+
+        Args:
+            plain_rate: Tokens per second of steps without guesses.
+            guessing: Whether the session had guesses.
+
+        Returns:
+            Tokens; ASSUMED while the time is not known.
+        """
+        seconds = self._drafters_s[guessing]
+        return ASSUMED if seconds is None else seconds * plain_rate
+
+
+class Rates:
+    """Tokens per second, and how much drafters on the lead's cores slow its decodes."""
+
+    def __init__(self, times: StepTimes, max_rows: int) -> None:
+        self.times = self.calm = times  # calm: while no drafter works on the lead's cores; one until one does
+        self.throughput = Ratio(KEEP_RATE)  # tokens per second
+        self.plain_s = self.plain_rate = (
+            0.0  # of a step like the latest one without guesses; tokens per second
+        )
+        self.n_cells = 0  # in use at the latest step
+        self._max_rows = max_rows
+        self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by guesses, both of a session
+        self._usual_outside = Median(LATEST)
+        self._crowding = Median(LATEST)  # time of decodes beside a drafter on these cores, by calm ones
+
+    @property
+    def guess_s(self) -> float:
+        """Seconds that a verified guess takes outside the decode, in Python; 0 until that is known."""
+        return self._outside.value if self._outside.moments[0] >= FEW_STEPS else 0.0
+
+    @property
+    def crowding(self) -> float:
+        """Slowdown factor of a decode while a drafter works on the lead's cores; 1 if it is not known."""
+        return max(1.0, self._crowding.value) if self._crowding.count >= KNOWN else 1.0
+
+    def calm_s(self, n_rows: int, n_cells: int) -> float:
+        """Return the seconds of a decode while no drafter works on the lead's cores.
+
+        In a context that had no such step it is longer by as much as others are. Infinite where none is
+        known.
+        """
+        curve = self.times.curve(n_cells)
+        rows = min(n_rows, len(curve) - 1)
+        if self.calm is self.times:
+            return curve[rows] or math.inf
+        calm_s, shortest_s = self.calm.curve(n_cells)[rows], self.times.curve(0)[rows]
+        if shortest_s and not self.calm.has_seen(n_cells):
+            calm_s *= curve[rows] / shortest_s
+        return calm_s or math.inf
+
+    def undisturbed_s(self, timing: StepTiming) -> float:
+        """Return the seconds of the step's decode; the usual ones if it took DISTURBED times as long: a
+        process that was stopped for a minute says nothing of what guesses cost."""
+        curve = self.times.curve(timing.n_cells)
+        usual_s = curve[min(timing.n_rows, len(curve) - 1)]
+        return usual_s if 0.0 < DISTURBED * usual_s < timing.decode_s else timing.decode_s
+
+    def learn(self, plan: DraftPlan, timing: StepTiming, *, calm: bool | None) -> None:
+        """Take in a step without prompts.
+
+        Args:
+            plan: Its guesses.
+            timing: What it took.
+            calm: Whether no drafter worked on the lead's cores; None: one may have.
+        """
+        self.n_cells = timing.n_cells
+        self._observe(plan, timing, calm)
+        times, n = self.times, timing.n_sessions
+        self.plain_s = times.plain_s(n, times.last_curve(timing.n_cells))
+        self.plain_rate = n / self.plain_s if self.plain_s else 0.0
+        self.throughput.observe(timing.n_tokens, timing.step_s)
+        n_guesses, outside_s = sum(map(len, plan.proposals)), timing.step_s - timing.decode_s - plan.spent_s
+        each_s = max(0.0, outside_s) / n
+        self._usual_outside.observe(each_s)
+        if self._usual_outside.count > 2:
+            each_s = min(each_s, DISTURBED * self._usual_outside.value)
+            self._outside.observe(n_guesses / n, each_s)
+
+    def _observe(self, plan: DraftPlan, timing: StepTiming, calm: bool | None) -> None:
+        """Learn what decodes take, and by how much a drafter slows them."""
+        times, rows, cells = self.times, timing.n_rows, timing.n_cells
+        if calm is False and self.calm is times:
+            self.calm = deepcopy(times)
+        if not plan.is_shape and times.is_settled(rows):
+            times.observe(rows, cells, timing.decode_s)
+            if calm and self.calm is not times:
+                self.calm.observe(rows, cells, timing.decode_s)
+            elif calm is False and (calm_s := self.calm.measured(rows, cells)):
+                self._crowding.observe(timing.decode_s / calm_s)
+        times.observe_shape(rows, cells, timing.decode_s)

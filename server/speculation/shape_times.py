@@ -1,0 +1,227 @@
+"""What steps of a few widths take, where a change of width costs more than rows do. Pure.
+
+On such a machine (server/llama/shapes.py) a step is as quick as others of its width only after one or two of
+them: the graph of the first is built anew, that of the second recorded, if there is none of this width and of
+about as many cells (graph_keys.py). So steps are padded to one of a few widths: to the one that gains most,
+after what a change costs, spread over as many steps in a row as it is likely to be best for. To a wider
+width that is the way there, and back to plain steps, which are not padded, as often as these follow instead
+of a prompt. After a step of another shape, with rows of a prompt, or of another number of sessions, plain
+steps are a change as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from server.estimators import Mean
+from server.speculation.gain import best, reached
+
+SMOOTHING = 0.1  # weight of a measured time: nine tenths of a change show after 22 steps. 0.05: 45; 0.2: 11
+# Weight for widths that are not measured: one that was twice as slow as at first is within 10 percent of that
+# after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried twice as often.
+RECOVERY = 0.01
+CELLS_STEP = 256  # cells by which llama.cpp rounds up those that a step attends to: a graph is of one number
+SETTLING = 2  # steps until one takes its usual time: the first builds the graph, the second records it
+# Steps after a change. Off by two: half, one step that was disturbed shifts what a change costs by a fifth;
+# twice, 20 changes pass before a cost that is too low shows.
+SHAPE_WINDOW = 10
+# Times that a width was best for a single step, as is assumed at first. 1 or 4: new leads make as many
+# tokens per second within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
+FEW_RUNS = 2
+PLAIN = 0  # the width of steps without guesses, which are not padded
+
+
+class NextShape(NamedTuple):
+    """The step that a width is chosen for."""
+
+    n_rows: int  # without guesses
+    plain_s: float  # seconds without guesses, among equal steps
+    rows_before: int  # of the step before, with padding; 0: it had another shape
+    n_cells: int  # of the KV cache in use
+    most_s: float = math.inf  # that it may take beyond a plain one, with the way there and back
+
+
+class ShapeTimes:
+    """Seconds of steps by their width, and of a change of width."""
+
+    def __init__(self, steady: Mapping[int, float], change_s: float = 0.0) -> None:
+        """Begin with what was measured at the start.
+
+        Args:
+            steady: Seconds of a decode by rows, among equal ones; none where padding does not pay.
+            change_s: Seconds that the first one after others takes longer.
+        """
+        self.steady = dict(sorted(steady.items()))
+        self._at_first = dict(self.steady)
+        # of the first step after a change and of the second, by whether its width is recorded
+        self._change = {
+            recorded: [Mean(change_s, 2, SHAPE_WINDOW) for _ in range(SETTLING)] for recorded in (True, False)
+        }
+        self._recorded: set[tuple[int, int]] = set()  # widths, with steps of cells
+        self._was_recorded = False  # that to which the latest change was, before it
+        # steps in a row for which a wider width is best, and those for which none is
+        self._runs = {wider: Mean(1.0, FEW_RUNS, SHAPE_WINDOW) for wider in (True, False)}
+        self._is_wider, self._n_in_run = False, 0  # the run so far
+        self._returns = Mean(1.0, FEW_RUNS, SHAPE_WINDOW)  # share of the wider ones that plain steps follow
+        self._rows = [0] * SETTLING  # of the latest steps, the last one first
+
+    @property
+    def pays(self) -> bool:
+        """Whether padding can pay on this machine."""
+        return bool(self.steady)
+
+    def is_settled(self, n_rows: int) -> bool:
+        """Return whether a step of n_rows rows takes its usual time now."""
+        return all(rows == n_rows for rows in self._rows)
+
+    # -- choosing
+
+    def seconds(self, step: NextShape) -> list[float]:
+        """Return the seconds of the next step by its rows, with its share of a change.
+
+        A draft model in the lead decides by them how much to guess. What costs more than something wider is
+        padded to that.
+        """
+        wider = self._wider(step)
+        shares = self._shares_s([PLAIN, *wider], step, self._is_wider, self._n_in_run)
+        n_rows, plain_s = step.n_rows, step.plain_s
+        each = [(n_rows, plain_s + shares[PLAIN]), *[(w, s + shares[w]) for w, s in wider.items()]]
+        seconds, least = list[float](), each[-1][1]
+        for i in range(len(each) - 1, -1, -1):
+            least = min(least, each[i][1])
+            each[i] = each[i][0], least
+        for width, taken_s in each:
+            seconds += [taken_s] * (width + 1 - len(seconds))
+        return seconds
+
+    def choose(self, step: NextShape, probabilities: Sequence[float], rate: float) -> tuple[int, bool]:
+        """Choose the width of the next step.
+
+        Args:
+            step: The step.
+            probabilities: That a guess is reached and right, best first.
+            rate: Tokens per second that time is worth.
+
+        Returns:
+            Its rows with padding, or PLAIN; and whether a wider step would be best if no change cost
+            anything.
+        """
+        n_rows, wider = step.n_rows, self._wider(step)
+        widths, seconds = [PLAIN, *wider], [step.plain_s, *wider.values()]
+        tokens = [float(n_rows), *[n_rows + sum(probabilities[: w - n_rows]) for w in wider]]
+        rate = min(rate, reached(tokens, seconds))
+        is_wider = best(tokens, seconds, rate)[0] > 0
+        n_in_run = 1 + (self._n_in_run if is_wider == self._is_wider else 0)
+        shares = self._shares_s(widths, step, is_wider, n_in_run)
+        at, _ = best(tokens, [s + shares[w] for w, s in zip(widths, seconds, strict=True)], rate)
+        return widths[at], is_wider
+
+    def stays_plain(self, step: NextShape) -> bool:
+        """Return whether a step without guesses is plain: the one before was, and none wider is quicker."""
+        own_s = self.steady.get(step.n_rows)
+        if own_s is None or step.n_rows != step.rows_before:
+            return False
+        return not any(s < own_s for width, s in self.steady.items() if width > step.n_rows)
+
+    def charge_s(self, width: int, step: NextShape) -> float:
+        """Return the seconds of a change to this width beyond those to a plain step; 0 if not bounded."""
+        return self._beyond_s(width, step) if step.most_s < math.inf else 0.0
+
+    def _wider(self, step: NextShape) -> dict[int, float]:
+        """Return the seconds of the steps that the next one may be, by their width."""
+        longest_s = step.plain_s + step.most_s
+        return {
+            w: s
+            for w, s in self.steady.items()
+            if w > step.n_rows and (w == step.rows_before or s + self._beyond_s(w, step) <= longest_s)
+        }
+
+    def _shares_s(
+        self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
+    ) -> dict[int, float]:
+        """Return the seconds that a change to each of these widths takes beyond the least that any takes.
+
+        They are spread over a run: as many steps as wider widths, or plain steps, were best for of late, or
+        more if the run of n_in_run steps so far is longer.
+        """
+        n_steps = {wider: run.value for wider, run in self._runs.items()}
+        n_steps[is_wider] = max(n_steps[is_wider], n_in_run)
+        ways = {width: self._way_s(width, step) for width in widths}
+        least_s = min(ways.values())
+        return {width: (way_s - least_s) / n_steps[width != PLAIN] for width, way_s in ways.items()}
+
+    def _way_s(self, width: int, step: NextShape) -> float:
+        """Return the seconds of a change to this width, if it is one; if not from another wider one, with
+        what the way back to plain steps is expected to take."""
+        before = step.rows_before
+        if (rows := width or step.n_rows) == before:
+            return 0.0
+        way_s = self._change_s(rows, step.n_cells)
+        if width != PLAIN and (before <= step.n_rows or before not in self.steady):
+            way_s += self._returns.value * self._change_s(step.n_rows, step.n_cells)
+        return way_s
+
+    def _beyond_s(self, width: int, step: NextShape) -> float:
+        return max(0.0, self._way_s(width, step) - self._way_s(PLAIN, step))
+
+    def _change_s(self, n_rows: int, n_cells: int) -> float:
+        """Return what a change to steps of n_rows rows costs: of the first step and of the second."""
+        first, second = self._change[(n_rows, n_cells // CELLS_STEP) in self._recorded]
+        return first.value + second.value
+
+    # -- learning
+
+    def interrupted(self) -> None:
+        """Take in a step of another shape, with rows of a prompt, say."""
+        self._rows = [0] * SETTLING
+        self._end_run(0.0)
+
+    def chosen(self, *, is_wider: bool) -> None:
+        """Take in for which kind of step guesses were there: a wider one or a plain one."""
+        if is_wider != self._is_wider:
+            self._end_run(1.0)
+        self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1
+
+    def _end_run(self, followed_by_plain: float) -> None:
+        """End the run; followed_by_plain: 1 if a run of the other kind follows, 0 if a prompt does."""
+        if self._n_in_run:
+            self._runs[self._is_wider].observe(self._n_in_run)
+            if self._is_wider:
+                self._returns.observe(followed_by_plain)
+            self._n_in_run = 0
+
+    def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
+        """Take in a decode of n_rows rows, padding included, with n_cells cells in use."""
+        place = next((i for i, rows in enumerate(self._rows) if rows != n_rows), None)
+        self._rows = [n_rows, *self._rows[:-1]]
+        shape = n_rows, n_cells // CELLS_STEP
+        if place == 0:
+            self._was_recorded = shape in self._recorded
+        else:
+            self._recorded.add(shape)
+        known = self.steady.get(n_rows)
+        if known is None:
+            return
+        if place is None:
+            self._timed(n_rows, known, seconds)
+        else:
+            self._change[self._was_recorded][place].observe(min(max(seconds - known, 0.0), known))
+
+    def _timed(self, n_rows: int, known: float, seconds: float) -> None:
+        """Take in a step among equal ones.
+
+        What made it longer than at first, a longer context above all, does so at other widths, too; what made
+        it shorter, a start in a busy moment, in proportion. The others also recover towards what they were at
+        first. The estimate for fewer rows is capped, so that one disturbed step does not make them look
+        slower than a wider one.
+        """
+        now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
+        own_first = self._at_first[n_rows]
+        for other, first in self._at_first.items():
+            if other != n_rows:
+                expected = first + now - own_first if now > own_first else first * now / own_first
+                self.steady[other] += RECOVERY * (expected - self.steady[other])
+                if other < n_rows:
+                    self.steady[other] = min(self.steady[other], max(first, expected))

@@ -1,0 +1,134 @@
+"""A model in the lead as a source of guesses: does what the planner asks of it between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal
+from server.estimators import Median
+from server.sampling.draft_token import DraftGuess
+from server.speculation.policy import Policy
+from server.speculation.speculated import Speculated
+from server.speculation.step import DraftPath, Request
+from server.speculation.view import Drafting
+
+
+class InlineModel(Protocol):
+    """What guesses between two steps, for the engine thread only; never raises."""
+
+    source: str  # the name of its guesses
+    most: int  # guesses of a session in one step
+    td: Median  # seconds of guess() between two steps
+    beside: bool  # it can also read and guess during the target's decode, which takes hardly longer then
+
+    def rehearse(self) -> None:
+        """Learn what a guess takes, before the first request, on the thread that will guess. Else the first
+        guess tells, which is slower than all others, and what seems slow is hardly tried."""
+        ...
+
+    def follow(self, session: OpenedSession, ask: Ask) -> None:
+        """Begin a path after the session's committed tokens."""
+        ...
+
+    def behind(self, session: int) -> int:
+        """Return the tokens to evaluate before the decode that makes the next guess."""
+        ...
+
+    def behind_s(self, session: int) -> float:
+        """Return the seconds that these take, as far as that is known."""
+        ...
+
+    def read(self, session: int) -> None:
+        """Evaluate what is behind, or some of it: now, or during the target's next decode."""
+        ...
+
+    def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
+        """Append one guess to each path.
+
+        Args:
+            sessions: Whose paths.
+            second: With a runner-up.
+            timed: Between two steps, so that td may learn from it.
+
+        Returns:
+            None where the model cannot go on.
+        """
+        ...
+
+    def overlap(self, work: Callable[[], None]) -> None:
+        """Call `work` before each guess, or while a GPU makes it."""
+        ...
+
+    def close(self, session: int, *, keep: bool) -> None:
+        """Forget a session that ended; keep: the conversation may go on. Unknown sessions are ignored."""
+        ...
+
+
+class Inline:
+    """Grafts the guesses of a model in the lead into the sessions' trees."""
+
+    def __init__(self, model: InlineModel, policy: Policy, clock: Callable[[], float]) -> None:
+        self.model = model
+        self._policy = policy
+        self._clock = clock
+
+    def read(self, request: Request, drafting: Drafting) -> float:
+        """Evaluate tokens of the request's sessions. One whose tokens are still to be evaluated then has no
+        guesses in this step. Returns the seconds that took, if nothing else was done meanwhile."""
+        began = self._clock()
+        for session in request.read:
+            self.model.read(session)
+        drafting.is_read = True
+        for session in filter(self.model.behind, list(drafting.paths)):
+            path = drafting.paths.pop(session)
+            if session in request.probe:
+                drafting.beside[session] = path
+        return 0.0 if self.model.beside else self._clock() - began
+
+    def guess(
+        self,
+        request: Request,
+        paths: Mapping[int, DraftPath],
+        sessions: Mapping[int, Speculated],
+        *,
+        timed: bool = True,
+    ) -> int:
+        """Make one guess for each session of the request.
+
+        Args:
+            request: The sessions, and which of them only probe.
+            paths: Their paths, which grow.
+            sessions: All sessions, by id.
+            timed: It is between two steps, so that the model may learn what a guess takes.
+
+        Returns:
+            The number of guesses.
+        """
+        for session in request.probe:
+            paths[session].is_probe = True
+        guesses = self.model.guess(request.guess, second=self._policy.leaves > 1, timed=timed)
+        for session, guess in zip(request.guess, guesses, strict=True):
+            self._graft(paths[session], guess, sessions[session])
+        return sum(guess is not None for guess in guesses)
+
+    def chain(self, path: DraftPath | None) -> Proposal:
+        """Return the path's guesses, with the distributions they were sampled from."""
+        if path is None or not path.tokens:
+            return NOTHING
+        n = len(path.tokens)
+        source = (self.model.source,) * n
+        return Proposal(tuple(path.tokens), tuple(range(-1, n - 1)), source, tuple(path.drafted))
+
+    def _graft(self, path: DraftPath, guess: DraftGuess | None, speculated: Speculated) -> None:
+        if guess is None:
+            path.limit = path.most = 0  # the draft model cannot go on
+            return
+        confidence, source, tree = int(255 * guess.confidence), self.model.source, speculated.tree
+        tree.branch(path.tokens, source, guess.token, confidence)
+        if guess.second is not None:
+            tree.branch(path.tokens, source, guess.second, int(255 * guess.second_confidence))
+        path.tokens.append(guess.token)
+        if guess.drafted is not None:
+            path.drafted.append(guess.drafted)
+        path.sure *= path.hits.probability(source, confidence)

@@ -1,0 +1,99 @@
+"""What the speculator plans for a step, and sees again when the step is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from server.engine.proposer import Plan
+from server.sampling.draw import Distribution
+from server.speculation.hits import HitRates, Outlook
+from server.speculation.sources.drafter_record import DrafterRecord
+
+LOOKUP, GRAMMAR, PREDICTION = "lookup", "grammar", "prediction"
+NO_MODEL = LOOKUP, GRAMMAR, PREDICTION  # sources that take no model's time
+
+
+class Pause(NamedTuple):
+    """Drafters that shall have no session, and why; or may have some, if `reason` is empty."""
+
+    drafters: Sequence[DrafterRecord]
+    reason: str
+    quiet: bool  # this happens often
+
+
+class Guessers(NamedTuple):
+    """Who may guess in a step."""
+
+    lookup: bool = False
+    inline: bool = False  # the model in the lead
+    drafters: bool = False  # some drafter has a session
+    may_model: bool = False  # some model may guess in sessions whose account lets it
+    pauses: Sequence[Pause] = ()
+
+    @property
+    def models(self) -> bool:
+        """Whether some model guesses."""
+        return self.inline or self.drafters
+
+    @property
+    def nobody(self) -> bool:
+        """Whether nobody guesses."""
+        return not (self.lookup or self.inline or self.drafters)
+
+
+NOBODY = Guessers()
+
+
+@dataclass(slots=True)
+class DraftPath:
+    """The guesses of a model in the lead for one session in one step."""
+
+    limit: int  # guesses that the session's account affords
+    most: int  # guesses that there may be apart from that
+    hits: HitRates
+    outlook: Sequence[Outlook]  # of every next guess: nothing is learned before the step's end
+    gains: Sequence[Sequence[float]]  # for each outlook, what 0, 1, … guesses bring
+    tokens: list[int] = field(default_factory=list[int])
+    drafted: list[Distribution] = field(default_factory=list[Distribution])
+    sure: float = 1.0  # the probability that all guesses are right
+    is_probe: bool = False  # one guess is made only to see whether it is right
+
+
+class Request(NamedTuple):
+    """What the model in the lead shall do next for a plan that is not finished."""
+
+    guess: Sequence[int] = ()  # sessions for each of which it makes one guess
+    probe: Sequence[int] = ()  # those whose guess is only to see whether it is right
+    read: Sequence[int] = ()  # sessions whose tokens it evaluates
+    is_reading: bool = False  # it evaluates tokens, if any, and guesses later
+    is_beside: bool = False  # it guesses during the target's decode
+    is_last_resort: bool = False  # it guesses although no guess pays
+    unpaid: Sequence[int] = ()  # those of `read` for which no guess seems to pay
+
+
+@dataclass(slots=True)
+class DraftPlan(Plan):
+    """A plan with what learning from its step needs."""
+
+    ask: Request | None = None  # None: the plan is finished
+    n_active: int = 0  # sessions that have a slot or get one
+    n_sessions: int = 0  # that draw a token and may have guesses
+    rows: int = 0  # of a step that only decodes these, with padding; 0: it has others
+    is_wider: bool | None = None  # a wider step would be best if no change cost anything; None: nobody chose
+    guessers: Guessers = NOBODY
+    working: Sequence[str] = ()  # machines whose drafters have a session
+    charges: dict[int, float] = field(
+        default_factory=dict[int, float]
+    )  # tokens by session, for models' guesses
+    guess_cost: float = 0.0  # tokens that plain steps would make in the time of each verified guess
+    looked_s: float = 0.0  # seconds that lookups took
+    paths: Mapping[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
+    beside: Mapping[int, DraftPath] = field(
+        default_factory=dict[int, DraftPath]
+    )  # to guess for during the decode
+    probe_s: float = 0.0  # seconds that guesses took which did not seem to pay
+    n_guessed: int = 0  # sessions that the model in the lead guessed for
+    plain_rate: float = 0.0  # tokens per second of steps without guesses; 0: not known
+    is_stable: bool = False  # the step has its width whatever is guessed

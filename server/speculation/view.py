@@ -1,0 +1,125 @@
+"""What the planner sees of a step: its price, and the guesses that there are. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from server.engine.proposer import NOTHING, Ask, Proposal
+from server.speculation.policy import Policy
+from server.speculation.shape_times import NextShape
+from server.speculation.speculated import Speculated
+from server.speculation.step import DraftPath, Guessers
+from server.speculation.step_times import StepTimes
+from server.speculation.tree import OfferBounds
+
+
+class Price(NamedTuple):
+    """What the rows of a step cost."""
+
+    n_rows: int  # without guesses
+    n_sessions: int
+    seconds: Sequence[float]  # of the step by rows, with what a change of width costs later ones
+    plain_s: float  # of the step without guesses and without padding
+    rate: float  # tokens per second that its time is worth
+    guess_s: float = 0.0  # that a verified guess takes outside the decode, in Python
+    change_s: float = 0.0  # of the way to the step's width, and back, where that is bounded
+
+    @property
+    def plain_rate(self) -> float:
+        """Tokens per second of steps without guesses; 0 if it is not known."""
+        return self.n_sessions / self.plain_s if self.plain_s else 0.0
+
+    @property
+    def overhead(self) -> float:
+        """Tokens that are made elsewhere in the time that a verified guess takes in Python."""
+        return self.rate * self.guess_s
+
+    def guess_cost(self, n: int) -> float:
+        """Return the tokens that plain steps would make in the time of each of n guesses."""
+        plain_s = self.plain_s
+        later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - plain_s
+        return self.n_sessions * max(0.0, later_s) / (plain_s * max(1, n)) if plain_s else 0.0
+
+    def again_cost(self) -> float:
+        """Return the tokens that plain steps would make in the time of each row that is evaluated again."""
+        single_s = self.seconds[min(self.n_sessions, len(self.seconds) - 1)]
+        n_more = self.n_rows - self.n_sessions
+        if not (single_s and n_more):
+            return 0.0
+        return self.n_sessions * max(0.0, self.plain_s - single_s) / (single_s * n_more)
+
+
+@dataclass(slots=True)
+class Drafting:
+    """The model in the lead in one step."""
+
+    source: str
+    td_s: float  # seconds of a guess, for all sessions at once
+    is_beside: bool  # it can also read and guess during the target's decode
+    brought: float  # tokens of each session that it brought of late, beyond what it cost
+    behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
+    behind_s: Callable[[int], float]  # seconds that these take
+    seconds: Sequence[float]  # of the step by rows, with what wrong guesses have evaluated again
+    tries: bool = False  # it guesses once in any case, since nothing is known of this text
+    may_probe: bool = False  # it may guess although that does not seem to pay
+    rate: float = math.inf  # tokens per second that time is worth: at most what these texts can reach
+    rested: bool = True  # it did not guess for the step before
+    paths: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
+    beside: dict[int, DraftPath] = field(
+        default_factory=dict[int, DraftPath]
+    )  # to guess for during the decode
+    n_guesses: int = 0  # so far
+    n_guessed: int = 0  # sessions with guesses
+    probe_s: float = 0.0  # seconds that were spent although guesses do not seem to pay
+    is_read: bool = False  # what is behind was looked at
+    has_asked: bool = False  # the model was asked for guesses
+
+
+@dataclass(slots=True)
+class View:
+    """What plan() decides by: the sessions' trees and hit rates, the times of steps, and the accounts."""
+
+    policy: Policy
+    asks: Sequence[Ask]
+    sessions: Sequence[Speculated]  # one for each ask
+    times: StepTimes
+    price: Price
+    guessers: Guessers
+    shape: NextShape | None  # None: the step may not be padded to one of a few widths
+    is_stable: bool  # its one session is width-stable, so that guesses are free
+    on_trial: Collection[str]  # drafters of which a guess shall be verified
+    drafting: Drafting | None = None
+
+
+def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
+    """Return the path probability below which no guess is offered, and that below which lookups make none.
+
+    Below the first the Python for a guess costs more than it gains. Lookups also pay for the row.
+
+    Args:
+        view: The step.
+        row_s: Seconds that a row adds.
+    """
+    if view.is_stable or view.policy.again or not view.policy.gate or view.on_trial:
+        return 0.0, 0.0
+    overhead = view.price.overhead
+    by_row = view.guessers.lookup and view.shape is None  # in a padded step some are free
+    return overhead, overhead + (view.price.rate * row_s if by_row else 0.0)
+
+
+def offer(view: View, i: int) -> Proposal:
+    """Return the guesses of the i-th session, best first."""
+    ask, speculated = view.asks[i], view.sessions[i]
+    tree = speculated.tree
+    if not tree.n_below:
+        return NOTHING
+    bounds = speculated.session.bounds
+    sources = None if bounds.drafters is None else speculated.allows
+    leaves = 1 if bounds.exactness == "width-stable" else view.policy.leaves
+    least, _ = least_probabilities(view, 0.0)
+    return tree.offer(
+        speculated.hits, OfferBounds(ask.limit, leaves, max(bounds.p_min, least), sources, ask.allows)
+    )
