@@ -20,11 +20,11 @@ FORGET = 0.01
 # these, and again in this share of all steps. Half: too few are past the first ones, which are slow; twice:
 # half of a short reply has no guesses. Twice the share: half a percent of what a group brings is lost; half:
 # a machine that became quicker hides for twice as long that a drafter slows it.
-WARM_UP, LOOK_SHARE = 16, 0.0025
+LOOK_STEPS, LOOK_SHARE = 16, 0.0025
 # Seconds that it may cost to see a guess of a drafter that joins come true. Half: where a step takes 1 ms, 6
 # to 14 beside it, one of seven pauses before a guess is right; twice: a bad one costs a second more.
 TRIAL_S = 1.0
-OF_GROUP = Terms(CREDIT, FORGET, warm_up=WARM_UP, look_share=LOOK_SHARE, doubles=True)
+OF_GROUP = Terms(CREDIT, FORGET, warm_up=LOOK_STEPS, look_share=LOOK_SHARE, doubles=True)
 OF_INLINE = Terms(CREDIT, FORGET, doubles=True)
 OF_TRIAL = Terms(TRIAL_S)  # in seconds
 

@@ -22,7 +22,7 @@ KEEP_GUESS, FEW_STEPS = 0.99, 32.0
 # Times the usual: what a step takes outside its decode counts as that at most, and a longer decode is not
 # charged to guesses, since the first steps of a process take up to 40 times as long. Half: guesses look
 # cheaper than they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
-DISTURBED = 4.0
+STEP_OUTLIER = 4.0
 LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until their time counts: a process's first ones take up to ten times as long. Half: one of
 # them counts whole; twice: a bad drafter costs ten steps more.
@@ -135,11 +135,11 @@ class Rates:
         return calm_s or math.inf
 
     def undisturbed_s(self, timing: StepTiming) -> float:
-        """Return the seconds of the step's decode; the usual ones if it took DISTURBED times as long: a
+        """Return the seconds of the step's decode; the usual ones if it took STEP_OUTLIER times as long: a
         process that was stopped for a minute says nothing of what guesses cost."""
         curve = self.times.curve(timing.n_cells)
         usual_s = curve[min(timing.n_rows, len(curve) - 1)]
-        return usual_s if 0.0 < DISTURBED * usual_s < timing.decode_s else timing.decode_s
+        return usual_s if 0.0 < STEP_OUTLIER * usual_s < timing.decode_s else timing.decode_s
 
     def learn(self, plan: DraftPlan, timing: StepTiming, *, calm: bool | None) -> None:
         """Take in a step without prompts.
@@ -159,7 +159,7 @@ class Rates:
         each_s = max(0.0, outside_s) / n
         self._usual_outside.observe(each_s)
         if self._usual_outside.count > 2:
-            each_s = min(each_s, DISTURBED * self._usual_outside.value)
+            each_s = min(each_s, STEP_OUTLIER * self._usual_outside.value)
             self._outside.observe(n_guesses / n, each_s)
 
     def _observe(self, plan: DraftPlan, timing: StepTiming, calm: bool | None) -> None:

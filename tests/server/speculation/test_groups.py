@@ -11,7 +11,7 @@ from server.engine.scheduler import Limits
 from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.account import LOSS
-from server.speculation.drafter_host import CREDIT, WARM_UP, Charge
+from server.speculation.drafter_host import CREDIT, LOOK_STEPS, Charge
 from server.speculation.ledger import EVIDENCE_ALONE, EVIDENCE_HEARD
 from server.speculation.planner import WAITS
 from server.speculation.policy import Policy
@@ -164,7 +164,7 @@ SLOWER = 0.2  # of a plain step, beside a neighbour at work
 
 def test_what_steps_take_without_it_is_seen_before_it_works():
     scene = Scene(lies=False)
-    assert scene.beside(WARM_UP - 2, per_reply=WARM_UP - 2) == 0
+    assert scene.beside(LOOK_STEPS - 2, per_reply=LOOK_STEPS - 2) == 0
     assert scene.beside(20) > 10
 
 
@@ -241,7 +241,7 @@ def test_where_no_guess_can_pay_sessions_are_not_announced():
 
 def test_a_moment_without_sessions_is_no_reason_to_pause():
     taught = Taught(lookup=True, seconds=[1.0, 1.1, 1.2])
-    taught.warm_up(WARM_UP)
+    taught.warm_up(LOOK_STEPS)
     taught.serve(0)
     assert taught.serve().lookup
 
@@ -269,7 +269,7 @@ def test_those_on_the_leads_cores_wait_once():
     taught = Taught(remote, Median(1))
     taught.serve()
     assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
-    taught.warm_up(WARM_UP)
+    taught.warm_up(LOOK_STEPS)
     taught.serve()
     assert not any(d.resting for d in remote.drafters())
     join(pool, "c", "here")
@@ -341,7 +341,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
     remote, record = with_a_drafter()
     taught = Taught(remote, Median(1))
     n_on, charge = 0, Charge(crowded=0.2, saved=saved, most_saved=1.0)
-    for _ in range(WARM_UP + 200):
+    for _ in range(LOOK_STEPS + 200):
         taught.serve()
         works = not record.resting
         n_on += works
@@ -354,7 +354,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
 def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
     remote, record = with_a_drafter()
     taught = Taught(remote, Median(1))
-    for _ in range(WARM_UP + 200):
+    for _ in range(LOOK_STEPS + 200):
         taught.serve()
         charge = Charge(crowded=0.2, saved=0.3, most_saved=0.1)
         taught.learn(charge, {"a": (12, 4)}, guess_cost=0.1, timing=StepTiming(13, 9, 1.2, 1.2, 5, 1))

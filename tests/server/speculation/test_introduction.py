@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.speculation.drafter_host import CREDIT, TRIAL_S, WARM_UP, Charge
+from server.speculation.drafter_host import CREDIT, LOOK_STEPS, TRIAL_S, Charge
 from server.speculation.sources.drafter_record import DrafterRecord
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.step_times import StepTimes
@@ -37,11 +37,11 @@ def test_one_that_joins_those_that_rest_works_alone_until_a_guess_of_it_is_right
         return n_on, n_first
 
     dear = Charge(crowded=1.0, token_s=TRIAL_S / 31.5)
-    assert work(WARM_UP + 20, dear, first) == (CREDIT + 1, CREDIT + 1)
+    assert work(LOOK_STEPS + 20, dear, first) == (CREDIT + 1, CREDIT + 1)
     join(pool, "b", "here")
     remote.drain()
     second = named(remote, "b")
-    assert work(WARM_UP, Charge(), second) == (0, 0), "what steps take without it"
+    assert work(LOOK_STEPS, Charge(), second) == (0, 0), "what steps take without it"
     n_on = min(max(at, CREDIT + 1), 32)
     assert work(100, dear, second, at) == (n_on, max(0, n_on - at))
 
@@ -52,7 +52,7 @@ def test_a_drafter_that_joins_works_until_its_first_right_guess_although_none_ca
     remote, first = with_a_drafter(pool)
     taught = Taught(remote, seconds=[1.0, 2.5, 4.0])
 
-    for _ in range(WARM_UP + 1):
+    for _ in range(LOOK_STEPS + 1):
         taught.serve()
         taught.learn(Charge())
     assert first.resting
@@ -60,7 +60,7 @@ def test_a_drafter_that_joins_works_until_its_first_right_guess_although_none_ca
     join(pool, "b", host)
     remote.drain()
     second = named(remote, "b")
-    for _ in range(WARM_UP):
+    for _ in range(LOOK_STEPS):
         taught.serve()
         taught.learn(Charge())
     second.n_assigned = 1
@@ -90,7 +90,7 @@ def test_after_one_that_is_introduced_has_left_the_others_go_on():
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
     taught = Taught(remote)
-    taught.warm_up(WARM_UP)
+    taught.warm_up(LOOK_STEPS)
 
     def rests(charge: Charge, n: int) -> bool:
         for _ in range(n):
@@ -98,13 +98,13 @@ def test_after_one_that_is_introduced_has_left_the_others_go_on():
             taught.learn(charge)
         return first.resting
 
-    assert rests(Charge(crowded=1.0), WARM_UP)
+    assert rests(Charge(crowded=1.0), LOOK_STEPS)
     bus = join(pool, "b", "here")
     remote.drain()
-    assert rests(Charge(), WARM_UP + 9), "another one joins"
+    assert rests(Charge(), LOOK_STEPS + 9), "another one joins"
     assert taught.ledger.on_trial
     bus.close()
     pool.pump()
     remote.drain()
-    assert not rests(Charge(), 2 * WARM_UP)
+    assert not rests(Charge(), 2 * LOOK_STEPS)
     assert not taught.ledger.on_trial

@@ -13,7 +13,7 @@ from server.engine.request import Speculation
 from server.estimators import Median
 from server.sampling.params import SamplingParams
 from server.speculation import planner
-from server.speculation.drafter_host import CREDIT, WARM_UP
+from server.speculation.drafter_host import CREDIT, LOOK_STEPS
 from server.speculation.lookups import INDEX_SHARE, Lookups, index
 from server.speculation.policy import Policy
 from server.speculation.rates import KNOWN
@@ -178,7 +178,7 @@ def test_lookups_that_guess_beside_a_model_in_their_warm_up_are_accounted_for_as
 def test_lookups_pause_where_searching_takes_more_than_they_bring(looked_s: float, pause: bool):
     """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
     taught = Taught(lookup=True)
-    taught.warm_up(WARM_UP)
+    taught.warm_up(LOOK_STEPS)
     taught.ledger.rates.plain_rate = 1.0
     taught.ledger.rates.learn = Mock()
     for i in range(1000):

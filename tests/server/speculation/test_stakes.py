@@ -7,7 +7,7 @@ import pytest
 from server.engine.proposer import StepTiming
 from server.estimators import Median
 from server.llama.backend import Batch, Logits
-from server.speculation.drafter_host import WARM_UP
+from server.speculation.drafter_host import LOOK_STEPS
 from server.speculation.ledger import RENEWED, STAKED
 from server.speculation.potential import potential
 from server.speculation.shape_times import ShapeTimes
@@ -113,7 +113,7 @@ def test_a_draft_model_in_the_lead_may_lose_what_it_could_bring_at_best():
 def test_where_steps_are_padded_guesses_may_pay_in_any_case():
     taught = Taught(td=Median(1), lookup=True, seconds=DEAR)
     taught.ledger.times.shapes = ShapeTimes({1: 1.0, 4: 4.0})
-    taught.warm_up(WARM_UP)
+    taught.warm_up(LOOK_STEPS)
     guessers = taught.serve(2)
     assert guessers.inline
     assert guessers.lookup
