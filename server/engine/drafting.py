@@ -54,7 +54,9 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
     drafting = [work for work in works if work.completes and work.session.drafts]
     step = Upcoming(min(state.n_slots, len(state.active) + len(state.waiting)), len(drafting))
     step.n_rows, step.n_cells = sum([work.n_rows for work in works]), n_held
-    step.has_grammar = any(work.session.constraint is not None for work in drafting)
+    for work in drafting:
+        if work.session.constraint is not None:
+            step.has_grammar = True
     step.asks = lambda: [_ask(work) for work in drafting]
     step.may_pad = lambda: _may_pad(state, works)
     plan = state.proposer.plan(step)

@@ -100,7 +100,8 @@ class Account:
         self._n_worked += 1
         if gained > terms.stake:
             self._n_pauses = 0
-        if self.has_evidence and self.net < -(terms.stake if stake is None else stake):
+        least = -terms.stake if stake is None else -stake
+        if self.net < least and self._evidence >= terms.patience:
             self._pause(n_sessions)
         elif terms.warm_up and self._n_worked >= terms.warm_up / terms.look_share:
             self.paused, self.is_look, self._n_worked = terms.warm_up, True, 0

@@ -21,7 +21,10 @@ def reached(tokens: Sequence[float], seconds: Sequence[float]) -> float:
         tokens: What each step commits.
         seconds: What each step takes. Longer or shorter sequences are cut.
     """
-    return max([n / s if s else math.inf for n, s in zip(tokens, seconds, strict=False)])
+    try:
+        return max([n / s for n, s in zip(tokens, seconds, strict=False)])
+    except ZeroDivisionError:
+        return math.inf
 
 
 def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tuple[int, float]:

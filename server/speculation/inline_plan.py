@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from server.speculation import gain
@@ -68,8 +68,9 @@ def reachable(
         return math.inf
     rounds = min(limit, (last - n_rows) // n)
     each = [gain.chain(acceptance, rounds) for acceptance in acceptances]
-    tokens = [n_rows + sum(brought) for brought in zip(*each, strict=True)]
-    return gain.reached(tokens, [s + k * td_s for k, s in enumerate(seconds[n_rows::n])])
+    tokens = list(map(sum, zip([n_rows] * (rounds + 1), *each, strict=True)))
+    taken_s = seconds[n_rows : n_rows + n * rounds + 1 : n]
+    return gain.reached(tokens, [s + k * td_s for k, s in enumerate(taken_s)])
 
 
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
@@ -98,64 +99,69 @@ def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
 
 def next_request(view: View, drafting: Drafting) -> Request | None:
     """Return what the model in the lead shall do next, None if nothing."""
-    if not (drafting.is_read or drafting.has_asked) and view.policy.gate:
-        late = sorted(filter(drafting.behind, drafting.paths), key=drafting.behind)
+    paths = drafting.paths
+    if not drafting.has_asked and not drafting.is_read and view.policy.gate:
+        late = sorted(filter(drafting.behind, paths), key=drafting.behind)
         if late:
             return _reading(view, drafting, late)
-    wanted = _wanted(view, drafting, len(drafting.paths))
-    going = [(session, wanted(path)) for session, path in drafting.paths.items()]
-    going = [(session, kind) for session, kind in going if kind]
-    if going:
-        return Request(
-            [session for session, _ in going], [session for session, kind in going if kind == PROBE]
-        )
-    if drafting.has_asked or not drafting.paths or not (drafting.tries or drafting.may_probe):
+    guess: list[int] = []
+    probe: list[int] = []
+    n = len(paths)
+    for session, path in paths.items():
+        if kind := _wanted(view, drafting, path, n):
+            guess.append(session)
+            if kind == PROBE:
+                probe.append(session)
+    if guess:
+        return Request(guess, probe)
+    if drafting.has_asked or not paths or not (drafting.tries or drafting.may_probe):
         return None
     if drafting.is_beside:
-        return Request(probe=list(drafting.paths), is_beside=True, is_last_resort=True)
-    return Request(list(drafting.paths), is_last_resort=True)
+        return Request(probe=list(paths), is_beside=True, is_last_resort=True)
+    return Request(list(paths), is_last_resort=True)
 
 
-def _wanted(view: View, drafting: Drafting, n: int) -> Callable[[DraftPath], int]:
-    """Return what tells whether another guess is made for a path, if n sessions share the time of a round.
+def _wanted(view: View, drafting: Drafting, path: DraftPath, n: int) -> int:
+    """Return whether another guess is made for a path, if n sessions share the time of a round.
 
     It pays, or no number of guesses that the session can afford does although a larger one would: then one is
-    made to see whether it is right. A guess costs its round, and its row only if it is verified. It looks as
-    far ahead as rows go, as if all later guesses were like the next one: where costs have steps, four rows
-    may pay although one does not.
+    made to see whether it is right.
     """
-    rows, rate, td_s = view.price.n_rows + drafting.n_guesses, drafting.rate, drafting.td_s / n if n else 0.0
-    seconds = drafting.seconds[rows:]
-    first_s = seconds[0] + td_s if seconds else 0.0
-    costs = [rate * (s - first_s + k * td_s) for k, s in enumerate(seconds)]
-    least = rate * td_s
+    left = path.limit - len(path.tokens)
+    if not view.policy.gate:
+        return GUESS if left > 0 else 0
+    if left > 0 and _pays(path, drafting, n, left):
+        return 0 if path.is_probe else GUESS
+    if not path.tokens and path.limit < path.most and _pays(path, drafting, n, path.most):
+        return PROBE
+    return 0
 
-    def pays(path: DraftPath, limit: int) -> bool:
-        if len(costs) < 2:
-            return False  # no row is free
-        worth = 0.0
-        for (share, _), gains in zip(path.outlook, path.gains, strict=True):
-            sure = path.sure
-            nets = [
-                sure * brought - cost for brought, cost in zip(gains[1 : limit + 1], costs[1:], strict=False)
-            ]
-            if nets and (most := max(nets)) > 0.0:
-                worth += share * most
-                if worth > least:
+
+def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
+    """Return whether one more guess pays, with as many later ones as gain most.
+
+    A guess costs its round, and its row only if it is verified. It looks as far ahead as rows go, as if all
+    later guesses were like the next one: where costs have steps, four rows may pay although one does not.
+    This is gain.best(), which ends as soon as the answer is known.
+    """
+    seconds, rate, sure, worth = drafting.seconds, drafting.rate, path.sure, 0.0
+    rows, td_s = drafting.n_rows + drafting.n_guesses, drafting.td_s / n
+    last = min(limit, len(seconds) - 1 - rows)
+    if last < 1:
+        return False  # no row is free
+    least, first_s = rate * td_s, seconds[rows] + td_s
+    for (share, _), gains in zip(path.outlook, path.gains, strict=True):
+        most = 0.0
+        spent_s = -first_s
+        for brought, row_s in zip(gains[1 : last + 1], seconds[rows + 1 :], strict=False):
+            spent_s += td_s
+            net = sure * brought - rate * (spent_s + row_s)
+            if net > most:
+                most = net
+                if worth + share * most > least:
                     return True
-        return False
-
-    def wanted(path: DraftPath) -> int:
-        left = path.limit - len(path.tokens)
-        if not view.policy.gate:
-            return GUESS if left > 0 else 0
-        if left > 0 and pays(path, left):
-            return 0 if path.is_probe else GUESS
-        if not path.tokens and path.limit < path.most and pays(path, path.most):
-            return PROBE
-        return 0
-
-    return wanted
+        worth += share * most
+    return False
 
 
 def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
@@ -171,16 +177,16 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
     """
     price, n = view.price, len(drafting.paths)
     left_s = math.inf if price.n_sessions == 1 else drafting.brought * price.plain_s
-    n_ready, wanted = n - len(late), _wanted(view, drafting, n)
+    n_ready = n - len(late)
     paying, spent_s = list[int](), 0.0
     for session in late:
-        if wanted(drafting.paths[session]):
+        if _wanted(view, drafting, drafting.paths[session], n):
             spent_s += drafting.behind_s(session)
             if spent_s < left_s or not (paying or n_ready):
                 paying.append(session)
     while paying:
-        wanted = _wanted(view, drafting, n_ready + len(paying))
-        going = [session for session in paying if wanted(drafting.paths[session])]
+        n = n_ready + len(paying)
+        going = [session for session in paying if _wanted(view, drafting, drafting.paths[session], n)]
         if len(going) == len(paying):
             break
         paying = going

@@ -67,6 +67,9 @@ class Ledger:
         self.probes = Account(OF_PROBES)  # guesses of the model in the lead that do not seem to pay
         self.probes.book(-1.0)  # as if one had cost a plain step: others come first
         self.machines: dict[str, DrafterHost] = {}  # by name
+        self._groups: list[GroupAccount] = []
+        self.on_trial: set[str] = set()  # drafters of which a guess shall be verified
+        self._regroup()
         self.may_pay = True
         self.stake = STAKED  # whether any guess may pay; what the draft model may lose, in tokens
         self.policy, self._sessions = policy, sessions
@@ -109,11 +112,13 @@ class Ledger:
             if not (one.account and one.account.of(self._renewed_for).is_active)
         }
         self.machines = meet(self.machines, hosts, own_kernel, pausing, self._known)
+        self._regroup()
 
-    @property
-    def on_trial(self) -> set[str]:
-        """Drafters of which a guess shall be verified."""
-        return {record.presence.id for machine in self.machines.values() for record in machine.new}
+    def _regroup(self) -> None:
+        """Take in which groups have an account, and which drafters are on trial."""
+        groups = self.lookup, self.inline, *[machine.account for machine in self.machines.values()]
+        self._groups = [group for group in groups if group]
+        self.on_trial = {record.presence.id for machine in self.machines.values() for record in machine.new}
 
     # -- restarts ----------------------------------------
 
@@ -140,7 +145,8 @@ class Ledger:
         assert isinstance(plan, DraftPlan)
         calm = self._calm(plan)
         self._wait(plan, timing)
-        self._learn_shape(plan)
+        if self.times.shapes.steady:
+            self._learn_shape(plan)
         for outcome in step.outcomes if self.policy.gate else ():
             speculated = self._sessions.get(outcome.session)
             if speculated is not None:
@@ -149,7 +155,7 @@ class Ledger:
         self._looked_s += plan.looked_s
         if plan.probe_s and self.rates.plain_rate:
             self.probes.book(-plan.probe_s * self.rates.plain_rate)
-        elif not self.probes.is_active:
+        elif self.probes.paused and self._td is not None:
             self.probes.wait()
         if timing is None:
             return
@@ -165,8 +171,9 @@ class Ledger:
 
     def _calm(self, plan: DraftPlan) -> bool | None:
         """Return whether no drafter worked on the lead's cores; None: one may have been ending its work."""
-        working = [self.machines[host].account for host in plan.working if host in self.machines]
-        self._n_calm = 0 if any(working) else self._n_calm + 1
+        self._n_calm += 1
+        if any(self.machines[host].account for host in plan.working if host in self.machines):
+            self._n_calm = 0
         return None if 0 < self._n_calm <= SETTLED else self._n_calm > 0
 
     def _wait(self, plan: DraftPlan, timing: StepTiming | None) -> None:
@@ -174,9 +181,8 @@ class Ledger:
         if plan.n_sessions:
             self._n_passed = 0 if plan.asked else self._n_passed + 1
         if plan.n_active:
-            groups = [machine.account for machine in self.machines.values()]
-            for group in [self.lookup, self.inline, *groups]:
-                if group and (account := group.of(plan.n_active)).paused and not account.is_look:
+            for group in self._groups:
+                if (account := group.of(plan.n_active)).paused and not account.is_look:
                     account.wait()
         looks = self.lookup.of(plan.n_active) if self.lookup and plan.rows and not plan.asked else None
         if looks and looks.is_look:
@@ -189,7 +195,7 @@ class Ledger:
     def _learn_shape(self, plan: DraftPlan) -> None:
         """Take in whether the step was of another shape, and for which kind of step guesses were there."""
         shapes = self.times.shapes
-        if not shapes.pays or not plan.n_active:
+        if not plan.n_active:
             return
         if not plan.rows:
             shapes.interrupted()
@@ -222,8 +228,8 @@ class Ledger:
         is right, the guesses of later steps may cost one token more.
         """
         session = speculated.session
-        lost = plan.charges.get(session.id, 0.0)
-        path = None if tally else plan.paths.get(session.id)
+        lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0
+        path = plan.paths.get(session.id) if plan.paths and not tally else None
         if path is None or path.tokens[:1] != list(session.tokens[-1:]):
             return lost
         if path.is_probe:
@@ -284,7 +290,7 @@ class Ledger:
         if not self.machines:
             return 0.0
         n_told = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0
-        guessing = any(plan.proposals)
+        guessing = plan.n_guesses > 0
         outside_s = max(0.0, timing.step_s - timing.decode_s - plan.spent_s)
         self.python.told(timing, outside_s, n_told, guessing=guessing)
         return n_told * self.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
@@ -293,11 +299,14 @@ class Ledger:
         """Count what the guesses of lookups and drafters brought, less what they cost."""
         plan = cast(DraftPlan, step.plan)
         n, tallies = timing.n_sessions, [outcome.tally for outcome in step.outcomes]
+        was_on_trial = bool(self.on_trial)
         for host, machine in self.machines.items():
             if host in plan.working:  # else all its sessions pause by their own account
                 machine.book(n, _sum(tallies, machine.ids), plan.guess_cost, charge)
             elif machine.account and (account := machine.account.of(plan.n_active)).is_look:
                 account.wait()
+        if was_on_trial:
+            self._regroup()
         if self.lookup:
             n_verified, n_right = _sum(tallies, (LOOKUP,))
             account = self.lookup.of(n)

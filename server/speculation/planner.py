@@ -6,7 +6,7 @@ guesses is one such request, since whether another one pays depends on those bef
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate, chain
 
 from server.engine.proposer import Proposal
@@ -16,7 +16,7 @@ from server.speculation.inline_plan import next_request
 from server.speculation.ledger import Ledger
 from server.speculation.shape_times import PLAIN, NextShape
 from server.speculation.sources.remote import RemoteDrafters
-from server.speculation.step import NO_MODEL, DraftPlan, Guessers, Pause
+from server.speculation.step import NO_MODEL, DraftPlan, Guessers, Pause, Request
 from server.speculation.view import Price, View, offer
 
 FASTER = "the lead is faster without it now"
@@ -25,10 +25,10 @@ JOINS = "another one joins"
 TOO_DEAR = "no guess can pay: to check one takes too long now"
 
 
-def plan(view: View) -> DraftPlan:
-    """Return what the model in the lead does next, or the guesses that are verified and the width."""
+def plan(view: View) -> DraftPlan | Request:
+    """Return the guesses that are verified and the width, or first what the model in the lead does."""
     if view.drafting is not None and (request := next_request(view, view.drafting)):
-        return DraftPlan(ask=request)
+        return request
     proposals = [offer(view, i) for i in range(len(view.asks))]
     price, width, is_wider = view.price, PLAIN, None
     if view.shape is not None:
@@ -46,22 +46,22 @@ def finished(
     is_wider: bool | None = None,
 ) -> DraftPlan:
     """Return the plan that verifies the first counts[i] guesses of proposals[i]."""
-    least = [one.session.bounds.n_min for one in view.sessions]
-    taken = [
-        proposal.take(n if n >= n_min else 0)
-        for proposal, n, n_min in zip(proposals, counts, least, strict=True)
-    ]
+    taken: list[Proposal] = []
+    for one, proposal, n in zip(view.sessions, proposals, counts, strict=True):
+        taken.append(proposal.take(n if n >= one.session.bounds.n_min else 0))
     n = sum(map(len, taken))
     cost = price.guess_cost(n) if n else 0.0
     plan = DraftPlan(taken, width, is_shape=width != PLAIN)
+    plan.n_guesses = n
     plan.n_sessions, plan.guessers, plan.is_wider = len(view.asks), view.guessers, is_wider
     plan.guess_cost, plan.is_stable = cost, view.is_stable
-    plan.charges = charges = dict[int, float]()
     again = price.again_cost() if view.policy.again else 0.0
-    for ask, proposal in zip(view.asks, taken, strict=True):
-        n_drafted = len(proposal) - sum(map(proposal.sources.count, NO_MODEL)) if proposal else 0
-        if charge := cost * n_drafted + again * (ask.n_pending - 1):
-            charges[ask.session] = charge
+    if cost or again:
+        plan.charges = charges = dict[int, float]()
+        for ask, proposal in zip(view.asks, taken, strict=True):
+            n_drafted = len(proposal) - sum(map(proposal.sources.count, NO_MODEL))
+            if charge := cost * n_drafted + again * (ask.n_pending - 1):
+                charges[ask.session] = charge
     return plan
 
 
@@ -88,22 +88,26 @@ def choose_guessers(
         account = ledger.lookup.of(n_active)
         # what steps take without lookups is seen while models pause, too
         lookup = account.is_active or (account.is_look and (inline or drafters))
-    pauses = [pause for machine in ledger.machines.values() for pause in _pauses(ledger, machine, n_active)]
+    pauses = list[Pause]()
+    for machine in ledger.machines.values():
+        pauses += _pauses(ledger, machine, n_active)
     return Guessers(lookup, inline, drafters, inline or may_draft, pauses)
 
 
-def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> Iterator[Pause]:
-    """Yield what changes for the drafters of a machine."""
+def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[Pause]:
+    """Return what changes for the drafters of a machine."""
     reason = "" if ledger.may_pay else TOO_DEAR
     if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
         reason = WAITS if account.is_look else FASTER
     reason_new = reason
     if machine.new and reason != WAITS:
         reason, reason_new = reason or (JOINS if machine.alone else ""), ""
+    pauses = list[Pause]()
     for record in machine.records:
         wanted, now = reason_new if record in machine.new else reason, record.rests
         if wanted != now:
-            yield Pause([record], wanted, quiet=not {WAITS, JOINS}.isdisjoint((wanted, now)))
+            pauses.append(Pause([record], wanted, quiet=not {WAITS, JOINS}.isdisjoint((wanted, now))))
+    return pauses
 
 
 def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[Price, int, bool]:
@@ -124,36 +128,60 @@ def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int
     as gain most. One budget for all, at most as many rows as have a price."""
     if view.is_stable or not view.policy.gate:
         return list(map(len, proposals))
-    counts = [0] * len(proposals)
     overhead = 0.0 if view.policy.again else price.overhead
-    ranked = sorted(
-        [(overhead - probability, i) for i, one in enumerate(proposals) for probability in one.probabilities]
-    )
-    if not ranked:
-        return counts
-    n_rows, seconds = price.n_rows, price.seconds
-    tokens = list(accumulate([-negative for negative, _ in ranked], initial=float(n_rows)))
-    taken_s = [seconds[min(n_rows, len(seconds) - 1)], *seconds[n_rows + 1 :]]
-    rate = min(price.rate, gain.reached(tokens, taken_s))
-    if view.policy.again:
-        taken_s = _with_lost_rows(view, price, ranked, taken_s)
-    n, _ = gain.best(tokens, taken_s, rate)
-    for _, i in ranked[:n]:
-        counts[i] += 1
+    if len(proposals) == 1 and not view.policy.again:
+        probabilities = proposals[0].probabilities
+        worth = [one - overhead for one in probabilities] if overhead else probabilities
+        counts = [_best_count(price, worth)] if worth else [0]
+    else:
+        counts = _shared_counts(view, price, proposals, overhead)
     if view.on_trial and view.shape is None:
         _raise_for_trial(view.on_trial, proposals, counts)
     return counts
 
 
-def _with_lost_rows(
-    view: View, price: Price, ranked: Sequence[tuple[float, int]], taken_s: Sequence[float]
-) -> list[float]:
-    """Return the seconds by guesses, with those for rows that a wrong guess has evaluated again."""
+def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], overhead: float) -> list[int]:
+    """Return how many guesses of each session are verified: the most probable ones of all sessions."""
+    counts = [0] * len(proposals)
+    ranked = sorted(
+        [(overhead - probability, i) for i, one in enumerate(proposals) for probability in one.probabilities]
+    )
+    if ranked:
+        lost_s = _lost_s(view, price, ranked) if view.policy.again else ()
+        for _, i in ranked[: _best_count(price, [-negative for negative, _ in ranked], lost_s)]:
+            counts[i] += 1
+    return counts
+
+
+def _best_count(price: Price, worth: Sequence[float], lost_s: Sequence[float] = ()) -> int:
+    """Return how many of these guesses gain most.
+
+    Args:
+        price: Of the step.
+        worth: Tokens that each guess brings, best first.
+        lost_s: Seconds by guesses, from none on, in which the next step evaluates rows again.
+    """
+    n_rows, seconds = price.n_rows, price.seconds
+    tokens = list(accumulate(worth, initial=float(n_rows)))
+    taken_s = [seconds[min(n_rows, len(seconds) - 1)], *seconds[n_rows + 1 :]]
+    rate = min(price.rate, gain.reached(tokens, taken_s))
+    if lost_s:
+        taken_s = [taken + lost for taken, lost in zip(taken_s, lost_s, strict=False)]
+    return gain.best(tokens, taken_s, rate)[0]
+
+
+def _lost_s(view: View, price: Price, ranked: Sequence[tuple[float, int]]) -> list[float]:
+    """Return the seconds by guesses in which the next step evaluates rows again, since one was wrong.
+
+    Args:
+        view: The step.
+        price: Of the step.
+        ranked: Guesses, best first: minus their probability, and whose they are.
+    """
     n_pending = [ask.n_pending for ask in view.asks]
     lost = gain.LostRows(n_pending, view.policy.n_tail)
     more = [lost.add(i, -negative) for negative, i in ranked]
-    again_s = [0.0, *[gain.more_s(price.seconds, len(n_pending), n) for n in more]]
-    return [taken + again for taken, again in zip(taken_s, again_s, strict=False)]
+    return [0.0, *[gain.more_s(price.seconds, len(n_pending), n) for n in more]]
 
 
 def _raise_for_trial(on_trial: Collection[str], proposals: Sequence[Proposal], counts: list[int]) -> None:

@@ -77,8 +77,8 @@ class PythonTimes:
             self._drafters_s = {False: 0.0, True: 0.0}
             return
         share = n / n_told
-        told_s, guessing_s = self.more_s("told", "quiet", n), self.more_s("guessing", "quiet", n)
-        self._drafters_s = {False: told_s and share * told_s, True: guessing_s and share * guessing_s}
+        more_s = self.more_s("guessing" if guessing else "told", "quiet", n)
+        self._drafters_s[guessing] = more_s and share * more_s
 
     def drafters_cost(self, plain_rate: float, *, guessing: bool) -> float:
         """Return what a session's drafters cost it in a step like the latest one.
@@ -155,7 +155,7 @@ class Rates:
         self.plain_s = times.plain_s(n, times.last_curve(timing.n_cells))
         self.plain_rate = n / self.plain_s if self.plain_s else 0.0
         self.throughput.observe(timing.n_tokens, timing.step_s)
-        n_guesses, outside_s = sum(map(len, plan.proposals)), timing.step_s - timing.decode_s - plan.spent_s
+        n_guesses, outside_s = plan.n_guesses, timing.step_s - timing.decode_s - plan.spent_s
         each_s = max(0.0, outside_s) / n
         self._usual_outside.observe(each_s)
         if self._usual_outside.count > 2:
@@ -167,10 +167,12 @@ class Rates:
         times, rows, cells = self.times, timing.n_rows, timing.n_cells
         if calm is False and self.calm is times:
             self.calm = deepcopy(times)
-        if not plan.is_shape and times.is_settled(rows):
+        shapes = times.shapes if times.shapes.steady else None
+        if not plan.is_shape and (shapes is None or shapes.is_settled(rows)):
             times.observe(rows, cells, timing.decode_s)
             if calm and self.calm is not times:
                 self.calm.observe(rows, cells, timing.decode_s)
             elif calm is False and (calm_s := self.calm.measured(rows, cells)):
                 self._crowding.observe(timing.decode_s / calm_s)
-        times.observe_shape(rows, cells, timing.decode_s)
+        if shapes is not None:
+            shapes.observe(rows, cells, timing.decode_s)

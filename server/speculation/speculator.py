@@ -10,7 +10,8 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from server.engine.proposer import Ask, OpenedSession, Plan, Proposer, Step, Upcoming
 from server.speculation import inline_plan, planner
@@ -19,7 +20,7 @@ from server.speculation.ledger import Ledger
 from server.speculation.lookups import Lookups
 from server.speculation.policy import Policy
 from server.speculation.shape_times import NextShape
-from server.speculation.sources.drafter_record import DrafterRecord
+from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.sources.inline import Inline, InlineModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculated import Speculated
@@ -93,7 +94,7 @@ class Speculator(Proposer):
             plan.guessers = guessers
         plan.n_active, plan.n_sessions = step.n_active, n
         plan.looked_s += looked_s
-        n_rows = step.n_rows + sum(map(len, plan.proposals))
+        n_rows = step.n_rows + plan.n_guesses
         if n_rows > 1 and not plan.width and step.may_pad():
             plan.width = self.ledger.times.padded(n_rows, step.n_cells)
         plan.rows = plan.width or n_rows if step.n_rows == n else 0
@@ -127,7 +128,7 @@ class Speculator(Proposer):
             self._lookups.index(self.ledger.rates.plain_s, guesses=plan.guessers.lookup)
         if self._inline and plan.beside:
             request = Request(list(plan.beside), list(plan.beside))
-            plan.paths = {**plan.paths, **plan.beside}
+            plan.paths = {**(plan.paths or {}), **plan.beside}
             self._guess(self._inline, request, plan, timed=False)
 
     def _tell(self, remote: RemoteDrafters) -> None:
@@ -168,9 +169,7 @@ class Speculator(Proposer):
     def _working(self) -> list[str]:
         """Return the machines whose drafters have a session and have to be accounted for."""
         machines = self.ledger.machines.items()
-        return [
-            host for host, one in machines if one.counts and any(record.n_assigned for record in one.records)
-        ]
+        return [host for host, one in machines if one.counts and any(map(N_ASSIGNED, one.records))]
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:
         """Return whether nobody guesses for sessions without a grammar."""
@@ -222,14 +221,13 @@ class Speculator(Proposer):
             plan = planner.finished(view, chains, list(map(len, chains)), view.price)
             plan.proposals = chains
         else:
-            plan = planner.plan(view)
-        for session, charge in charges.items():
-            plan.charges[session] = plan.charges.get(session, 0.0) + charge
+            plan = view.plan or cast(DraftPlan, planner.plan(view))
+        plan.charges = _sum(plan.charges, charges)
         plan.spent_s, plan.looked_s, plan.plain_rate = spent_s, looked_s, view.price.plain_rate
         if drafting:
             plan.paths, plan.beside = drafting.paths, drafting.beside
             plan.n_guessed, plan.probe_s = drafting.n_guessed, drafting.probe_s
-        if any(plan.proposals):
+        if plan.n_guesses:
             plan.plain_s = min(view.price.plain_s, self.ledger.rates.calm_s(step.n_rows, step.n_cells))
         return plan
 
@@ -261,7 +259,7 @@ class Speculator(Proposer):
         looks = view.guessers.lookup
         began = self._clock() if looks else 0.0
         row_s = self.ledger.times.row_s(step.n_rows, step.n_cells) if looks and view.shape is None else 0.0
-        _, least = least_probabilities(view, row_s)
+        view.least, least = least_probabilities(view, row_s)
         for ask, speculated in zip(view.asks, view.sessions, strict=True):
             if ask.limit <= 0:
                 continue
@@ -282,30 +280,39 @@ class Speculator(Proposer):
             The seconds that took, and what it costs each session, in tokens.
         """
         drafting = view.drafting = self._drafting(inline, view)
-        spent_s, charges = 0.0, dict[int, float]()
-        while (request := planner.plan(view).ask) is not None:
-            if request.is_reading:
+        spent_s, charges, clock = 0.0, dict[int, float](), self._clock
+        while isinstance(request := planner.plan(view), Request):
+            guessed = request.guess
+            if guessed:
+                if request.is_last_resort:
+                    self._last_resort(inline, drafting)
+                drafting.has_asked, drafting.n_guessed = True, drafting.n_guessed or len(guessed)
+                began = clock()
+                drafting.n_guesses += inline.guess(request, drafting.paths, self._sessions)
+                took_s = clock() - began
+                spent_s += took_s
+                each = took_s / len(guessed)
+                for session in guessed:
+                    charges[session] = charges.get(session, 0.0) + each
+            elif request.is_reading:
                 if not drafting.tries:
                     drafting.probe_s += sum(map(drafting.behind_s, request.unpaid))
                 spent_s += inline.read(request, drafting)
-                continue
-            if request.is_last_resort and not drafting.tries:
-                drafting.probe_s += drafting.td_s
-            if request.is_beside:
+            else:  # during the decode
+                drafting.probe_s += 0.0 if drafting.tries else drafting.td_s
                 drafting.beside |= drafting.paths
                 drafting.has_asked = True
-            else:
-                if request.is_last_resort and drafting.rested:
-                    inline.model.td.restart()  # the time of its latest guesses may have been disturbed
-                began = self._clock()
-                drafting.has_asked, drafting.n_guessed = True, drafting.n_guessed or len(request.guess)
-                drafting.n_guesses += inline.guess(request, drafting.paths, self._sessions)
-                took_s = self._clock() - began
-                spent_s += took_s
-                each = view.price.plain_rate * took_s / len(request.guess)
-                for session in request.guess:
-                    charges[session] = charges.get(session, 0.0) + each
+        for session in charges:
+            charges[session] *= view.price.plain_rate
+        view.plan = request
         return spent_s, charges
+
+    def _last_resort(self, inline: Inline, drafting: Drafting) -> None:
+        """Guess although no guess pays."""
+        if not drafting.tries:
+            drafting.probe_s += drafting.td_s
+        if drafting.rested:
+            inline.model.td.restart()  # the time of its latest guesses may have been disturbed
 
     def _drafting(self, inline: Inline, view: View) -> Drafting:
         """Return the model in the lead as the planner sees it, with an empty path for each session."""
@@ -319,6 +326,7 @@ class Speculator(Proposer):
             behind=model.behind,
             behind_s=model.behind_s,
             seconds=price.seconds,
+            n_rows=price.n_rows,
         )
         wanting = [
             i for i, ask in enumerate(view.asks) if ask.limit > 0 and not view.sessions[i].account.paused
@@ -344,7 +352,13 @@ class Speculator(Proposer):
     def _guess(self, inline: Inline, request: Request, plan: DraftPlan, *, timed: bool) -> None:
         """Guess during a decode, and charge the sessions."""
         began = self._clock()
-        inline.guess(request, plan.paths, self._sessions, timed=timed)
+        inline.guess(request, plan.paths or {}, self._sessions, timed=timed)
         each = plan.plain_rate * (self._clock() - began) / len(request.guess)
-        for session in request.guess:
-            plan.charges[session] = plan.charges.get(session, 0.0) + each
+        plan.charges = _sum(plan.charges, dict.fromkeys(request.guess, each))
+
+
+def _sum(one: Mapping[int, float] | None, other: Mapping[int, float]) -> Mapping[int, float] | None:
+    """Return the charges of both, by session."""
+    if not (one and other):
+        return one or other
+    return {id: one.get(id, 0.0) + other.get(id, 0.0) for id in {*one, *other}}

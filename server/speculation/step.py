@@ -77,22 +77,18 @@ class Request(NamedTuple):
 class DraftPlan(Plan):
     """A plan with what learning from its step needs."""
 
-    ask: Request | None = None  # None: the plan is finished
+    n_guesses: int = 0  # that are verified
     n_active: int = 0  # sessions that have a slot or get one
     n_sessions: int = 0  # that draw a token and may have guesses
     rows: int = 0  # of a step that only decodes these, with padding; 0: it has others
     is_wider: bool | None = None  # a wider step would be best if no change cost anything; None: nobody chose
     guessers: Guessers = NOBODY
     working: Sequence[str] = ()  # machines whose drafters have a session
-    charges: dict[int, float] = field(
-        default_factory=dict[int, float]
-    )  # tokens by session, for models' guesses
+    charges: Mapping[int, float] | None = None  # tokens by session, for models' guesses
     guess_cost: float = 0.0  # tokens that plain steps would make in the time of each verified guess
     looked_s: float = 0.0  # seconds that lookups took
-    paths: Mapping[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
-    beside: Mapping[int, DraftPath] = field(
-        default_factory=dict[int, DraftPath]
-    )  # to guess for during the decode
+    paths: Mapping[int, DraftPath] | None = None  # by session
+    beside: Mapping[int, DraftPath] | None = None  # to guess for during the decode
     probe_s: float = 0.0  # seconds that guesses took which did not seem to pay
     n_guessed: int = 0  # sessions that the model in the lead guessed for
     plain_rate: float = 0.0  # tokens per second of steps without guesses; 0: not known

@@ -149,15 +149,6 @@ class StepTimes:
                 seconds += [taken_s] * (width + 1 - len(seconds))
         return seconds
 
-    def is_settled(self, n_rows: int) -> bool:
-        """Return whether a step of n_rows rows takes its usual time now, whatever came before it."""
-        return not self.shapes.pays or self.shapes.is_settled(n_rows)
-
-    def observe_shape(self, n_rows: int, n_cells: int, seconds: float) -> None:
-        """Take in what a decode took that may be a change of width."""
-        if self.shapes.pays:
-            self.shapes.observe(n_rows, n_cells, seconds)
-
     def row_s(self, n_rows: int, n_cells: int) -> float:
         """Seconds that each row beyond the first n_rows adds on average in the step for which that is least;
         infinite where there is no such row."""

@@ -63,7 +63,7 @@ class ScoredTree:
 
     def __init__(self, position: int, chain: int) -> None:
         """position: committed tokens; chain: the hash after them."""
-        self._start = position
+        self._start = self.position = position  # committed tokens: at first, and now
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
         self._root = _GuessNode(ROOT, position, chain, "", "", 255)
@@ -71,10 +71,6 @@ class ScoredTree:
         self._held: Counter[str] | None = None  # nodes by source, None as long as there is room for all
         # places before each of the latest commits, and where drafts end that had none
         self._before: deque[dict[int, _GuessNode]] = deque([{}], REMEMBERED)
-
-    @property
-    def position(self) -> int:
-        return self._root.position
 
     @property
     def chain(self) -> int:
@@ -181,6 +177,7 @@ class ScoredTree:
         if tokens:
             self._committed += tokens
             self._root = root = node or _GuessNode(tokens[-1], position, chain, "", "", 255)
+            self.position = position
             self._before.append(self._places)
             self._places = places = {root.chain: root}
             self._held = None

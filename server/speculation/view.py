@@ -11,7 +11,7 @@ from server.engine.proposer import NOTHING, Ask, Proposal
 from server.speculation.policy import Policy
 from server.speculation.shape_times import NextShape
 from server.speculation.speculated import Speculated
-from server.speculation.step import DraftPath, Guessers
+from server.speculation.step import DraftPath, DraftPlan, Guessers
 from server.speculation.step_times import StepTimes
 from server.speculation.tree import OfferBounds
 
@@ -63,6 +63,7 @@ class Drafting:
     behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
     behind_s: Callable[[int], float]  # seconds that these take
     seconds: Sequence[float]  # of the step by rows, with what wrong guesses have evaluated again
+    n_rows: int = 1  # of the step without guesses
     tries: bool = False  # it guesses once in any case, since nothing is known of this text
     may_probe: bool = False  # it may guess although that does not seem to pay
     rate: float = math.inf  # tokens per second that time is worth: at most what these texts can reach
@@ -91,7 +92,9 @@ class View:
     shape: NextShape | None  # None: the step may not be padded to one of a few widths
     is_stable: bool  # its one session is width-stable, so that guesses are free
     on_trial: Collection[str]  # drafters of which a guess shall be verified
+    least: float = 0.0  # path probability below which no guess is offered
     drafting: Drafting | None = None
+    plan: DraftPlan | None = None  # the finished plan
 
 
 def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
@@ -119,7 +122,6 @@ def offer(view: View, i: int) -> Proposal:
     bounds = speculated.session.bounds
     sources = None if bounds.drafters is None else speculated.allows
     leaves = 1 if bounds.exactness == "width-stable" else view.policy.leaves
-    least, _ = least_probabilities(view, 0.0)
     return tree.offer(
-        speculated.hits, OfferBounds(ask.limit, leaves, max(bounds.p_min, least), sources, ask.allows)
+        speculated.hits, OfferBounds(ask.limit, leaves, max(bounds.p_min, view.least), sources, ask.allows)
     )

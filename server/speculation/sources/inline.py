@@ -110,7 +110,7 @@ class Inline:
         guesses = self.model.guess(request.guess, second=self._policy.leaves > 1, timed=timed)
         for session, guess in zip(request.guess, guesses, strict=True):
             self._graft(paths[session], guess, sessions[session])
-        return sum(guess is not None for guess in guesses)
+        return len(guesses) - guesses.count(None)
 
     def chain(self, path: DraftPath | None) -> Proposal:
         """Return the path's guesses, with the distributions they were sampled from."""

@@ -188,7 +188,7 @@ def depth_drafted(curve: Sequence[float], acceptance: float, td_s: float, rate: 
     price = Price(1, 1, curve, curve[1], rate)
     step, inline = view(price, sessions=[session(acceptance)]), drafting(curve, td_s, rate)
     inline.paths[0] = path = inline_plan.draft_path(step, inline, 0, most)
-    while inline_plan._wanted(step, inline, 1)(path):
+    while inline_plan._wanted(step, inline, path, 1):
         path.tokens.append(7)
         path.sure *= acceptance
         inline.n_guesses += 1
@@ -310,7 +310,7 @@ def test_only_guesses_of_models_are_charged(sources: tuple[str, ...], n_drafted:
     one = SimpleNamespace(session=SimpleNamespace(bounds=SimpleNamespace(n_min=0)))
     step = view(price, sessions=[cast(Speculated, one)])
     plan = planner.finished(step, proposals([[0.5] * n], sources), [n], price)
-    assert sum(plan.charges.values()) == pytest.approx(n_drafted * price.guess_cost(n) if n else 0.0)
+    assert sum((plan.charges or {}).values()) == pytest.approx(n_drafted * price.guess_cost(n) if n else 0.0)
 
 
 @pytest.mark.parametrize("most", [38])

@@ -58,7 +58,7 @@ def test_a_guess_takes_time_outside_the_decode(disturbed: tuple[int, ...]):
         proposal = Proposal(tuple(range(n)), tuple(range(-1, n - 1)), ("draft",) * n)
         outside_s = 2 * (300e-6 + 40e-6 * n) + (15e-3 if i in disturbed else 0.0)
         timing = StepTiming(2, N_CELLS, 0.001, 0.001 + outside_s, 2, 2)
-        rates.learn(DraftPlan([proposal] * 2), timing, calm=True)
+        rates.learn(DraftPlan([proposal] * 2, n_guesses=2 * n), timing, calm=True)
     assert rates.guess_s == pytest.approx(40e-6, rel=0.25)
     assert bool(disturbed) or rates.guess_s == pytest.approx(40e-6)
 
