@@ -16,15 +16,13 @@ from server.tenants import Place, Places
 
 @dataclass
 class RequestAccount(Tally):
-    """Tokens of the request with this id so far. A prompt of several replies counts for each. tenant: whose
-    share it is of (tenants.py). place: for its first generation, until that is submitted. For the event loop
-    only."""
+    """Tokens of one request so far. For the event loop only."""
 
     id: str = field(kw_only=True)
-    tenant: str = ""
-    place: Place | None = None
+    tenant: str = ""  # whose share it is of (tenants.py)
+    place: Place | None = None  # for its first generation, until that is submitted
     n_generations: int = 0
-    n_prompt: int = 0
+    n_prompt: int = 0  # a prompt of several replies counts for each
     n_cached: int = 0
 
     def see(self, event: Event) -> None:
@@ -47,8 +45,11 @@ def tenant() -> str:
 
 @contextmanager
 def expected(places: Places) -> Generator[None]:
-    """Keep a place for a generation that this request is about to submit. Raises BusyError: no prompt is
-    prepared in vain."""
+    """Keep a place for a generation that this request is about to submit, so that no prompt is prepared in vain.
+
+    Raises:
+        BusyError: There is none.
+    """
     account = CURRENT.get()
     if account is None:
         yield
@@ -63,7 +64,7 @@ def expected(places: Places) -> Generator[None]:
 
 
 def place_in(places: Places) -> Place:
-    """What was kept for this request, or one more. Raises BusyError."""
+    """Return the place kept for this request, or one more. Raises BusyError."""
     account = CURRENT.get()
     if account is None or account.place is None:
         return places.take(tenant())
