@@ -45,7 +45,7 @@ def tenant() -> str:
 
 @contextmanager
 def expected(places: Places) -> Generator[None]:
-    """Keep a place for a generation that this request is about to submit, so that no prompt is prepared in vain.
+    """Keep a place for a generation that this request is about to submit: no prompt is prepared in vain.
 
     Raises:
         BusyError: There is none.

@@ -16,7 +16,7 @@ from server.speculation.drafter_host import OF_GROUP, OF_INLINE, Charge, Drafter
 from server.speculation.policy import Policy
 from server.speculation.potential import PAYS, potential
 from server.speculation.rates import PythonTimes, Rates
-from server.speculation.sources.drafter_record import DrafterRecord
+from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.speculated import Speculated
 from server.speculation.step import LOOKUP, NO_MODEL, DraftPlan
 from server.speculation.step_times import StepTimes
@@ -119,6 +119,11 @@ class Ledger:
         groups = self.lookup, self.inline, *[machine.account for machine in self.machines.values()]
         self._groups = [group for group in groups if group]
         self.on_trial = {record.presence.id for machine in self.machines.values() for record in machine.new}
+
+    def working(self) -> list[str]:
+        """Return the machines whose drafters have a session and have to be accounted for."""
+        machines = self.machines.items()
+        return [host for host, one in machines if one.counts and any(map(N_ASSIGNED, one.records))]
 
     # -- restarts ----------------------------------------
 

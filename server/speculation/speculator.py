@@ -10,7 +10,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from server.engine.proposer import Ask, OpenedSession, Plan, Proposer, Step, Upcoming
@@ -20,11 +20,11 @@ from server.speculation.ledger import Ledger
 from server.speculation.lookups import Lookups
 from server.speculation.policy import Policy
 from server.speculation.shape_times import NextShape
-from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
+from server.speculation.sources.drafter_record import DrafterRecord
 from server.speculation.sources.inline import Inline, InlineModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculated import Speculated
-from server.speculation.step import GRAMMAR, DraftPlan, Guessers, Request
+from server.speculation.step import GRAMMAR, DraftPlan, Guessers, Request, add_charges
 from server.speculation.step_times import StepTimes
 from server.speculation.view import Drafting, Price, View, least_probabilities
 
@@ -99,7 +99,7 @@ class Speculator(Proposer):
             plan.width = self.ledger.times.padded(n_rows, step.n_cells)
         plan.rows = plan.width or n_rows if step.n_rows == n else 0
         if guessers.drafters:
-            plan.working = self._working()
+            plan.working = self.ledger.working()
         self.before = plan
         return plan
 
@@ -166,11 +166,6 @@ class Speculator(Proposer):
                 remote.pause(pause.drafters, pause.reason, quiet=pause.quiet)
         return guessers
 
-    def _working(self) -> list[str]:
-        """Return the machines whose drafters have a session and have to be accounted for."""
-        machines = self.ledger.machines.items()
-        return [host for host, one in machines if one.counts and any(map(N_ASSIGNED, one.records))]
-
     def _nobody_guesses(self, guessers: Guessers) -> bool:
         """Return whether nobody guesses for sessions without a grammar."""
         if self._n_expected or not self._policy.gate or guessers.lookup:
@@ -222,7 +217,7 @@ class Speculator(Proposer):
             plan.proposals = chains
         else:
             plan = view.plan or cast(DraftPlan, planner.plan(view))
-        plan.charges = _sum(plan.charges, charges)
+        plan.charges = add_charges(plan.charges, charges)
         plan.spent_s, plan.looked_s, plan.plain_rate = spent_s, looked_s, view.price.plain_rate
         if drafting:
             plan.paths, plan.beside = drafting.paths, drafting.beside
@@ -354,11 +349,4 @@ class Speculator(Proposer):
         began = self._clock()
         inline.guess(request, plan.paths or {}, self._sessions, timed=timed)
         each = plan.plain_rate * (self._clock() - began) / len(request.guess)
-        plan.charges = _sum(plan.charges, dict.fromkeys(request.guess, each))
-
-
-def _sum(one: Mapping[int, float] | None, other: Mapping[int, float]) -> Mapping[int, float] | None:
-    """Return the charges of both, by session."""
-    if not (one and other):
-        return one or other
-    return {id: one.get(id, 0.0) + other.get(id, 0.0) for id in {*one, *other}}
+        plan.charges = add_charges(plan.charges, dict.fromkeys(request.guess, each))

@@ -93,3 +93,10 @@ class DraftPlan(Plan):
     n_guessed: int = 0  # sessions that the model in the lead guessed for
     plain_rate: float = 0.0  # tokens per second of steps without guesses; 0: not known
     is_stable: bool = False  # the step has its width whatever is guessed
+
+
+def add_charges(one: Mapping[int, float] | None, other: Mapping[int, float]) -> Mapping[int, float] | None:
+    """Return the charges of both, by session."""
+    if not (one and other):
+        return one or other
+    return {id: one.get(id, 0.0) + other.get(id, 0.0) for id in {*one, *other}}
