@@ -41,15 +41,7 @@ class Speculator(Proposer):
         times: StepTimes | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin without sessions.
-
-        Args:
-            policy: How the lead speculates.
-            remote: Drafters over a bus.
-            inline: A model in the lead that guesses between steps.
-            times: Of steps, as measured at the start.
-            clock: Seconds.
-        """
+        """Begin without sessions; times: of steps, as measured at the start."""
         self._policy, self._remote, self._clock = policy, remote, clock
         self.hits = remote.hits if remote else HitRates()
         self._sessions: dict[int, Speculated] = {}
