@@ -20,7 +20,7 @@ ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
 export CMAKE_ARGS += -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
 endif
 
-.PHONY: up test lint type bench chaos soak fuzz docs lock clean
+.PHONY: up test lint type bench chaos soak fuzz docs openapi lock clean
 
 up: $(VENV)/.runtime  ## install, then run: embedded Redis, lead, drafter, chat page on http://127.0.0.1:5555
 	$(BIN)/duo up $(ARGS)
@@ -52,6 +52,9 @@ fuzz: $(VENV)/.dev  ## strange input led by coverage, a minute for each target; 
 
 docs: $(VENV)/.runtime  ## renew docs/settings.md
 	$(BIN)/python -m server.settings_page > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
+
+openapi: $(VENV)/.dev  ## renew openapi.yaml
+	$(BIN)/python -m server.api.contract > openapi.yaml.new && mv openapi.yaml.new openapi.yaml
 
 lock: | $(VENV)/bin/python  ## renew the locked requirements and their hashes
 	$(PIP) uv

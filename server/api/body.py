@@ -42,7 +42,7 @@ class TextPart(Body):
 
 
 class RefusalPart(Body):
-    """Of an earlier reply, in OpenAI's form: text like any other."""
+    """A refusal of an earlier reply, in OpenAI's form: text like any other."""
 
     type: Literal["refusal"]
     refusal: str
@@ -71,7 +71,7 @@ class OtherPart(Body):
 
     @property
     def text(self) -> str:
-        """What stands in its place."""
+        """The text in its place."""
         return stand_in(self.type)
 
 

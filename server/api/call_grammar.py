@@ -44,16 +44,19 @@ class CallGrammar(ArgumentGrammar):
         self.begin(loose=False)
         return self._grammar(self._sequence(), self._rules(functions))
 
-    def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema) -> str:
-        """Calls, or JSON that fits the schema."""
+    def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
+        """Calls, or JSON that fits the schema, or what a rule describes."""
         self.begin(loose=False)
-        rules = [*self._rules(functions), f"answer: {self.json(answer)}"]
+        rules = [*self._rules(functions), self._answer_rule(answer)]
         return self._grammar(f"({self._sequence()} | {self._answered()})", rules)
 
-    def answer(self, answer: Schema) -> str:
-        """JSON that fits the schema, with thoughts in front."""
+    def answer(self, answer: Schema | str) -> str:
+        """JSON that fits the schema, or what a rule describes, with thoughts in front."""
         self.begin(loose=False)
-        return self._grammar(self._answered(), [f"answer: {self.json(answer)}"])
+        return self._grammar(self._answered(), [self._answer_rule(answer)])
+
+    def _answer_rule(self, answer: Schema | str) -> str:
+        return f"answer: {answer if isinstance(answer, str) else self.json(answer)}"
 
     def calls_in_text(self, functions: Mapping[str, Schema]) -> str | None:
         """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""

@@ -76,6 +76,7 @@ class ReplyChoice:
         self._reader = MessageReader(form, stops=body.stops, n_indent=body.n_indent)
         hear = self._sourced.feed if self._sourced else None
         self._text = ReplyText(vocabulary, self._reader, aligned=self._aligned, begins=begins, hear=hear)
+        self._text.silence(body.stop_token_ids or ())
         self._untold = Untold()
         self._told: list[Piece] = []
         self.n_reasoning = 0  # told tokens of thoughts and their marks

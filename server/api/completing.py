@@ -56,13 +56,17 @@ class CompletionAnswer(Answer):
     def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """What a choice of a chunk says with one piece or none."""
 
+    def _portion(self, choice: ReplyChoice) -> Portion:
+        """Return what may be told of a choice and is not yet, as this form tells it."""
+        return choice.portion()
+
     def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
         """Logprobs of the next tokens of this choice, as this form tells them."""
         return logprobs
 
     def _all(self) -> bytes:
         """The best choices of each prompt, renumbered."""
-        portions = [choice.portion() for choice in self._choices]
+        portions = [self._portion(choice) for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         told: list[dict[str, Any]] = []
         for i, choice in enumerate(best):
@@ -78,7 +82,7 @@ class CompletionAnswer(Answer):
 
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
         """The last choice that ends brings the figures."""
-        portion = choice.portion()
+        portion = self._portion(choice)
         for told in choice.progress_told():
             nothing = self._choice(choice.index, self._delta(()), Portion())
             yield self._chunk([nothing], **self._no_usage, **told)
@@ -89,11 +93,13 @@ class CompletionAnswer(Answer):
             last = all(one.reason is not None for one in self._choices)
             rest = Portion() if portion.pieces else portion  # tokens that are part of no text
             end = self._choice(choice.index, self._delta(()), rest, choice.reason)
-            yield self._chunk([end], **self._no_usage, **(self._figures() if last else {}))
+            tells = last and not self._body.with_usage
+            yield self._chunk([end], **self._no_usage, **(self._figures() if tells else {}))
 
     def _closing(self) -> Iterator[bytes]:
+        """The figures are in the last chunk, as in llama-server."""
         if self._body.with_usage:
-            yield self._chunk([], usage=self._usage(), timings=self._figures()["timings"])
+            yield self._chunk([], usage=self._usage(), **self._figures())
         yield DONE
 
     def _told(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import Body, Neutral
 from server.api.delivery import Json, unless_gone
 from server.api.incoming import aside, check_model, read
-from server.api.pieces import Pieces, apart, are_pieces, unwrapped
+from server.api.pieces import Pieces, apart, are_pieces, inputs_schema, unwrapped
 from server.api.served import Embedding, Served
 from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
@@ -28,11 +28,18 @@ class EmbeddingRequest(Body):
     """Names and meanings are OpenAI's. input: in any of the forms of a prompt. content: llama-server's name
     of it, for an answer in its form."""
 
-    input: str | list[Any] | None = None
-    content: str | list[Any] | None = None
+    input: Annotated[str | list[Any], WithJsonSchema(inputs_schema(MAX_INPUTS))] | None = None
+    """A text, token ids, both mixed in one list, or a list of such inputs, at most 2048; as the prompt of
+    a CompletionRequest. A text may also be given as the prompt_string of an object, or as the text parts
+    of its content."""
+    content: Annotated[str | list[Any], WithJsonSchema(inputs_schema(MAX_INPUTS))] | None = None
+    """llama-server's name of input, for an answer in its form."""
     model: str | None = None
+    """The id of the model that embeds, a name of the one that generates, "default", or absent."""
     encoding_format: Literal["float", "base64"] = "float"
+    """base64: of little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+    """So many first components, brought to length 1 again; at most the model's."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 

@@ -21,7 +21,7 @@ from server.api.form_of_reply import (
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.generation_settings import told_json
 from server.api.history import History
-from server.api.sampling_fields import sampling_params
+from server.api.sampling_fields import sampling_params, stop_tokens
 from server.api.served import Served
 from server.api.structured import constraint
 from server.engine.request import GenerationRequest, Speculation
@@ -112,7 +112,7 @@ def requests_for(
         prompt=prompt,
         sampling=_sampling(served, body),
         max_tokens=body.max_new_tokens or served.max_tokens,
-        stop_tokens=served.vocabulary.eog,
+        stop_tokens=served.vocabulary.eog | stop_tokens(body, served.vocabulary),
         speculation=_speculation(body, served.vocabulary, served.room),
         constraint=instead or constraint(served, body),
         n_logprobs=body.n_logprobs,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from server.api.call_grammar import CallGrammar
 from server.api.chat.chat_request import ChatRequest
-from server.api.held_schemas import ANY_OBJECT, HeldSchemas, place
+from server.api.held_schemas import HeldSchemas, place
 from server.api.served import Served
-from server.api.structured import StructuredFields, constraint, forms, schema_of
+from server.api.structured import StructuredFields, constraint, forms, wanted_form
 from server.api.tools import Calling, calling
 from server.errors import FieldError, InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Compiler, Start
@@ -26,13 +26,13 @@ MAX_HELD = 512
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reply may be: calls, or an answer."""
+    """The forms that a reply may have: calls, or an answer."""
 
     calls: Calling
-    answer: Schema | None
-    """Of a reply without calls; None for any text."""
+    answer: Schema | str | None
+    """A schema or a rule for a reply without calls; None for any text."""
     place: str
-    """Where the request has the answer's schema."""
+    """Where the request has it."""
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:
@@ -99,18 +99,17 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
             raise UnsupportedFieldError("tool_choice")
         return None
     if calls is None or (not calls.callable and forms(body)):
-        answer = _answer(body)
+        answer, place = _answer(body)
         thinks = form.thinking or (form.thoughts is not None and _reads_thoughts(served, body))
         if answer is None or not thinks:
             return None
         constraint(served, body)  # a fault of the schema is told by its place there
-        return grammars.lark(CallGrammar(served.vocabulary, form).answer(answer), forms(body)[0])
+        return grammars.lark(CallGrammar(served.vocabulary, form).answer(answer), place)
     if not calls.callable:
         marked = replace(form, calls=served.template.style.family.calls)
         lark = CallGrammar(served.vocabulary, marked).no_calls()
         return None if lark is None else grammars.lark(lark, "tool_choice")
-    answer = None if calls.required else _answer(body)
-    asked = Asked(calls, answer, schema_of(body)[1])
+    asked = Asked(calls, *((None, "") if calls.required else _answer(body)))
     return _calling(held, CallGrammar(served.vocabulary, form), asked)
 
 
@@ -161,14 +160,19 @@ def _compiled(
         return grammars.lark(grammar.required(functions), "tools", schemas)
     if asked.answer is not None:
         lark = grammar.calls_or_answer(functions, asked.answer)
-        return grammars.lark(lark, "tools", [*schemas, (asked.place, asked.answer)])
+        of_answer = [] if isinstance(asked.answer, str) else [(asked.place, asked.answer)]
+        return grammars.lark(lark, "tools", [*schemas, *of_answer])
     lark = grammar.calls_in_text(functions)
     return None if lark is None else grammars.lark(lark, "tools")
 
 
-def _answer(body: StructuredFields) -> Schema | None:
-    """The schema of a reply without calls. Raises InvalidRequestError for one that is too large."""
-    schema, place = schema_of(body)
-    if schema is None:
-        return ANY_OBJECT if "response_format" in forms(body) else None
-    return json.loads(Allowance().written(schema, place))
+def _answer(body: StructuredFields) -> tuple[Schema | str | None, str]:
+    """Return the schema or the rule of a reply without calls, and its place.
+
+    Raises:
+        InvalidRequestError: The schema is too large.
+    """
+    form = wanted_form(body)
+    if form is None or form.schema is None:
+        return (form.rule or None, form.place) if form else (None, "")
+    return json.loads(Allowance().written(form.schema, form.place)), form.place

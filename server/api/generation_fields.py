@@ -30,6 +30,19 @@ UNSUPPORTED: Neutral = {
     "adaptive_target": (-1,),
     "grammar_lazy": (False,),
     "grammar_triggers": ([],),
+    "priority": (0,),
+    "bad_words": ([],),
+    "allowed_token_ids": ([],),
+    "logits_processors": ([],),
+    "prompt_logprobs": (),
+    "truncate_prompt_tokens": (),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "guided_whitespace_pattern": (),
 }
 """See Body.unsupported."""
 UNTHINKING: Neutral = {"reasoning_budget": (-1,), "reasoning_budget_tokens": (-1,)}
@@ -46,10 +59,16 @@ class Speculative(Body):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     n_max: Count | None = None
+    """Most drafted tokens verified per step, 0 for none. The server's --draft-max bounds it."""
     n_min: Count = 0
+    """Fewer drafted tokens than that are not verified. At most n_max."""
     p_min: Share = 0.0
+    """Guesses on paths less likely than this are left out."""
     exactness: Exactness | None = None
+    """Width-stable: every step has the same number of rows, so that not even the last bits of the logits
+    depend on drafts."""
     drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
+    """Only guesses of these drafters; none of an empty list."""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,7 +106,9 @@ def _something(n: int) -> int:
     return n
 
 
-Most: TypeAlias = Annotated[int, Field(ge=-1), AfterValidator(_something)]
+Most: TypeAlias = Annotated[
+    int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_something)
+]
 """Most tokens of a reply."""
 
 
@@ -99,20 +120,37 @@ class SharedFields(SamplingFields):
     asks."""
 
     model: str | None = None
+    """The served model's id, or "default", or absent."""
     stream: bool = False
     prediction: PredictedContent | None = None
+    """What much of the reply is expected to be; it is offered as a draft."""
     speculative: bool | Speculative | None = None
+    """false verifies no drafts; an object says which drafts are verified."""
     n_keep: LastTokens = 0
+    """How many tokens of the prompt context_shift never forgets; -1 all of them. A BOS is kept besides. At
+    most the context less 4."""
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+    """What is cached of this request is shared with requests of the same salt only, so that nobody else
+    can tell by the time to the first token what was asked."""
     cache_prompt: bool = True
+    """Whether what is cached is used for the prompt. The prompt is cached for others in any case."""
     id_slot: LastTokens = -1
+    """The slot for it, see /slots, which is waited for; -1 is the one that suits best."""
     t_max_predict_ms: int = 0
+    """A reply that has begun a second line ends, with length, so many milliseconds after its first token.
+    0 or less: never."""
     n_indent: Count = 0
+    """A line after the first that begins with fewer spaces or tabs ends the reply, with length, and is
+    left out."""
     lora: Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS, fail_fast=True)] = Field(
         default_factory=list[AdapterScale]
     )
+    """Scales of adapters, see /lora-adapters. Others than those of the start are refused; an empty list
+    says nothing."""
     timings_per_token: bool = False
+    """`timings` so far in every chunk with text."""
     return_progress: bool = False
+    """Chunks before the first text tell in `prompt_progress` how far the prompt is evaluated."""
 
     @property
     def salt(self) -> str:
@@ -124,16 +162,36 @@ class GenerationFields(SharedFields, StructuredFields):
 
     stream_options: StreamOptions | None = None
     max_tokens: Most | None = None
+    """Absent or -1, as --predict says, else the reply may go on until the context ends."""
     n_predict: Annotated[int, Field(ge=-1)] | None = None
+    """llama-server's name for max_tokens. For 0 the prompt is evaluated, and one token generated."""
     stop: Stop | None = None
+    """The reply ends before the first of these strings."""
     n: Choices = 1
+    """How many replies. The first is what n = 1 gives; the others have seeds of their own, made from the
+    request's."""
     best_of: Choices | None = None
+    """Generate so many and return the n with the largest mean logprob per token, the largest first. By
+    default n. More than n cannot be streamed."""
     n_probs: TopLogprobs | None = None
+    """llama-server's name; above 0 the same as logprobs with so many top_logprobs."""
     return_tokens: bool = False
+    """Token ids beside the text."""
     return_sources: bool = False
+    """Who guessed which token of the content, in `sources`."""
     post_sampling_probs: bool = False
+    """Instead of logprobs the probabilities that the token was drawn with, after all samplers, as `prob`
+    and `top_probs`; tokens that could not be drawn are not listed. Not together with mirostat."""
     context_shift: bool | None = None
+    """By default as --context-shift says. A reply that reaches the end of the context goes on: half of the
+    tokens after the first n_keep are forgotten, each time. Without max_tokens only a stop ends it. The
+    prompt has to fit the context all the same."""
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
+    """2 or more: a beam search of that many beams for the likeliest reply, by the mean logprob of its
+    tokens, instead of drawing one. logit_bias, ignore_eos, min_tokens and grammar count; temperature,
+    seed, filters and drafts do not. Streamed, text comes once all beams agree on it. Not together with n
+    or best_of above 1, context_shift, penalties, dry, xtc or mirostat. A server with few sequences refuses
+    many beams."""
 
     unsupported: ClassVar[Neutral] = UNSUPPORTED
 
@@ -187,6 +245,8 @@ class GenerationFields(SharedFields, StructuredFields):
     def contradiction(self) -> tuple[str, str] | None:
         if self.max_tokens is not None and self.n_predict not in (None, self.max_tokens):
             return "n_predict", f"means the same as max_tokens, which is {self.max_tokens}"
+        if self.repeat_penalty is not None and self.repetition_penalty not in (None, self.repeat_penalty):
+            return "repetition_penalty", f"means the same as repeat_penalty, which is {self.repeat_penalty}"
         if self.post_sampling_probs and self.mirostat:
             return "post_sampling_probs", "mirostat has no probabilities that could be told"
         if self.best_of is not None and self.best_of < self.n:

@@ -11,6 +11,44 @@ from server.llama.backend import Vocabulary
 Pieces: TypeAlias = Sequence[str | int]
 """One prompt or input: texts and token ids, in turn."""
 
+_ID: dict[str, Any] = {"type": "integer", "minimum": 0}
+_PROMPT_STRING: dict[str, Any] = {
+    "type": "object",
+    "required": ["prompt_string"],
+    "properties": {
+        "prompt_string": {"type": "string"},
+        "multimodal_data": {"type": "array", "maxItems": 0, "description": "This server reads texts only."},
+    },
+}
+_TEXT_PARTS: dict[str, Any] = {
+    "type": "object",
+    "required": ["content"],
+    "properties": {
+        "content": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["type", "text"],
+                "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+            },
+        }
+    },
+}
+_MIXED: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _ID]}}
+_ITEM: dict[str, Any] = {"anyOf": [{"type": "string"}, _PROMPT_STRING, _ID, _MIXED]}
+ONE_PROMPT: dict[str, Any] = {"anyOf": [{"type": "string"}, _MIXED]}
+PROMPTS: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, _PROMPT_STRING, {"type": "array", "minItems": 1, "items": _ITEM}]
+}
+"""Forms that validators check, as the contract has them: see also inputs_schema."""
+
+
+def inputs_schema(most: int) -> dict[str, Any]:
+    """Return the form of what is embedded, of at most so many inputs."""
+    listed = {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": [_ITEM, _TEXT_PARTS]}}
+    return {"anyOf": [{"type": "string", "minLength": 1}, listed, _PROMPT_STRING, _TEXT_PARTS]}
+
 
 def unwrapped(given: Any) -> Any:
     """Texts in place of objects with a prompt_string, or with text parts as content, alone or in a list.

@@ -28,10 +28,15 @@ class RerankRequest(Body):
     query: str
     documents: Documents | None = None
     texts: Documents | None = None
+    """Another name of documents, for an answer in TEI's form."""
     model: str | None = None
+    """The id of the model that ranks, a name of the one that generates, "default", or absent."""
     top_n: Count | None = None
+    """How many results are told, at most."""
     return_documents: bool = False
+    """In Jina's form."""
     return_text: bool = False
+    """In TEI's form."""
 
     @property
     def ranked(self) -> Sequence[str]:

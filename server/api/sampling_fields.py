@@ -10,7 +10,7 @@ from functools import partial
 from reprlib import repr as brief
 from typing import Annotated, Any, cast
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from server.api.body import Body, Count, Finite, LastTokens, NotNegative, Share, at_most
 from server.errors import FieldError
@@ -24,15 +24,31 @@ BREAKERS = ("\n", ":", '"', "*")
 
 Breaker = Annotated[str, Field(min_length=1, max_length=40)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
-RepeatPenalty = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False)]
+RepeatPenalty = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
 """Far beyond what is of use; logits that are divided by it stay finite."""
 
+MAX_STOP_TOKENS = 1024
+"""As of `logit_bias`."""
 MAX_BIASES = 1024
 """Entries of logit_bias, as in vLLM."""
 MOST = (1 << 31) - 1
 """Tokens: what drafters are told as 32 bits."""
 MOST_DIGITS = 19
 """Of a token id: what 64 bits hold."""
+SEED: dict[str, Any] = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}
+_BIAS = {"anyOf": [{"type": "number"}, {"const": False}]}
+_PAIR: dict[str, Any] = {
+    "prefixItems": [{"type": ["integer", "string"]}, _BIAS],
+    "items": False,
+    "minItems": 2,
+}
+BIASES: dict[str, Any] = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": _BIAS, "maxProperties": MAX_BIASES},
+        {"type": "array", "items": {"type": "array", **_PAIR}, "maxItems": MAX_BIASES},
+    ]
+}
+"""Forms that validators check, as the contract has them."""
 VAST = 1e6
 """Above, as below TINY, what is said in logits or of them makes no difference."""
 
@@ -72,32 +88,60 @@ class SamplingFields(Body):
     default, which switches off everything after min_p."""
 
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    """Applied last, as in llama.cpp; 0 is argmax. The server's --temp by default (0.8)."""
     top_k: int | None = None
+    """0 or less: off. By default --top-k (40)."""
     top_p: Share | None = None
+    """By default --top-p (0.95)."""
     min_p: Share | None = None
-    seed: int | None = None
+    """By default --min-p (0.05)."""
+    seed: Annotated[int | None, Field(json_schema_extra=SEED)] = None
+    """64 bits; negative numbers count modulo 2^64, but -1, like absence, is a random seed."""
     typical_p: Share | None = None
+    """1: off."""
     top_n_sigma: Finite | None = None
+    """0 or less: off."""
     dynatemp_range: NotNegative | None = None
     dynatemp_exponent: NotNegative | None = None
     xtc_probability: Share | None = None
     xtc_threshold: Share | None = None
     repeat_penalty: RepeatPenalty | None = None
+    """1: none."""
     repeat_last_n: LastTokens | None = None
+    """How many of the last tokens the three penalties count; 0 none, -1 all."""
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     dry_multiplier: NotNegative | None = None
+    """0: off."""
     dry_base: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     dry_allowed_length: Count | None = None
     dry_penalty_last_n: LastTokens | None = None
     dry_sequence_breakers: Annotated[list[Breaker], Field(max_length=32, fail_fast=True)] | None = None
+    """Texts that a repetition may not cross. By default a line break, a colon, a quotation mark, an
+    asterisk."""
     mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
+    """0: off."""
     mirostat_tau: NotNegative | None = None
     mirostat_eta: NotNegative | None = None
-    logit_bias: Annotated[dict[str, Any] | list[Any], at_most(MAX_BIASES)] | None = None
+    logit_bias: Annotated[dict[str, Any] | list[Any], at_most(MAX_BIASES), WithJsonSchema(BIASES)] | None = (
+        None
+    )
+    """What is added to the logits of tokens: an object from token ids to numbers, or a list of pairs. A
+    text instead of an id stands for each of its tokens; false instead of a number bans. Biases of one
+    token add up."""
     ignore_eos: bool = False
+    """Bans every token that ends a reply."""
     min_tokens: Count | None = None
+    """No token that ends the reply may be chosen before so many have been. Stop strings still end it."""
+    repetition_penalty: RepeatPenalty | None = None
+    """vLLM's name of `repeat_penalty`: over all tokens, those of the prompt included, unless `repeat_last_n`
+    says how many."""
+    stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
+    """vLLM's: tokens that end the reply and are no part of it, after `min_tokens`."""
     samplers: str | Annotated[list[str], Field(fail_fast=True)] | None = None
+    """Which samplers run, in this order, as a list or with semicolons between: penalties, dry,
+    top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature, infill. Or a text of llama-server's letters
+    for them, in this order edskypmxti, without semicolons. Others do not run. Mirostat replaces them all."""
 
     @field_validator("seed")
     @classmethod
@@ -137,6 +181,7 @@ def not_for_beams(fields: SamplingFields) -> str | None:
         "presence_penalty": fields.presence_penalty,
         "frequency_penalty": fields.frequency_penalty,
         "repeat_penalty": (fields.repeat_penalty or 1.0) - 1.0,
+        "repetition_penalty": (fields.repetition_penalty or 1.0) - 1.0,
         "dry_multiplier": fields.dry_multiplier,
         "xtc_probability": fields.xtc_probability,
         "mirostat": fields.mirostat,
@@ -149,6 +194,7 @@ _PLAIN = tuple(
     name
     for name in SamplingFields.model_fields
     if name not in ("seed", "top_k", "dry_sequence_breakers", "logit_bias", "ignore_eos", "samplers")
+    and name not in ("repetition_penalty", "stop_token_ids")
 )
 
 
@@ -161,6 +207,9 @@ def sampling_params(
     given: dict[str, Any] = {name: _tame(name, value) for name, value in said if value is not None}
     if fields.top_k is not None:
         given["top_k"] = min(max(fields.top_k, 0), MOST)  # llama.cpp and vLLM: below 0 is off
+    if fields.repetition_penalty is not None:
+        given["repeat_penalty"] = fields.repetition_penalty
+        given.setdefault("repeat_last_n", -1)
     if fields.samplers is not None:
         given["samplers"] = tuple(fields.samplers)
         given["pieces"] = vocabulary if "infill" in fields.samplers else None
@@ -168,13 +217,27 @@ def sampling_params(
         breakers = BREAKERS if fields.dry_sequence_breakers is None else fields.dry_sequence_breakers
         given["dry_sequence_breakers"] = breaker_tokens(vocabulary, tuple(breakers))
     if fields.min_tokens:
-        given["banned_first"] = vocabulary.eog
+        given["banned_first"] = vocabulary.eog | stop_tokens(fields, vocabulary)
     if fields.logit_bias or fields.ignore_eos:
         banned = vocabulary.eog if fields.ignore_eos else ()
         given["logit_bias"] = _biases(fields.logit_bias or {}, banned, vocabulary)
     random = fields.seed is None or fields.seed == -1
     seed = secrets.randbits(64) if random else int(fields.seed or 0) % (1 << 64)
     return replace(defaults, seed=seed, **given)
+
+
+def stop_tokens(fields: SamplingFields, vocabulary: Vocabulary) -> frozenset[int]:
+    """Return the tokens that the fields name as ends of a reply.
+
+    Raises:
+        FieldError: The vocabulary has no such token.
+    """
+    for token in fields.stop_token_ids or ():
+        if token >= vocabulary.size:
+            raise FieldError(
+                "stop_token_ids", f"there is no token {token}: the vocabulary has {vocabulary.size}"
+            )
+    return frozenset(fields.stop_token_ids or ())
 
 
 def _biases(

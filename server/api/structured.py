@@ -2,79 +2,218 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from server.api.body import Body
 from server.api.served import Served
-from server.errors import UnsupportedFieldError
+from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Start
+from server.grammar.schema_form import Schema
 
 MAX_NAME = 64
+MAX_CHOICE_TEXTS = 1000
+"""Texts of a choice: llguidance gives up at more ways to go on at one place."""
 
 
 class NamedSchema(Body):
-    """OpenAI's. name and strict have no effect: a reply always fits the schema."""
+    """OpenAI's schema of a reply. It always fits, strict or not."""
 
     definition: Annotated[dict[str, Any], Field(alias="schema")]
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
+    """Without effect."""
     strict: bool | None = None
+    """Without effect."""
 
 
 class ResponseFormat(Body):
-    """OpenAI's; a schema beside json_object is llama-server's."""
+    """OpenAI's form of a reply."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
+    """Goes with json_schema. The reply fits the schema, strict or not."""
     definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    """Goes with json_object, as in llama-server. Without it any object will do."""
+
+
+def _read_json(given: Any) -> Any:
+    """Return the object that a text is JSON of."""
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        raise ValueError("must be a JSON schema, as an object or as text") from None
+
+
+SchemaOrText: TypeAlias = Annotated[
+    dict[str, Any] | None, BeforeValidator(_read_json), WithJsonSchema({"type": ["object", "string"]})
+]
+Choice: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICE_TEXTS, fail_fast=True)]
+
+
+class StructuredOutputs(Body):
+    """vLLM's form of a reply: one of the first five."""
+
+    definition: Annotated[SchemaOrText, Field(alias="json")] = None
+    """A JSON schema, or JSON text of one."""
+    json_object: bool | None = None
+    """true: any JSON object."""
+    regex: str | None = None
+    """A regular expression that the whole reply matches."""
+    choice: Choice | None = None
+    """The texts that the reply may be."""
+    grammar: str | None = None
+    """A grammar: GBNF if a rule has `::=`, else Lark."""
+    structural_tag: Any = None
+    """Refused."""
+    whitespace_pattern: str | None = None
+    """Refused."""
+    disable_additional_properties: bool = False
+    """true is refused: say so in the schema."""
 
 
 class StructuredFields(Body):
-    """response_format is OpenAI's; grammar, and json_schema without a name, are llama-server's."""
+    """At most one of these is given."""
 
     response_format: ResponseFormat | None = None
+    """The form of the reply, or of one that calls no tools."""
     json_schema: dict[str, Any] | None = None
+    """A JSON schema that the reply fits; llama-server's name."""
     grammar: str | None = None
+    """GBNF that the reply fits; llama-server's. Empty: none."""
+    structured_outputs: StructuredOutputs | None = None
+    """vLLM's: a schema, regular expression, choice of texts or grammar that the reply fits."""
+    guided_json: SchemaOrText = None
+    """The former name of `structured_outputs.json`."""
+    guided_regex: str | None = None
+    """The former name of `structured_outputs.regex`."""
+    guided_choice: Choice | None = None
+    """The former name of `structured_outputs.choice`."""
+    guided_grammar: str | None = None
+    """The former name of `structured_outputs.grammar`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedForm:
+    """The form of a reply: one of the last three fields says it."""
+
+    place: str
+    """The field that asks for it."""
+    schema: Schema | None = None
+    """JSON that fits it."""
+    rule: str = ""
+    """A text that this expression of Lark describes."""
+    grammar: str = ""
+    """A text that this grammar generates, GBNF or Lark."""
+
+    @property
+    def field(self) -> str:
+        """The field of the body that the place is in."""
+        return self.place.partition(".")[0]
+
+
+ANY_JSON_OBJECT: Schema = {"type": "object"}
+
+
+def wanted_forms(body: StructuredFields) -> list[WantedForm]:
+    """Return what these fields ask for; more than one contradict each other."""
+    found = [WantedForm("grammar", grammar=body.grammar)] if body.grammar else []
+    if body.json_schema is not None:
+        found.append(WantedForm("json_schema", body.json_schema))
+    asked = body.response_format
+    if asked is not None and asked.type == "json_object":
+        found.append(WantedForm("response_format.schema", asked.definition or ANY_JSON_OBJECT))
+    elif asked is not None and asked.type == "json_schema" and asked.json_schema is not None:
+        found.append(WantedForm("response_format.json_schema.schema", asked.json_schema.definition))
+    former = {"json": body.guided_json, "regex": body.guided_regex}
+    former |= {"choice": body.guided_choice, "grammar": body.guided_grammar}
+    found += _of_vllm("guided_", former)
+    if (given := body.structured_outputs) is not None:
+        names = {"json": given.definition, "regex": given.regex, "choice": given.choice}
+        any_object = ANY_JSON_OBJECT if given.json_object else None
+        found += _of_vllm(
+            "structured_outputs.", {**names, "grammar": given.grammar, "json_object": any_object}
+        )
+    return found
+
+
+def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
+    """Return the forms of those that are given, by vLLM's names."""
+    found: list[WantedForm] = []
+    for name, value in given.items():
+        place = prefix + name
+        match name:
+            case _ if value is None:
+                continue
+            case "regex":
+                found.append(WantedForm(place, rule=_matching(value)))
+            case "choice":
+                texts = cast(list[str], value)
+                rule = " | ".join(json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts))
+                found.append(WantedForm(place, rule=f"({rule})"))
+            case "grammar":
+                found.append(WantedForm(place, grammar=value))
+            case _:
+                found.append(WantedForm(place, value))
+    return found
+
+
+def _matching(regex: str) -> str:
+    """Return what in Lark matches a regular expression. It is a whole match in any case."""
+    whole = re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", regex.removeprefix("^"))
+    escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", whole, flags=re.DOTALL)
+    return f"/{escaped}/".replace("\n", r"\n") if escaped else '""'
 
 
 def forms(body: StructuredFields) -> list[str]:
     """Fields that ask for a structured reply; at most one is allowed."""
-    given = {
-        "grammar": bool(body.grammar),
-        "json_schema": body.json_schema is not None,
-        "response_format": body.response_format is not None and body.response_format.type != "text",
-    }
-    return [name for name, asks in given.items() if asks]
+    return [form.field for form in wanted_forms(body)]
 
 
 def incoherent(body: StructuredFields) -> tuple[str, str] | None:
-    """The first of these fields that contradicts another, and why."""
-    asked = body.response_format
+    """The first of these fields that contradicts another, or is not honoured, and why."""
+    asked, vllm = body.response_format, body.structured_outputs
     if asked is not None and asked.type == "json_schema" and asked.json_schema is None:
         return "response_format.json_schema", "required"
-    if len(found := forms(body)) > 1:
-        return found[1], f"a reply has one form, and {found[0]} asks for one already"
+    if vllm is not None:
+        for name in ("structural_tag", "whitespace_pattern", "disable_additional_properties"):
+            if getattr(vllm, name):
+                return f"structured_outputs.{name}", "not supported by this server"
+    found = wanted_forms(body)
+    if len(found) > 1:
+        first, second = (
+            form.place if form.field == "structured_outputs" else form.field for form in found[:2]
+        )
+        return second, f"a reply has one form, and {first} asks for one already"
+    if vllm is not None and not found:
+        return "structured_outputs", "needs json, json_object, regex, choice or grammar"
     return None
 
 
 def constraint(served: Served, body: StructuredFields) -> Start | None:
     """None: any text. Raises InvalidRequestError with the field. Slow: not for the event loop."""
-    if not (found := forms(body)):
+    form = wanted_form(body)
+    if form is None:
         return None
-    if served.grammars is None:
-        raise UnsupportedFieldError(found[0])
-    if body.grammar:
-        return served.grammars.gbnf(body.grammar)
-    schema, place = schema_of(body)
-    return served.grammars.json_object() if schema is None else served.grammars.json_schema(schema, place)
+    grammars = served.grammars
+    if grammars is None:
+        raise UnsupportedFieldError(form.field)
+    if form.rule:
+        return grammars.lark(f"start: {form.rule}", form.place)
+    if form.schema is not None:
+        return grammars.json_schema(form.schema, form.place)
+    try:
+        return (
+            grammars.gbnf(form.grammar) if "::=" in form.grammar else grammars.lark(form.grammar, form.place)
+        )
+    except InvalidRequestError as error:
+        error.param = form.place
+        raise
 
 
-def schema_of(body: StructuredFields) -> tuple[dict[str, Any] | None, str]:
-    """The schema of a reply and its place in the body. None: there is none, or any object fits."""
-    asked = body.response_format
-    if asked is None or asked.type == "text":
-        return body.json_schema, "json_schema"
-    if asked.type == "json_schema" and asked.json_schema is not None:
-        return asked.json_schema.definition, "response_format.json_schema.schema"
-    return asked.definition, "response_format.schema"
+def wanted_form(body: StructuredFields) -> WantedForm | None:
+    """Return what a reply has to be; None for any text."""
+    return next(iter(wanted_forms(body)), None)

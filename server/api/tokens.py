@@ -27,9 +27,13 @@ class TokenizeRequest(Body):
     parse_special: read control tokens written in the text; with_pieces: add the text of each token."""
 
     content: str | Annotated[list[str | Count], Field(fail_fast=True)]
+    """A text, or texts and token ids in a row."""
     add_special: bool = False
+    """Begin with the BOS that the model wants."""
     parse_special: bool = True
+    """Control tokens written in a text are such."""
     with_pieces: bool = False
+    """Tell what each token stands for."""
 
 
 class DetokenizeRequest(Body):

@@ -35,7 +35,10 @@ class FunctionDefinition(Body):
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
     parameters: Annotated[EchoedSchema | None, BeforeValidator(_no_list)] = None
+    """A JSON schema of an object, nested at most 120 levels deep whatever the choice of tools. Absent, or
+    without properties and keywords that let others in, no arguments."""
     strict: bool | None = None
+    """True refuses, under auto too, what would otherwise be left unchecked."""
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
@@ -54,6 +57,7 @@ class CustomFormat(Body):
 
     type: Literal["text", "grammar"] = "text"
     grammar: InputFormat | None = None
+    """Required of the type grammar."""
 
     @model_validator(mode="after")
     def _has_its_grammar(self) -> Self:
@@ -177,8 +181,15 @@ class ToolFields(Body):
     """OpenAI's."""
 
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    """Functions that the reply may call. A model whose chat template knows none is told of them in words."""
     tool_choice: ToolChoice | None = None
+    """none: no calls; models whose calls cannot be told from text are not shown the tools then. auto, the
+    default: calls are made to fit the functions from their mark on, where the model's family marks them;
+    any object fits in place of a schema that cannot be kept. required, a function, or allowed tools of
+    mode required: the reply is calls and nothing else but thoughts, and a schema that cannot be kept is
+    refused with a 400 that names the place in it."""
     parallel_tool_calls: bool | None = None
+    """false: one call at most."""
 
     @model_validator(mode="before")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from server.engine.events import Committed, DrafterCount, FinishReason, Stats, Tally
@@ -53,6 +53,10 @@ class ReplyText(Tally):
     def stopped(self) -> bool:
         """Whether the text has ended before the generation: what follows is not part of the reply."""
         return self.reader.stopped
+
+    def silence(self, stop_tokens: Iterable[int]) -> None:
+        """Have these tokens, which end the generation, be no text either."""
+        self._silent = self._silent.union(stop_tokens)
 
     def feed(self, step: Committed) -> list[Piece]:
         """Return what this step makes known of the message."""

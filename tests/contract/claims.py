@@ -67,6 +67,8 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "tool_choice": ({"tools": [TOOL]}, "required"),
         "parallel_tool_calls": ({**MANY, "tools": [TOOL], "n": 8, "max_tokens": 120}, False),
         "reasoning_effort": ({}, "high"),
+        "service_tier": ({}, "flex"),
+        "prompt_cache_options": ({}, {"prewarm": True}),
     },
     "completion": {
         **SAMPLING,

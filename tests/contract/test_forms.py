@@ -1,4 +1,4 @@
-"""Bodies of requests have the same fields, bounds and values in contract and code, all the way down."""
+"""Bodies of requests: the contract has their fields and bounds, and null where a field may be absent."""
 
 from __future__ import annotations
 
@@ -8,46 +8,12 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
-from server.api import embeddings, rerank, tokens
-from server.api import slots_route as slots
-from server.api.body import Body
-from server.api.chat.chat_request import ChatRequest
-from server.api.completions import completion_request as completion_schema
-from server.api.decisions.decision_request import DecisionRequest
-from server.api.decisions.systemone_route import StateRequest
-from server.api.messages import messages_request as messages_schema
-from server.api.native.infill import InfillRequest
-from server.api.native.native_request import NativeRequest
-from server.api.responses import response_request as response_schema
-from server.api.responses.compaction import CompactRequest
-from server.api.rpc import rpc_params as rpc_schema
+from server.api.contract.document import FORMS
 from tests.contract.contract import CONTRACT
 
 Schema = Mapping[str, Any]
 
 SCHEMAS: Schema = CONTRACT["components"]["schemas"]
-FORMS: dict[str, type[Body]] = {
-    "ChatRequest": ChatRequest,
-    "CompletionRequest": completion_schema.CompletionRequest,
-    "NativeRequest": NativeRequest,
-    "InfillRequest": InfillRequest,
-    "ResponseRequest": response_schema.ResponseRequest,
-    "MessagesRequest": messages_schema.MessagesRequest,
-    "CompactRequest": CompactRequest,
-    "DecisionRequest": DecisionRequest,
-    "StateRequest": StateRequest,
-    "EmbeddingRequest": embeddings.EmbeddingRequest,
-    "RerankRequest": rerank.RerankRequest,
-    "TokenizeRequest": tokens.TokenizeRequest,
-    "DetokenizeRequest": tokens.DetokenizeRequest,
-    "SlotFile": slots.FileBody,
-    "RpcInitParams": rpc_schema.InitParams,
-    "RpcTokenizeParams": rpc_schema.TokenizeParams,
-    "RpcHandleParams": rpc_schema.HandleParams,
-    "RpcCompletionParams": rpc_schema.CompletionParams,
-}
-"""Where the contract has them."""
-
 BY_HAND = ("seed", "logit_bias", "prompt", "input", "content", "filename", "tfs_z")
 """Fields that a validator checks, not the form: their tests are those of their routes."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from server.api.chat.chat_request import ChatRequest
+from server.api.chat.custom_calls import CustomCallBegun, CustomCalls, CustomInput, as_plain, call_json
 from server.api.choices import Portion, ReplyChoice
 from server.api.completing import CompletionAnswer
 from server.api.engine_requests import Prompted
@@ -21,12 +23,26 @@ class ChatAnswer(CompletionAnswer):
     def __init__(self, served: Served, body: ChatRequest, prompts: Sequence[Prompted]) -> None:
         super().__init__(served, body, prompts)
         self._body = body
+        self._custom = frozenset(tool.function.name for tool in body.tools or () if tool.type == "custom")
+        self._calls = [CustomCalls(self._custom) for _ in self._choices]
+        if body.service_tier is not None:
+            self._about["service_tier"] = body.service_tier
+
+    def _portion(self, choice: ReplyChoice) -> Portion:
+        portion = choice.portion()
+        if not self._custom:
+            return portion
+        pieces = self._calls[choice.index].feed(portion.pieces, ended=choice.reason is not None)
+        return replace(portion, pieces=pieces)
 
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
         """content is null in a reply of tool calls only."""
-        reply = folded(pieces)
+        reply = folded(map(as_plain, pieces))
         content = None if reply.calls and not reply.content else reply.content
-        return {"message": {"role": "assistant", "content": content, "refusal": None, **reply.extras}}
+        extras = dict(reply.extras)
+        if self._custom and reply.calls:
+            extras["tool_calls"] = [call_json(call, self._custom) for call in reply.calls]
+        return {"message": {"role": "assistant", "content": content, "refusal": None, **extras}}
 
     def _beside(self, choice: ReplyChoice) -> dict[str, Any]:
         """The reply in llama-server's own form, where that is asked for."""
@@ -51,6 +67,11 @@ def _delta(piece: Piece) -> dict[str, Any]:
             return {"content": text}
         case Reasoning(text):
             return {"reasoning_content": text}
+        case CustomCallBegun(index, id, name):
+            custom = {"name": name, "input": ""}
+            return {"tool_calls": [{"index": index, "id": id, "type": "custom", "custom": custom}]}
+        case CustomInput(index, text):
+            return {"tool_calls": [{"index": index, "custom": {"input": text}}]}
         case CallBegun(index, id, name):
             function = {"name": name, "arguments": ""}
             return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from server.api.body import Body, Neutral, OtherPart, RefusalPart, TextPart, said_or_refused
 from server.api.generation_fields import UNSUPPORTED, GenerationFields, Most, TopLogprobs
+from server.api.structured import wanted_form
 from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
 
@@ -21,15 +22,32 @@ def _as_text(arguments: Any) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+_ANY_JSON = ["string", "object", "array", "number", "boolean"]
+
+
 class FunctionCall(Body):
     name: str
-    arguments: Annotated[str, BeforeValidator(_as_text)] = "{}"
+    arguments: Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": _ANY_JSON})] = "{}"
+    """JSON as a text, or as it is."""
+    """JSON as a text, or as it is."""
 
 
 class CallInMessage(Body):
     id: str = ""
     type: Literal["function"] = "function"
     function: FunctionCall
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_custom_tools(cls, data: Any) -> Any:
+        """Read the call of a custom tool as one of the function that stands for it."""
+        given = cast(dict[str, Any], data) if isinstance(data, dict) else {}
+        custom = given.get("custom")
+        if not isinstance(custom, dict):
+            return cast(Any, data)
+        custom = cast(dict[str, Any], custom)
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input") or ""}}
+        return {**given, "type": "function", "function": function}
 
 
 def _kind_of_part(part: Any) -> str:
@@ -119,6 +137,13 @@ def _thought(given: Any) -> str:
     return ""
 
 
+class PromptCacheOptions(Body):
+    """OpenAI's. Prompts are cached in any case, and kept while there is room."""
+
+    prewarm: bool = False
+    """Evaluate the prompt and generate nothing."""
+
+
 Budget: TypeAlias = Annotated[int, Field(ge=-1)]
 
 
@@ -132,21 +157,41 @@ class ChatRequest(GenerationFields, ToolFields):
     llama-server's."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    """If the last message is the assistant's, the reply continues it."""
     max_completion_tokens: Most | None = None
     logprobs: bool = False
     top_logprobs: TopLogprobs | None = None
+    """Needs logprobs."""
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
+    """By default --reasoning-format (auto). Whether thoughts are told as reasoning_content (auto,
+    deepseek) or left in the content, with their marks (none). Only of models whose chat template knows
+    thoughts."""
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    """For the chat template, which may not know it. none is enable_thinking false instead."""
     chat_template_kwargs: dict[str, Any] | None = None
+    """For the chat template, which may not know them. Without them enable_thinking is true, and
+    date_string is today's."""
     add_generation_prompt: bool | None = None
+    """false leaves the beginning of a reply out of the prompt."""
     continue_final_message: bool | None = None
+    """false takes a last message of the assistant for a whole one. true needs such a message, and
+    contradicts add_generation_prompt true."""
     verbose: bool | None = None
+    """Also the first reply in llama-server's own form, as `__verbose`. By default --verbose."""
     reasoning_budget: Budget | None = None
+    """Most tokens of thoughts; at the limit they are closed and the answer begins. -1: any number.
+    reasoning_budget_tokens, thinking_budget_tokens and max_thinking_tokens are other names of it; of
+    several, the first that is not negative holds."""
     reasoning_budget_tokens: Budget | None = None
     thinking_budget_tokens: Budget | None = None
     max_thinking_tokens: Budget | None = None
+    thinking_token_budget: Budget | None = None
+    """vLLM's name of `reasoning_budget`."""
     generate: bool = True
     """Whether there is a reply: false evaluates the prompt only."""
+    prompt_cache_options: PromptCacheOptions = Field(default_factory=PromptCacheOptions)
+    service_tier: str | None = None
+    """Told again in the reply; there is one tier."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -156,6 +201,10 @@ class ChatRequest(GenerationFields, ToolFields):
         "modalities": (["text"],),
         "moderation": (),
         "web_search_options": (),
+        "echo": (False,),
+        "add_special_tokens": (False,),
+        "chat_template": (),
+        "documents": ([],),
     }
 
     @property
@@ -177,6 +226,7 @@ class ChatRequest(GenerationFields, ToolFields):
             self.reasoning_budget_tokens,
             self.thinking_budget_tokens,
             self.max_thinking_tokens,
+            self.thinking_token_budget,
         )
         return next((one for one in given if one is not None), None)
 
@@ -188,11 +238,11 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def tells_reply(self) -> bool:
-        return self.generate
+        return self.generate and not self.prompt_cache_options.prewarm
 
     @property
     def max_new_tokens(self) -> int | None:
-        if not self.generate:
+        if not self.tells_reply:
             return 1
         given = self.max_completion_tokens
         return super().max_new_tokens if given is None else given if given > 0 else None
@@ -209,9 +259,9 @@ class ChatRequest(GenerationFields, ToolFields):
             return "continue_final_message", "the last message is not the assistant's"
         if (found := self._unread() or incoherent_tools(self)) is not None:
             return found
-        calls = calling(self)
-        if calls and calls.callable and not calls.required and self.grammar:
-            return "grammar", "not beside tools that may be called: use response_format, or tool_choice none"
+        calls, form = calling(self), wanted_form(self)
+        if calls and calls.callable and not calls.required and form and form.grammar:
+            return form.place, "not beside tools that may be called: use response_format, or tool_choice none"
         return super().contradiction()
 
     def _unread(self) -> tuple[str, str] | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from server.api.body import Neutral
 from server.api.generation_fields import UNSUPPORTED, UNTHINKING, GenerationFields
-from server.api.pieces import Pieces, apart, are_pieces, unwrapped
+from server.api.pieces import PROMPTS, Pieces, apart, are_pieces, unwrapped
 
 MAX_PROMPTS = 32
 MAX_REPLIES = 64
@@ -20,11 +20,20 @@ class CompletionRequest(GenerationFields):
     """POST /v1/completions. prompt: a text, token ids, both mixed, or a list of such prompts; a text may be
     in an object as its prompt_string. max_tokens 0: the prompt is evaluated, and no reply told."""
 
-    prompt: str | list[Any] = ""
+    prompt: Annotated[str | list[Any], WithJsonSchema(PROMPTS)] = ""
+    """A text, token ids, both mixed in one list, or a list of such prompts; a list with an id in it is one
+    prompt. A text may also be given as the prompt_string of an object. Control tokens written out in a
+    text count as such. A prompt that begins with an id is taken as it is, any other gets the BOS that the
+    model wants. An empty text is the beginning of a document."""
     suffix: str | None = None
+    """What follows the text that is wanted. Needs a model that was trained to fill in the middle."""
     max_tokens: Annotated[int, Field(ge=-1)] | None = None
+    """As of a chat completion. For 0 the prompt is evaluated, and no token of a reply told."""
     echo: bool = False
+    """The text begins with the prompt, and with logprobs so do they; then it is not streamed, and nothing
+    cached is used."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    """How many of the likeliest tokens are told beside each token."""
 
     unsupported: ClassVar[Neutral] = {**UNSUPPORTED, **UNTHINKING, "post_sampling_probs": (False,)}
 

@@ -32,6 +32,7 @@ class TextInstruction(Body):
 class JsonInstruction(Body):
     type: Literal["input_json"]
     data: Annotated[dict[str, Any] | list[Any], AfterValidator(_shallow)]
+    """Nested at most 120 levels deep."""
 
     @property
     def text(self) -> str:
@@ -69,6 +70,7 @@ class PredicateQuestion(AnyQuestion):
 
 class OfferedChoice(Body):
     value: str | bool
+    """Another one in each choice."""
     description: str | None = None
 
 
@@ -108,6 +110,7 @@ class ScoreQuestion(AnyQuestion):
 
     type: Literal["score"]
     levels: Annotated[list[Level], Field(min_length=2, max_length=MOST_LEVELS, fail_fast=True)]
+    """The lowest first."""
 
     @property
     def asked(self) -> Question:
@@ -133,6 +136,7 @@ class DecisionRequest(Body):
 
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     model: str | None = None
+    """The served model's id, or default, or absent."""
     questions: Annotated[
         list[DecisionQuestion], Field(min_length=1, max_length=MOST_QUESTIONS, fail_fast=True)
     ]

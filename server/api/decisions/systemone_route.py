@@ -87,7 +87,9 @@ class StateRequest(Body):
     """POST /v1/systemone."""
 
     state: Anything
+    """Told as JSON unless it is a text."""
     questions: Annotated[dict[str, StateQuestion], Field(min_length=1)]
+    """By their ids."""
     model: str | None = None
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 

@@ -20,6 +20,7 @@ class Turn(Body):
 class ChoiceOfTool(Body):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
+    """Required of tool."""
     disable_parallel_tool_use: bool = False
 
 
@@ -36,10 +37,12 @@ class Thinking(Body):
 class OutputFormat(Body):
     type: Literal["json_schema"]
     definition: EchoedSchema = Field(alias="schema")
+    """Nested at most 120 levels deep."""
 
 
 class OutputConfig(Body):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """Goes to the chat template."""
     format: OutputFormat | None = None
 
 
@@ -48,6 +51,7 @@ class ThreadOptions(Body):
 
     type: Literal["create", "continue"]
     previous_message_id: str | None = None
+    """Required of continue."""
 
 
 class DiagnosticsOptions(Body):
@@ -64,18 +68,25 @@ class MessagesRequest(SharedFields):
     """
 
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
+    """If the last message is the assistant's, the reply continues it."""
     system: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Absent, the reply may go on until the context ends."""
     stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] = Field(
         default_factory=list[str]
     )
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: ChoiceOfTool | None = None
     thinking: Thinking | None = None
+    """Absent, the model thinks if its chat template lets it."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     thread: ThreadOptions | None = None
+    """create: keep the conversation under the id of the message. continue: go on with the one that was
+    kept under previous_message_id; its system and tools hold where this request has none. Kept in memory,
+    a bounded number."""
     diagnostics: DiagnosticsOptions | None = None
+    """The message tells where its prompt parts from that of an earlier one that was asked for so, too."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,

@@ -24,8 +24,11 @@ class ClientTool(Body):
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
     input_schema: EchoedSchema
+    """Nested at most 120 levels deep."""
     strict: bool | None = None
     defer_loading: bool = False
+    """Left out until a tool_reference names the tool, which shows it there. Not beside a search by
+    Anthropic's servers, which would never find it here."""
 
 
 class AnthropicTool(Body):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from server.api.body import Body, TextPart, type_of
 from server.api.unseen import stand_in
@@ -18,6 +18,7 @@ class ThinkingBlock(Body):
     type: Literal["thinking"]
     thinking: str
     signature: str = ""
+    """As it was told."""
 
 
 class RedactedBlock(Body):
@@ -43,7 +44,10 @@ class ToolUseBlock(Body):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: Annotated[Json, BeforeValidator(_as_object)] = Field(default_factory=dict[str, Any])
+    input: Annotated[Json, BeforeValidator(_as_object), WithJsonSchema({"type": ["object", "string"]})] = (
+        Field(default_factory=dict[str, Any])
+    )
+    """An object or its JSON text."""
 
 
 class ToolReference(Body):
@@ -51,6 +55,7 @@ class ToolReference(Body):
 
     type: Literal["tool_reference"]
     tool_name: str
+    """A deferred tool is shown here."""
 
 
 class OtherBlock(Body):
@@ -99,6 +104,7 @@ class ToolResultBlock(Body):
     tool_use_id: str
     content: str | Annotated[list[Returned], Field(fail_fast=True)] = ""
     is_error: bool = False
+    """Told to the model in words."""
 
 
 def _tag_of_block(block: Any) -> str:

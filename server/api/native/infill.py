@@ -41,10 +41,13 @@ class InfillRequest(NativeRequest):
     the two; prompt: more of the first."""
 
     input_prefix: str
+    """What stands before."""
     input_suffix: str
+    """What stands after."""
     input_extra: Annotated[list[ExtraText], Field(max_length=MAX_EXTRA, fail_fast=True)] = Field(
         default_factory=list[ExtraText]
     )
+    """Seen before both; as much of the end as there is room for."""
 
     def contradiction(self) -> tuple[str, str] | None:
         if not isinstance(self.prompt, str):

@@ -18,7 +18,9 @@ class NativeRequest(CompletionRequest):
     a/b for b of a; all if there are none. n_cmpl: another name of n."""
 
     response_fields: Annotated[list[str], Field(max_length=MAX_FIELDS, fail_fast=True)] | None = None
+    """The fields that the reply, or the last part of a stream, has; a/b is b of its a. Empty, all of them."""
     n_cmpl: Choices | None = None
+    """The same as n."""
 
     unsupported: ClassVar[Neutral] = {**UNSUPPORTED, **UNTHINKING, "echo": (False,)}
 

@@ -71,6 +71,7 @@ class MessageItem(ItemBody):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Annotated[list[PartInMessage], Field(fail_fast=True)]
+    """Refusals of earlier replies are read as texts. A text stands for an earlier picture."""
 
 
 class CallItem(ItemBody):
@@ -81,6 +82,7 @@ class CallItem(ItemBody):
     name: str
     namespace: str | None = None
     arguments: str = "{}"
+    """Of a function."""
 
 
 class CustomCallItem(ItemBody):
@@ -91,6 +93,7 @@ class CustomCallItem(ItemBody):
     name: str
     namespace: str | None = None
     input: str = ""
+    """Of a custom tool."""
 
 
 class CallOutputItem(ItemBody):
@@ -99,6 +102,7 @@ class CallOutputItem(ItemBody):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: Output
+    """A text, or parts, of which a text stands for those that are none."""
 
 
 class ReasoningItem(ItemBody):
@@ -106,8 +110,10 @@ class ReasoningItem(ItemBody):
 
     type: Literal["reasoning"]
     content: ThoughtParts = Field(default_factory=list[ThoughtPart])
+    """Refusals of earlier replies are read as texts. A text stands for an earlier picture."""
     summary: ThoughtParts = Field(default_factory=list[ThoughtPart])
     encrypted_content: str | None = None
+    """Thoughts of this server; read without the others."""
 
 
 class CompactionItem(ItemBody):
@@ -115,6 +121,7 @@ class CompactionItem(ItemBody):
 
     type: Literal["compaction", "compaction_summary", "context_compaction"]
     encrypted_content: str = ""
+    """Thoughts of this server; read without the others."""
 
 
 class Effort(Body):

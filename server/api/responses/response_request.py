@@ -68,6 +68,7 @@ class TextFormat(Body):
     name: str | None = None
     description: str | None = None
     definition: EchoedSchema | None = Field(None, alias="schema")
+    """Required of json_schema. Nested at most 120 levels deep."""
     strict: bool | None = None
 
 
@@ -106,9 +107,13 @@ class ResponseRequest(SharedFields):
     """POST /v1/responses."""
 
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
+    """What the user says, or items of a conversation."""
     instructions: str | None = None
+    """A system message before all others; those of the previous response do not count."""
     previous_response_id: str | None = None
+    """A stored response with the same cache_salt, whose conversation this one continues."""
     store: bool = True
+    """Whether later requests can name the response."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] = Field(default_factory=list[AnyTool])
     tool_choice: ToolChoice = "auto"
@@ -116,16 +121,23 @@ class ResponseRequest(SharedFields):
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions | None = None
     include: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list[str])
+    """Message.output_text.logprobs, and reasoning.encrypted_content, in which thoughts are sealed. Others
+    are of tools that this server does not run."""
     service_tier: str | None = None
+    """Told again."""
     context_management: Annotated[list[ContextManagement], Field(max_length=1, fail_fast=True)] = Field(
         default_factory=list[ContextManagement]
     )
     prompt_cache_options: CacheOptions = Field(default_factory=CacheOptions)
     top_logprobs: TopLogprobs | None = None
+    """Above 0, logprobs are included."""
     truncation: Literal["auto", "disabled"] = "disabled"
+    """Auto: a reply that reaches the end of the context goes on, see context_shift of a chat completion.
+    The input has to fit all the same."""
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] = Field(
         default_factory=dict[str, str]
     )
+    """Told again with the response."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,

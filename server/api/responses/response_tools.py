@@ -35,8 +35,10 @@ class OwnFunction(Body):
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     parameters: EchoedSchema | None = None
+    """Nested at most 120 levels deep."""
     strict: bool | None = None
     defer_loading: bool = False
+    """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
 
 
 class AnyTextFormat(Body):
@@ -55,6 +57,7 @@ class OwnCustom(Body):
     description: str | None = None
     format: Annotated[AnyTextFormat | GrammarFormat, Field(discriminator="type")] | None = None
     defer_loading: bool = False
+    """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
 
 
 class SearchTool(Body):
@@ -64,6 +67,7 @@ class SearchTool(Body):
     execution: Literal["server", "client"] = "server"
     description: str | None = None
     parameters: EchoedSchema | None = None
+    """Nested at most 120 levels deep."""
 
 
 class HostedTool(Body):
@@ -85,6 +89,7 @@ class NamespaceTool(Body):
     description: str | None = None
     tools: Annotated[list[InNamespace], Field(fail_fast=True)]
     defer_loading: bool = False
+    """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
 
 
 def _tag_of(tool: Any) -> str:

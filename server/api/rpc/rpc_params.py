@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import field_validator
+from pydantic import ConfigDict, WithJsonSchema, field_validator
 from starlette.requests import Request
 
 from server.api.body import Body, Neutral
 from server.api.completions.completion_request import CompletionRequest
 from server.api.generation_fields import UNSUPPORTED, UNTHINKING
 from server.api.incoming import salted, validated
-from server.api.pieces import Pieces
+from server.api.pieces import ONE_PROMPT, Pieces
 from server.api.rpc.protocol import Given, by_name
 
 B = TypeVar("B", bound=Body)
@@ -22,10 +22,12 @@ class InitParams(Body):
     """Any model but the one that is loaded is refused; other params are ignored."""
 
     model: str | None = None
+    """Another model than the one that is served is an error."""
 
 
 class TokenizeParams(Body):
     text: str
+    """Control tokens written out count as such."""
 
 
 class HandleParams(Body):
@@ -35,8 +37,14 @@ class HandleParams(Body):
 class CompletionParams(CompletionRequest):
     """A legacy completion of one prompt. n_predict absent or negative: until the context ends."""
 
-    tfs_z: float = 1.0
+    model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
+
+    prompt: Annotated[str | list[Any], WithJsonSchema(ONE_PROMPT)] = ""
+    """A text, token ids, or a list of both."""
+    tfs_z: Annotated[float, WithJsonSchema({"const": 1})] = 1.0
+    """llama.cpp does not have tail-free sampling any more."""
     penalize_nl: bool = True
+    """Penalties count new lines like all tokens; false is refused beside penalties."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,

@@ -35,7 +35,7 @@ def result(lead: Lead, method: str, params: Any = None) -> Any:
     validate("RpcRequest", {"jsonrpc": "2.0", "method": method, "params": {} if params is None else params})
     reply = call(lead, method, params)
     assert "error" not in reply, reply
-    validate(f"RpcResult_{method}", reply["result"])
+    validate(f"RpcResult{method.title().replace('_', '')}", reply["result"])
     return reply["result"]
 
 

@@ -135,7 +135,7 @@ def test_verbose_tells_llama_servers_own_form(endless: Lead):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"stop": ["a"] * 33}, "stop: at most 32 entries"),
+        ({"stop": ["a"] * 1025}, "stop: at most 1024 entries"),
         ({"stop": 1}, "stop: must be a text or a list"),
         ({"stop": ["a", 1]}, "stop.1: must be a text"),
         ({"messages": ["a"]}, "messages.0: must be an object"),

@@ -1,0 +1,66 @@
+"""Calls of custom tools, as chat completions tell them: with a text instead of JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from server.api.custom_input import InputReader
+from server.text.message import Arguments, CallBegun, Piece, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCallBegun(CallBegun):
+    """A call of a custom tool begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class CustomInput(Arguments):
+    """More of the input of a custom tool."""
+
+
+class CustomCalls:
+    """Turns the calls of one reply that are of custom tools into such calls."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        """names: of the request's custom tools."""
+        self._names = names
+        self._index = 0
+        self._reader: InputReader | None = None  # of the call that grows
+
+    def feed(self, pieces: Sequence[Piece], *, ended: bool) -> list[Piece]:
+        """Return the pieces with inputs of custom tools in place of arguments. ended: they are the last."""
+        found: list[Piece] = []
+        for piece in pieces:
+            if isinstance(piece, Arguments) and self._reader is not None:
+                found += self._input(self._reader.feed(piece.text))
+                continue
+            found += self._rest()
+            if isinstance(piece, CallBegun) and piece.name in self._names:
+                self._index, self._reader = piece.index, InputReader()
+                piece = CustomCallBegun(piece.index, piece.id, piece.name)
+            found.append(piece)
+        return [*found, *self._rest()] if ended else found
+
+    def _input(self, text: str) -> Iterator[Piece]:
+        if text:
+            yield CustomInput(self._index, text)
+
+    def _rest(self) -> Iterator[Piece]:
+        """End the call that grows."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            yield from self._input(reader.end())
+
+
+def as_plain(piece: Piece) -> Piece:
+    """Return a piece of an input as one of arguments, which can be folded."""
+    return Arguments(piece.index, piece.text) if isinstance(piece, CustomInput) else piece
+
+
+def call_json(call: ToolCall, names: frozenset[str]) -> dict[str, Any]:
+    """Return a whole call in OpenAI's shape; the arguments of a custom tool's are its input."""
+    if call.name not in names:
+        return call.as_json
+    return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}

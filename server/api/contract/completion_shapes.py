@@ -1,0 +1,252 @@
+"""Answers of completions: chat, legacy, and llama-server's own form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypeAliasType, TypedDict
+
+from server.api.contract.figure_shapes import (
+    LegacyLogprobsShape,
+    Logprobs,
+    Metrics,
+    Probabilities,
+    ProgressShape,
+    Sources,
+    Timings,
+    Tokens,
+    Usage,
+)
+from server.api.contract.quantities import Natural, Positive
+
+
+class ToolCallFunction(TypedDict):
+    name: Annotated[str, Field(min_length=1)]
+    arguments: str
+    """JSON, unless the reply broke off."""
+
+
+class ToolCallShape(TypedDict):
+    id: Annotated[str, Field(min_length=1)]
+    type: Literal["function"]
+    function: ToolCallFunction
+
+
+class CustomCallInput(TypedDict):
+    name: Annotated[str, Field(min_length=1)]
+    input: str
+
+
+class CustomCallShape(TypedDict):
+    """A call of a custom tool."""
+
+    id: Annotated[str, Field(min_length=1)]
+    type: Literal["custom"]
+    custom: CustomCallInput
+
+
+class ChatReply(TypedDict):
+    role: Literal["assistant"]
+    content: str | None
+    """Null in a reply that does nothing but call tools."""
+    reasoning_content: NotRequired[Annotated[str, Field(min_length=1)]]
+    tool_calls: NotRequired[Annotated[list[ToolCallShape | CustomCallShape], Field(min_length=1)]]
+    refusal: None
+
+
+class ChatChoice(TypedDict):
+    index: Annotated[int, Field(ge=0, le=7)]
+    message: ChatReply
+    logprobs: Logprobs
+    tokens: NotRequired[Tokens]
+    sources: NotRequired[Sources]
+    finish_reason: Literal["stop", "length", "tool_calls"]
+
+
+class ChatCompletion(TypedDict):
+    id: Annotated[str, Field(pattern=r"^chatcmpl-")]
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: NotRequired[str]
+    """As the request said, if it did."""
+    choices: Annotated[list[ChatChoice], Field(min_length=1, max_length=8)]
+    """N of them; after best_of the likeliest first."""
+    usage: Usage
+    verbose: NotRequired[Annotated[dict[str, Any], Field(alias="__verbose")]]
+    """As a NativeEnd."""
+    timings: Timings
+    metrics: Metrics
+
+
+class ChunkFunction(TypedDict):
+    name: NotRequired[Annotated[str, Field(min_length=1)]]
+    arguments: str
+
+
+class ChunkCustomCall(TypedDict):
+    name: NotRequired[str]
+    input: str
+
+
+class ChunkCall(TypedDict):
+    index: Natural
+    id: NotRequired[Annotated[str, Field(min_length=1)]]
+    type: NotRequired[Literal["function", "custom"]]
+    function: NotRequired[ChunkFunction]
+    custom: NotRequired[ChunkCustomCall]
+    """Of a custom tool, in place of the function."""
+
+
+class ChunkDelta(TypedDict):
+    """Each choice has the role in its first chunk, text in the next, nothing in its last. The last chunk of
+    the choice that ends last has timings and metrics of them all."""
+
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[Annotated[str, Field(min_length=1)] | None]
+    reasoning_content: NotRequired[Annotated[str, Field(min_length=1)]]
+    tool_calls: NotRequired[Annotated[list[ChunkCall], Field(min_length=1, max_length=1)]]
+    """Each call begins with its id, type and name; pieces of its arguments follow before the next begins."""
+
+
+class ChunkChoice(TypedDict):
+    index: Annotated[int, Field(ge=0, le=7)]
+    delta: ChunkDelta
+    """Each choice has the role in its first chunk, text in the next, nothing in its last. The last chunk of
+    the choice that ends last has timings and metrics of them all."""
+    logprobs: Logprobs
+    tokens: NotRequired[Tokens]
+    sources: NotRequired[Sources]
+    finish_reason: Literal["stop", "length", "tool_calls", None]
+
+
+class ChatCompletionChunk(TypedDict):
+    id: Annotated[str, Field(pattern=r"^chatcmpl-")]
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: NotRequired[str]
+    """As the request said, if it did."""
+    choices: Annotated[list[ChunkChoice], Field(max_length=1)]
+    """Empty in the last chunk when stream_options.include_usage is true."""
+    usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[ProgressShape]
+    timings: NotRequired[Timings]
+    metrics: NotRequired[Metrics]
+
+
+class CompletionChoice(TypedDict):
+    index: Annotated[int, Field(ge=0, le=63)]
+    text: str
+    logprobs: LegacyLogprobsShape
+    tokens: NotRequired[Tokens]
+    sources: NotRequired[Sources]
+    finish_reason: Literal["stop", "length"]
+
+
+class Completion(TypedDict):
+    id: Annotated[str, Field(pattern=r"^cmpl-")]
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: Annotated[list[CompletionChoice], Field(min_length=1, max_length=64)]
+    """N for each prompt, in the order of the prompts; after best_of the likeliest first."""
+    usage: Usage
+    timings: Timings
+    metrics: Metrics
+
+
+class CompletionChunkChoice(TypedDict):
+    """Each choice has the prompt in its first chunk, if echo asks for it, and no text in its last. The last
+    chunk of the choice that ends last has timings and metrics of them all."""
+
+    index: Annotated[int, Field(ge=0, le=63)]
+    text: str
+    logprobs: LegacyLogprobsShape
+    tokens: NotRequired[Tokens]
+    sources: NotRequired[Sources]
+    finish_reason: Literal["stop", "length", None]
+
+
+class CompletionChunk(TypedDict):
+    id: Annotated[str, Field(pattern=r"^cmpl-")]
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: Annotated[list[CompletionChunkChoice], Field(max_length=1)]
+    """Empty in the last chunk when stream_options.include_usage is true."""
+    usage: NotRequired[Usage | None]
+    prompt_progress: NotRequired[ProgressShape]
+    timings: NotRequired[Timings]
+    metrics: NotRequired[Metrics]
+
+
+@with_config(ConfigDict(extra="allow"))
+class NativeEnd(TypedDict):
+    """All fields, or those that response_fields names."""
+
+    index: NotRequired[Natural]
+    content: NotRequired[str]
+    """Empty at the end of a stream."""
+    tokens: NotRequired[list[Natural]]
+    id_slot: NotRequired[Natural]
+    stop: NotRequired[Literal[True]]
+    model: NotRequired[str]
+    tokens_predicted: NotRequired[Natural]
+    tokens_evaluated: NotRequired[Positive]
+    """Of the prompt, cached ones included."""
+    generation_settings: NotRequired[dict[str, Any]]
+    """By the names of requests."""
+    prompt: NotRequired[str]
+    """As it was tokenised, control tokens written out."""
+    has_new_line: NotRequired[bool]
+    truncated: NotRequired[bool]
+    """The context ended or was shifted."""
+    stop_type: NotRequired[Literal["eos", "word", "limit"]]
+    stopping_word: NotRequired[str]
+    tokens_cached: NotRequired[Natural]
+    """In the KV cache at the end."""
+    timings: NotRequired[Timings]
+    completion_probabilities: NotRequired[Probabilities]
+
+
+NativeReply = TypeAliasType(
+    "NativeReply", NativeEnd | Annotated[list[NativeEnd], Field(min_length=2, max_length=64)]
+)
+
+
+class NativePart(TypedDict):
+    index: Natural
+    content: str
+    """Empty at the end of a stream."""
+    tokens: list[Natural]
+    id_slot: Natural
+    stop: Literal[False]
+    tokens_predicted: Natural
+    tokens_evaluated: Positive
+    """Of the prompt, cached ones included."""
+    timings: NotRequired[Timings]
+    prompt_progress: NotRequired[ProgressShape]
+    completion_probabilities: NotRequired[Probabilities]
+
+
+NativeChunk = TypeAliasType("NativeChunk", NativeEnd | NativePart)
+
+
+class InputTokens(TypedDict):
+    object: Literal["response.input_tokens"]
+    input_tokens: Positive
+
+
+class Precompute(TypedDict):
+    object: Literal["precompute"]
+    completed: bool
+    """False: another request was more urgent."""
+    prompt_tokens: Natural
+    cached_tokens: Natural
+    """How many of them did not have to be evaluated."""

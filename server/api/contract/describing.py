@@ -1,0 +1,186 @@
+"""Schemas of requests and answers, as OpenAPI has them, from their models.
+
+A docstring below a field is the field's description, so that it is written once, beside the field."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from server.api.body import Body
+
+Json = dict[str, Any]
+PLACE = "#/components/schemas/"
+SUFFIX = "Shape"
+"""Ends the name of a shape whose own name is that of another class."""
+
+
+def schemas_of(named: Mapping[str, Any]) -> Json:
+    """Return the schemas of these types and of all that they are made of, by name.
+
+    Args:
+        named: Types by the names that they get.
+    """
+    adapters: list[Any] = [(name, "validation", TypeAdapter(kind)) for name, kind in named.items()]
+    places, defined = TypeAdapter.json_schemas(adapters, ref_template=PLACE + "{model}")
+    found: Json = dict(defined.get("$defs", {}))
+    renamed: dict[str, str] = {}
+    for (name, _), schema in places.items():
+        own = str(schema.get("$ref", "")).removeprefix(PLACE)
+        if own in found and own != name:
+            renamed[own] = name
+        elif not own:
+            found[str(name)] = schema
+    renamed |= {name: name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)}
+    models = _models()
+    return {
+        renamed.get(name, name): _tidy(_told(name, schema, models), renamed) for name, schema in found.items()
+    }
+
+
+def _models() -> dict[str, Any]:
+    """Return all classes and named types of the API by name."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("server.api")]
+    return {
+        name: kind for module in modules for name, kind in vars(module).items() if _is_named(kind, module)
+    }
+
+
+def _is_named(kind: Any, module: ModuleType) -> bool:
+    return getattr(kind, "__module__", None) == module.__name__
+
+
+def _told(name: str, schema: Json, models: Mapping[str, Any]) -> Json:
+    """Return the schema with the descriptions of its fields."""
+    model = models.get(name)
+    fields: Json = schema.get("properties", {})
+    if model is not None and not isinstance(model, type):
+        return schema | _docstring_of(model.__name__, model.__module__)
+    told = {} if model is None else _docstrings(model)
+    asked = model if isinstance(model, type) and issubclass(model, Body) else None
+    required = schema.get("required", ())
+    described: Json = {}
+    for field, one in fields.items():
+        if asked is None or field not in asked.unsupported:
+            known = _or_null(one) if asked and field not in required else one
+            described[field] = _described(known, told, field)
+    schema = {**schema, "properties": described} if fields else dict(schema)
+    if fields and not asked and schema.get("additionalProperties") is not True:
+        schema["additionalProperties"] = False
+    elif schema.get("additionalProperties") is True:
+        del schema["additionalProperties"]
+    if asked is not None and asked.unsupported:
+        refused = f"Refused by name unless they change nothing: {', '.join(asked.unsupported)}."
+        schema["description"] = f"{schema.get('description', '')}\n\n{refused}".strip()
+    return schema
+
+
+def _described(schema: Json, told: Mapping[str, str], field: str) -> Json:
+    text = told.get(field.strip("_"))
+    return schema if text is None else {**schema, "description": text}
+
+
+def _or_null(schema: Json) -> Json:
+    """Return the schema of a field of a request: an explicit null is an absent field."""
+    options = schema.get("anyOf")
+    if options is not None:
+        return schema if {"type": "null"} in options else {**schema, "anyOf": [*options, {"type": "null"}]}
+    if not schema or ("type" not in schema and not {"$ref", "enum", "const", "oneOf"} & set(schema)):
+        return schema  # anything
+    beside = {key: schema[key] for key in ("default", "description") if key in schema}
+    return {
+        "anyOf": [{key: one for key, one in schema.items() if key not in beside}, {"type": "null"}],
+        **beside,
+    }
+
+
+@cache
+def _docstrings(model: Any) -> dict[str, str]:
+    """Return what stands below the fields of a model and of those that it is made from."""
+    found: dict[str, str] = {}
+    bases = getattr(model, "__orig_bases__", None) or getattr(model, "__bases__", ())
+    for base in reversed(bases):
+        if getattr(base, "__module__", "").startswith("server.api"):
+            found |= _docstrings(base)
+    if not isinstance(model, type):
+        return found
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    body = cast(ast.ClassDef, tree).body
+    told = dict(_below(body))
+    aliases = {name: field.alias for name, field in getattr(model, "model_fields", {}).items() if field.alias}
+    return found | {aliases.get(name, name): text for name, text in told.items()}
+
+
+@cache
+def _docstring_of(name: str, module: str) -> Json:
+    """Return the description of a named type: what stands below it."""
+    below = dict(_below(ast.parse(inspect.getsource(sys.modules[module])).body))
+    return {"description": below[name]} if name in below else {}
+
+
+def _below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, next_one in itertools.pairwise(body):
+        match field, next_one:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, inspect.cleandoc(text)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, inspect.cleandoc(text)
+            case _:
+                pass
+
+
+def _tidy(schema: Any, renamed: Mapping[str, str]) -> Any:
+    """Return the schema without titles, with names as they are here, and `null` among the types."""
+    if isinstance(schema, list):
+        return [_tidy(one, renamed) for one in cast(list[Any], schema)]
+    if not isinstance(schema, dict):
+        return schema
+    given = cast(Json, schema)
+    found: Json = {}
+    for key, value in given.items():
+        if key == "properties":
+            found[key] = {name: _tidy(one, renamed) for name, one in value.items()}
+        elif key == "$ref":
+            name = value.removeprefix(PLACE)
+            found[key] = PLACE + renamed.get(name, name)
+        elif key == "oneOf" and not any(set(one) == {"required"} for one in value):
+            found["anyOf"] = _tidy(value, renamed)  # what has a type of its own may fit what has any
+        elif key in ("enum", "default", "const"):
+            found[key] = value
+        elif key == "description":
+            found[key] = " ".join(str(value).split())
+        elif key not in ("title", "discriminator"):
+            found[key] = _tidy(value, renamed)
+    if found.get("default", 0) is None:
+        del found["default"]
+    return _nullable(found)
+
+
+def _nullable(schema: Json) -> Json:
+    """Return a choice between one plain form and null as that form."""
+    options = schema.get("anyOf", ())
+    rest = [one for one in options if one != {"type": "null"}]
+    if len(options) != len(rest) + 1 or len(rest) != 1 or "type" not in rest[0]:
+        return schema
+    [one] = rest
+    types = [one["type"]] if isinstance(one["type"], str) else one["type"]
+    beside = {key: value for key, value in schema.items() if key != "anyOf"}
+    enum = {"enum": [*one["enum"], None]} if "enum" in one else {}
+    if "const" in one:
+        return {"enum": [one["const"], None], **beside}
+    return {**one, "type": [*types, "null"], **enum, **beside}

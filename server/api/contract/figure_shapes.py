@@ -1,0 +1,171 @@
+"""Figures beside a text: tokens, their probabilities, costs and times."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypeAliasType, TypedDict
+
+from server.api.contract.quantities import Amount, Byte, Fraction, Logprob, Natural, Positive
+
+Tokens = TypeAliasType("Tokens", list[Natural])
+"""Ids of the tokens that the text beside it is made of, marks of thoughts and calls included. Only with
+return_tokens."""
+
+
+Bytes = TypeAliasType("Bytes", Annotated[list[Byte], Field(min_length=1)] | None)
+"""What the token adds to the text, perhaps part of a character; null for nothing."""
+
+
+class SourceOfText(TypedDict):
+    text: str
+    """A character that two tokens share is the first one's."""
+    source: str | None
+
+
+Sources = TypeAliasType("Sources", list[SourceOfText])
+"""Each token of the content and who guessed it, a drafter by its name; null where nobody had. Only with
+return_sources."""
+
+
+class PromptTokens(TypedDict):
+    cached_tokens: Natural
+
+
+class CompletionTokens(TypedDict):
+    reasoning_tokens: Natural
+    accepted_prediction_tokens: Natural
+    rejected_prediction_tokens: Natural
+
+
+class Usage(TypedDict):
+    prompt_tokens: Positive
+    completion_tokens: Natural
+    total_tokens: Positive
+    prompt_tokens_details: PromptTokens
+    completion_tokens_details: CompletionTokens
+
+
+class Timings(TypedDict):
+    """Named as in llama-server. prompt_n tokens were evaluated, cache_n reused."""
+
+    cache_n: Natural
+    prompt_n: Natural
+    prompt_ms: Amount
+    prompt_per_token_ms: Amount
+    prompt_per_second: Amount
+    predicted_n: Natural
+    predicted_ms: Amount
+    """From the first token to the last."""
+    predicted_per_token_ms: Amount
+    predicted_per_second: Amount
+    draft_n: Natural
+    draft_n_accepted: Natural
+    undrafted_per_second: NotRequired[Amount]
+    """What predicted_per_second would be without drafts: an estimate by the measured time of decodes. Only in
+    replies with drafts."""
+
+
+class DrafterMetrics(TypedDict):
+    num_draft_tokens: Natural
+    num_accepted_draft_tokens: Natural
+    draft_acceptance_rate: Fraction
+
+
+class SpeculationMetrics(TypedDict):
+    """Named as in vLLM, and per drafter."""
+
+    num_drafts: Natural
+    """Steps with drafts."""
+    num_draft_tokens: Natural
+    num_accepted_draft_tokens: Natural
+    draft_acceptance_rate: Fraction
+    mean_acceptance_length: Annotated[float, Field(ge=1)]
+    """Tokens per step with drafts, its own token included."""
+    acceptance_histogram: list[Natural]
+    """[i]: steps with drafts of which i were accepted."""
+    drafters: dict[str, DrafterMetrics]
+
+
+class Metrics(TypedDict):
+    truncated: bool
+    """The middle of the context was dropped on the way."""
+    speculative_decoding: SpeculationMetrics
+    """Named as in vLLM, and per drafter."""
+
+
+class ProgressShape(TypedDict):
+    total: Positive
+    """Tokens of the prompt."""
+    cache: Natural
+    """Of them, those that were cached."""
+    processed: Natural
+    """Of them, those that are in the KV cache now."""
+    time_ms: Amount
+
+
+class TopProb(TypedDict):
+    id: Natural
+    token: str
+    prob: Fraction
+    bytes: Bytes
+
+
+class TopLogprob(TypedDict):
+    id: Natural
+    token: str
+    logprob: Logprob
+    bytes: Bytes
+
+
+_EITHER: dict[str, Any] = {
+    "oneOf": [{"required": ["logprob", "top_logprobs"]}, {"required": ["prob", "top_probs"]}]
+}
+
+
+@with_config(ConfigDict(json_schema_extra=_EITHER))
+class TokenLogprob(TypedDict):
+    id: Natural
+    prob: NotRequired[Fraction]
+    top_probs: NotRequired[Annotated[list[TopProb], Field(max_length=20)]]
+    token: str
+    logprob: NotRequired[Logprob]
+    bytes: Bytes
+    top_logprobs: NotRequired[Annotated[list[TopLogprob], Field(max_length=20)]]
+
+
+class ContentLogprobs(TypedDict):
+    refusal: None
+    content: list[TokenLogprob]
+
+
+Logprobs = TypeAliasType("Logprobs", ContentLogprobs | None)
+"""Of the tokens that the content beside it is made of, drafted or not: the model's own opinion, before any
+sampler. Thoughts, calls of tools, a stop token or string are none of it. Null unless logprobs or n_probs ask
+for it."""
+
+
+class LegacyLogprobLists(TypedDict):
+    tokens: list[str]
+    token_logprobs: list[Logprob | None]
+    top_logprobs: list[Annotated[dict[str, Logprob], Field(min_length=1)] | None]
+    """The token itself is always among them."""
+    text_offset: list[Natural]
+    """The character of the text that the token begins with, or in."""
+
+
+LegacyLogprobsShape = TypeAliasType("LegacyLogprobsShape", LegacyLogprobLists | None)
+"""As Logprobs, in the shape of OpenAI's legacy completions: lists beside each other. A token that is part of
+a character is written as `bytes:\\xf0`. With echo the prompt's come first; its first token has none."""
+
+
+@with_config(ConfigDict(extra="allow"))
+class TokenProbability(TypedDict):
+    id: Natural
+    token: str
+    bytes: list[Byte]
+
+
+Probabilities = TypeAliasType("Probabilities", list[TokenProbability])
+"""Of each token of the content, logprob and top_logprobs, or prob and top_probs with post_sampling_probs."""

@@ -1,0 +1,180 @@
+"""Answers of the Messages API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypeAliasType, TypedDict
+
+from server.api.contract.figure_shapes import Metrics, Timings
+from server.api.contract.quantities import Natural, Positive
+
+StopReason = TypeAliasType(
+    "StopReason",
+    Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded", None],
+)
+"""Null while the reply is generated. model_context_window_exceeded: the context has ended before max_tokens.
+"""
+
+
+class MessageOutputTokens(TypedDict):
+    thinking_tokens: Natural
+    """Of the thoughts and their marks."""
+
+
+class MessageUsage(TypedDict):
+    input_tokens: Natural
+    """Of the prompt."""
+    cache_creation_input_tokens: Literal[0]
+    cache_read_input_tokens: Natural
+    output_tokens: Natural
+    """So far."""
+    output_tokens_details: MessageOutputTokens
+
+
+class ContentBlockText(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class ContentBlockThinking(TypedDict):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+    """Of omitted thoughts it holds them; otherwise of no meaning."""
+
+
+class ContentBlockToolUse(TypedDict):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    """Empty if the reply was cut off before its end."""
+
+
+ContentBlock = TypeAliasType("ContentBlock", ContentBlockText | ContentBlockThinking | ContentBlockToolUse)
+
+
+class CacheMiss(TypedDict):
+    type: Literal["tools_changed", "system_changed", "messages_changed", "previous_message_not_found"]
+    cache_missed_input_tokens: NotRequired[Positive]
+
+
+class CacheDiagnostics(TypedDict):
+    cache_miss_reason: CacheMiss
+
+
+class AssistantMessage(TypedDict):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    """As the request called it."""
+    content: list[ContentBlock]
+    stop_reason: StopReason
+    stop_sequence: str | None
+    """The one that has ended the reply."""
+    diagnostics: NotRequired[CacheDiagnostics | None]
+    """Null if the prompt begins with all of the earlier one."""
+    usage: MessageUsage
+    warnings: NotRequired[list[str]]
+    """What of the request was left out."""
+    timings: NotRequired[Timings]
+    metrics: NotRequired[Metrics]
+
+
+class MessagesErrorDetails(TypedDict):
+    type: Literal[
+        "invalid_request_error",
+        "authentication_error",
+        "not_found_error",
+        "request_too_large",
+        "rate_limit_error",
+        "api_error",
+        "overloaded_error",
+        "timeout_error",
+    ]
+    message: str
+
+
+class MessagesError(TypedDict):
+    """In Anthropic's form."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetails
+    request_id: str | None
+    """That of the header x-request-id."""
+
+
+class MessagesEventMessageStart(TypedDict):
+    type: Literal["message_start"]
+    message: AssistantMessage
+
+
+class MessagesEventPing(TypedDict):
+    type: Literal["ping", "message_stop"]
+
+
+class MessagesEventContentBlockStart(TypedDict):
+    type: Literal["content_block_start"]
+    index: Natural
+    content_block: ContentBlock
+
+
+class BlockDeltaTextDelta(TypedDict):
+    type: Literal["text_delta"]
+    text: Annotated[str, Field(min_length=1)]
+
+
+class BlockDeltaThinkingDelta(TypedDict):
+    type: Literal["thinking_delta"]
+    thinking: Annotated[str, Field(min_length=1)]
+
+
+class BlockDeltaSignatureDelta(TypedDict):
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class BlockDeltaInputJsonDelta(TypedDict):
+    type: Literal["input_json_delta"]
+    partial_json: Annotated[str, Field(min_length=1)]
+
+
+class MessagesEventContentBlockDelta(TypedDict):
+    type: Literal["content_block_delta"]
+    index: Natural
+    delta: BlockDeltaTextDelta | BlockDeltaThinkingDelta | BlockDeltaSignatureDelta | BlockDeltaInputJsonDelta
+
+
+class MessagesEventContentBlockStop(TypedDict):
+    type: Literal["content_block_stop"]
+    index: Natural
+
+
+class MessagesEventMessageDeltaDelta(TypedDict):
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessagesEventMessageDelta(TypedDict):
+    type: Literal["message_delta"]
+    delta: MessagesEventMessageDeltaDelta
+    usage: MessageUsage
+    timings: NotRequired[Timings]
+    metrics: NotRequired[Metrics]
+
+
+MessagesEvent = TypeAliasType(
+    "MessagesEvent",
+    MessagesEventMessageStart
+    | MessagesEventPing
+    | MessagesEventContentBlockStart
+    | MessagesEventContentBlockDelta
+    | MessagesEventContentBlockStop
+    | MessagesEventMessageDelta
+    | MessagesError,
+)
+"""Message_start, ping; of each block content_block_start, deltas, content_block_stop, one block after the
+other; message_delta, message_stop. An error ends the stream at any place."""

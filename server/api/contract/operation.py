@@ -1,0 +1,89 @@
+"""What the contract says of one route: its body, its answers, and how it may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+OPEN = (431, 500)
+"""Errors of routes that need no key."""
+LOOK = (401, 403, 431, 500, 503)
+"""Errors of routes that read no body."""
+FIND = (*LOOK, 404)
+"""Errors of routes that look for something by its name."""
+TEXT_WORK = (*LOOK, 400, 408, 413, 415, 429)
+"""Errors of routes that read a body."""
+EMBEDDING_WORK = (*TEXT_WORK, 404, 501)
+"""Errors of routes that need a model of their own."""
+WORK = (*TEXT_WORK, 404, 504)
+"""Errors of routes that render or generate."""
+
+UNAUTHORIZED, BUSY = (401,), (429, 503)
+"""Statuses of errors that have a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A method of a path."""
+
+    id: str
+    summary: str
+    answer: str
+    """What status 200 says, in words."""
+    description: str = ""
+    parameters: Sequence[Mapping[str, Any]] = ()
+    body: str | Mapping[str, Any] | None = None
+    """The schema of the request, or its name."""
+    body_description: str = ""
+    """Of a body that may be missing: when it is needed."""
+    told: Sequence[str] | Mapping[str, Any] = ()
+    """The schema of the answer, or the names of those that it may have."""
+    event: str = ""
+    """The schema of an event, where there is a stream."""
+    other: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Schemas of answers that are no JSON, by media type."""
+    errors: Sequence[int] = WORK
+    special: Mapping[int, Mapping[str, Any]] = field(default_factory=dict[int, Mapping[str, Any]])
+    """Responses of other statuses, or that say more than that it failed."""
+    public: bool = False
+    """Whether it needs no key."""
+
+    def as_openapi(self, path: str) -> dict[str, Any]:
+        """Return it as OpenAPI has it."""
+        told: dict[str, Any] = {"operationId": self.id, "summary": self.summary}
+        if self.description:
+            told["description"] = self.description
+        if self.public:
+            told["security"] = []
+        if self.parameters:
+            told["parameters"] = list(self.parameters)
+        if self.body is not None:
+            needed = {"description": self.body_description} if self.body_description else {"required": True}
+            content = {"application/json": {"schema": _schema(self.body)}}
+            told["requestBody"] = {**needed, "content": content}
+        errors = {
+            status: {"$ref": f"#/components/responses/{_error(path, status)}"} for status in self.errors
+        }
+        responses = {200: {"description": self.answer, "content": self._content()}, **errors, **self.special}
+        return {**told, "responses": {str(status): responses[status] for status in sorted(responses)}}
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        if self.told:
+            named = isinstance(self.told, Sequence)
+            options = [_schema(name) for name in self.told] if named else [self.told]
+            content["application/json"] = {"schema": options[0] if len(options) == 1 else {"oneOf": options}}
+        if self.event:
+            content["text/event-stream"] = {"schema": _schema(self.event)}
+        return content | dict(self.other)
+
+
+def _schema(kind: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"$ref": f"#/components/schemas/{kind}"} if isinstance(kind, str) else kind
+
+
+def _error(path: str, status: int) -> str:
+    """Return the name of the response that tells an error."""
+    prefix = "Messages" if path.startswith("/v1/messages") else ""
+    return prefix + ("Unauthorized" if status in UNAUTHORIZED else "Busy" if status in BUSY else "Error")

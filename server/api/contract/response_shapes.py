@@ -1,0 +1,229 @@
+"""Answers of the Responses API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypeAliasType, TypedDict
+
+from server.api.contract.figure_shapes import Metrics, Timings
+from server.api.contract.quantities import Byte, Logprob, Natural, Positive
+from server.api.responses.response_request import ToolChoice
+from server.api.responses.response_tools import AnyTool
+
+ItemStatus = TypeAliasType("ItemStatus", Literal["in_progress", "completed", "incomplete"])
+
+
+class ResponseTopLogprob(TypedDict):
+    token: str
+    logprob: Logprob
+    bytes: list[Byte]
+
+
+class ResponseLogprob(TypedDict):
+    token: str
+    logprob: Logprob
+    bytes: list[Byte]
+    top_logprobs: Annotated[list[ResponseTopLogprob], Field(max_length=20)]
+
+
+ResponseLogprobs = TypeAliasType("ResponseLogprobs", list[ResponseLogprob])
+"""As Logprobs; empty unless asked for."""
+
+
+class OutputPartOutputText(TypedDict):
+    type: Literal["output_text"]
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)]
+    logprobs: ResponseLogprobs
+
+
+class OutputPartReasoningText(TypedDict):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+OutputPart = TypeAliasType("OutputPart", OutputPartOutputText | OutputPartReasoningText)
+
+
+class OutputItemMessage(TypedDict):
+    id: Annotated[str, Field(pattern=r"^msg_")]
+    type: Literal["message"]
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: Annotated[list[OutputPart], Field(max_length=1)]
+
+
+class OutputItemReasoning(TypedDict):
+    id: Annotated[str, Field(pattern=r"^rs_")]
+    type: Literal["reasoning"]
+    status: ItemStatus
+    encrypted_content: NotRequired[str | None]
+    summary: Annotated[list[OutputPart], Field(max_length=1)]
+    """The thoughts themselves, where reasoning.summary asks for it; then content is empty."""
+    content: Annotated[list[OutputPart], Field(max_length=1)]
+
+
+class OutputItemFunctionCall(TypedDict):
+    id: Annotated[str, Field(pattern=r"^fc_")]
+    type: Literal["function_call"]
+    status: ItemStatus
+    call_id: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    namespace: NotRequired[Annotated[str, Field(min_length=1)]]
+    arguments: str
+
+
+class OutputItemCustomToolCall(TypedDict):
+    id: Annotated[str, Field(pattern=r"^ctc_")]
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    namespace: NotRequired[Annotated[str, Field(min_length=1)]]
+    input: str
+
+
+class OutputItemToolSearchCall(TypedDict):
+    id: Annotated[str, Field(pattern=r"^tsc_")]
+    type: Literal["tool_search_call"]
+    status: ItemStatus
+    call_id: Annotated[str, Field(min_length=1)]
+    execution: Literal["client"]
+    arguments: dict[str, Any]
+
+
+class OutputItemCompaction(TypedDict):
+    """A summary of the conversation, which stands for all before it but the user's words."""
+
+    id: Annotated[str, Field(pattern=r"^cmp_")]
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
+OutputItem = TypeAliasType(
+    "OutputItem",
+    OutputItemMessage
+    | OutputItemReasoning
+    | OutputItemFunctionCall
+    | OutputItemCustomToolCall
+    | OutputItemToolSearchCall
+    | OutputItemCompaction,
+)
+
+
+class ResponseError(TypedDict):
+    code: Literal["server_error"]
+    message: str
+
+
+class ResponseIncompleteDetails(TypedDict):
+    reason: Literal["max_output_tokens"]
+    """Or the context is full."""
+
+
+@with_config(ConfigDict(extra="allow"))
+class ResponseTextFormat(TypedDict):
+    type: Literal["text", "json_object", "json_schema"]
+
+
+class ResponseText(TypedDict):
+    format: ResponseTextFormat
+
+
+class ResponseReasoning(TypedDict):
+    effort: str | None
+    summary: Literal["auto", "concise", "detailed", None]
+
+
+class ResponseInputTokens(TypedDict):
+    cached_tokens: Natural
+    cache_write_tokens: Natural
+    """All others: they were evaluated."""
+
+
+class ResponseOutputTokens(TypedDict):
+    reasoning_tokens: Natural
+
+
+class ResponseUsage(TypedDict):
+    input_tokens: Positive
+    input_tokens_details: ResponseInputTokens
+    output_tokens: Natural
+    output_tokens_details: ResponseOutputTokens
+    total_tokens: Positive
+
+
+class ResponseCacheDiagnostics(TypedDict):
+    type: Literal["cache_hit", "cache_miss", "comparison_response_not_found"]
+    reason: NotRequired[
+        Literal["tools_changed", "reasoning_effort_changed", "context_compacted", "input_changed"]
+    ]
+    cache_missed_tokens: NotRequired[Positive]
+    """Of the earlier prompt."""
+    comparison_reusable_tokens: NotRequired[Natural]
+    """That both prompts begin with."""
+
+
+class Response(TypedDict):
+    id: Annotated[str, Field(pattern=r"^resp_")]
+    object: Literal["response"]
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    background: Literal[False]
+    error: ResponseError | None
+    incomplete_details: ResponseIncompleteDetails | None
+    model: str
+    instructions: str | None
+    previous_response_id: str | None
+    max_output_tokens: int | None
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    tools: list[AnyTool]
+    tool_choice: ToolChoice
+    parallel_tool_calls: bool
+    text: ResponseText
+    reasoning: ResponseReasoning
+    service_tier: NotRequired[str]
+    warnings: NotRequired[list[str]]
+    """What of the request was left out."""
+    truncation: Literal["auto", "disabled"]
+    store: bool
+    metadata: dict[str, str]
+    output: list[OutputItem]
+    """Empty in response.created and response.in_progress."""
+    usage: ResponseUsage | None
+    prompt_cache_diagnostics: NotRequired[ResponseCacheDiagnostics]
+    """Where the prompt parts from that of comparison_response_id."""
+    timings: NotRequired[Timings]
+    metrics: NotRequired[Metrics]
+
+
+class ResponseDeleted(TypedDict):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+@with_config(ConfigDict(extra="allow"))
+class ListedItem(TypedDict):
+    id: str
+    type: str
+
+
+class Compacted(TypedDict):
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[ListedItem]
+    usage: dict[str, Any]
+
+
+class InputItems(TypedDict):
+    object: Literal["list"]
+    data: list[ListedItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

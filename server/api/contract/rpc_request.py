@@ -1,0 +1,43 @@
+"""The schema of a JSON-RPC call: its method says which params there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.api.contract.describing import PLACE
+from server.api.rpc.rpc_route import METHODS
+
+PARAMS = {
+    "init": "RpcInitParams",
+    "tokenize": "RpcTokenizeParams",
+    "get_completion": "RpcCompletionParams",
+    "async_completion_init": "RpcCompletionParams",
+    "async_completion_poll": "RpcHandleParams",
+    "async_completion_cancel": "RpcHandleParams",
+}
+"""Schemas of the params that are given by name."""
+
+
+def _where(method: str, params: str) -> dict[str, Any]:
+    named = {"method": {"const": method}, "params": {"type": "object"}}
+    then = {"properties": {"params": {"$ref": PLACE + params}}}
+    return {"if": {"properties": named, "required": ["method", "params"]}, "then": then}
+
+
+RPC_REQUEST: dict[str, Any] = {
+    "type": "object",
+    "required": ["jsonrpc", "method"],
+    "properties": {
+        "jsonrpc": {"const": "2.0"},
+        "id": {
+            "type": ["string", "number", "null"],
+            "description": "Without it, the call is a notification.",
+        },
+        "method": {"enum": list(METHODS)},
+        "params": {
+            "type": ["object", "array"],
+            "description": "By name; by position a text for tokenize, a handle, or a prompt and n_predict.",
+        },
+    },
+    "allOf": [_where(method, params) for method, params in PARAMS.items()],
+}
