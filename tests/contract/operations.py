@@ -64,7 +64,9 @@ def _patterns() -> list[tuple[str, re.Pattern[str], Operation]]:
         pattern = re.sub(r"\{\w+\}", place, re.sub(r"^/v1/", "/(?:v1/)?", path))
         pattern += "/?" if path == "/v1/models" else ""  # the only one with or without a slash at its end
         found.append((method, re.compile(pattern), operation))
-    return found
+    return sorted(
+        found, key=lambda one: one[2].path.startswith("/v1/")
+    )  # /completions is not /v1/completions
 
 
 def operation_of(method: str, path: str) -> Operation | None:

@@ -100,7 +100,7 @@ async def test_a_stop_string_in_an_accepted_run_cuts_text_counts_and_cache(strea
         reason, usage, timings = (
             chunks[-1]["choices"][0]["finish_reason"],
             last["usage"],
-            chunks[-1]["timings"],
+            last["timings"],
         )
     else:
         validate("ChatCompletion", one.json)
