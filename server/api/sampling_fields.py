@@ -154,6 +154,8 @@ class SamplingFields(Body):
     @classmethod
     def _biases_are_pairs(cls, given: dict[str, Any] | list[Any] | None) -> dict[str, Any] | list[Any] | None:
         for what, value in _pairs(given or {}):
+            if isinstance(what, bool) or not isinstance(what, str | int):
+                raise ValueError(f"{brief(what)} is neither a token id nor a text")
             _bias(what, value)
         return given
 

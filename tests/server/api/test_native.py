@@ -274,7 +274,7 @@ def test_the_tokens_of_a_response_are_counted(endless: Lead):
     assert long.json()["input_tokens"] > 9999
 
 
-@pytest.mark.parametrize("bias", [{"1": None}, {"1": {"2": 3}}, [[1]], [[1, True]]])
+@pytest.mark.parametrize("bias", [{"1": None}, {"1": {"2": 3}}, [[1]], [[1, True]], [[None, 1]], [[True, 1]]])
 def test_what_is_counted_has_biases_that_are_numbers(endless: Lead, bias: Any):
     body = {"input": "hello", "logit_bias": bias}
     refused = httpx.post(f"{endless.url}/v1/responses/input_tokens", json=body)
