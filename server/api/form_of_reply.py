@@ -59,7 +59,8 @@ def form_of(body: ChatRequest, style: Style) -> Form:
         return form
     functions = {function.name: function.schema_of_arguments for _, function in calls.functions}
     # a model that was not trained for tools repeats a call that it must make until its reply is full
-    single = style.single_call or (style.in_words and calls.required)
+    repeats = style.in_words and calls.required and not body.parallel_tool_calls
+    single = style.single_call or repeats
     most = 1 if single else calls.most
     return replace(form, calls=family.calls, functions=functions, most_calls=most)
 

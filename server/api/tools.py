@@ -189,7 +189,8 @@ class ToolFields(Body):
     mode required: the reply is calls and nothing else but thoughts, and a schema that cannot be kept is
     refused with a 400 that names the place in it."""
     parallel_tool_calls: bool | None = None
-    """false: one call at most."""
+    """false: one call at most. Where a call must be made, a model that is told of tools in words makes one
+    unless this is true."""
 
     @model_validator(mode="before")
     @classmethod

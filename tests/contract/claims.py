@@ -65,7 +65,7 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "response_format": ({}, {"type": "json_object"}),
         "tools": ({}, [TOOL]),
         "tool_choice": ({"tools": [TOOL]}, "required"),
-        "parallel_tool_calls": ({**MANY, "tools": [TOOL], "n": 8, "max_tokens": 120}, False),
+        "parallel_tool_calls": ({**MANY, "tools": [TOOL], "n": 8, "max_tokens": 120}, True),
         "reasoning_effort": ({}, "high"),
         "service_tier": ({}, "flex"),
         "prompt_cache_options": ({}, {"prewarm": True}),
@@ -95,7 +95,7 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "text": ({}, {"format": {"type": "json_object"}}),
         "tools": ({}, [FLAT]),
         "tool_choice": ({"tools": [FLAT]}, "required"),
-        "parallel_tool_calls": ({**MANY, "tools": [FLAT], "max_output_tokens": 120}, False),
+        "parallel_tool_calls": ({**MANY, "tools": [FLAT], "max_output_tokens": 120}, True),
     },
     "message": {
         **{name: SAMPLING[name] for name in ("temperature", "top_p", "model", "stream", "max_tokens")},

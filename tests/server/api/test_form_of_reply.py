@@ -26,3 +26,8 @@ def test_a_model_told_of_tools_in_words_makes_one_call(template: str | None, cho
     """Where it must call: one that was not trained for tools repeats its call for ever."""
     body = ChatRequest.model_validate({**BODY, "tool_choice": choice})
     assert form_of(body, ChatTemplate(template).style).most_calls == most
+
+
+def test_several_calls_are_made_where_asked_for():
+    body = ChatRequest.model_validate({**BODY, "tool_choice": "required", "parallel_tool_calls": True})
+    assert form_of(body, ChatTemplate(None).style).most_calls is None

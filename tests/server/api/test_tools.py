@@ -368,11 +368,12 @@ def allows(request: GenerationRequest, text: str) -> bool:
 
 
 def test_what_a_choice_of_tools_lets_a_reply_be():
-    auto, required = asked(), asked(tool_choice="required")
+    auto, required = asked(), asked(tool_choice="required", parallel_tool_calls=True)
     named = asked(tool_choice={"type": "function", "function": {"name": "clock"}})
     one = {"type": "function", "function": {"name": "clock"}}
     allowed = asked(
-        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [one]}}
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [one]}},
+        parallel_tool_calls=True,
     )
     formed = asked(response_format={"type": "json_object"})
     silent = asked(tool_choice="none")
