@@ -11,10 +11,13 @@ from typing import Any, NamedTuple, TypeAlias
 from server.api.engine_requests import seed_of_choice
 from server.engine.events import Committed, Stats
 from server.engine.request import GenerationRequest
+from server.formats.reading import MessageReader
 from server.grammar.grammar_constraint import compile_gbnf
 from server.sampling.constraint import Constraint
 from server.sampling.logprobs import TokenLogprobs
 from server.sampling.params import SamplingParams
+from server.text.form import Form
+from server.text.message import Content, Piece
 from server.text.reply import ReplyText
 from tests.checks import check_engine
 from tests.fake_backend import FakeBackend
@@ -86,6 +89,10 @@ class Seen(NamedTuple):
     n_predicted: int
 
 
+def content(pieces: Sequence[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
 @dataclass(slots=True)
 class Client:
     """Reads one generation as the API does, which cancels it `late` steps after a stop string."""
@@ -99,13 +106,13 @@ class Client:
     _n_seen: int = 0
 
     def __post_init__(self) -> None:
-        self.reply = ReplyText(VOCABULARY, self.ask.stops)
+        self.reply = ReplyText(VOCABULARY, MessageReader(Form(), stops=self.ask.stops))
 
     def look(self) -> None:
         """Read the events of the step that has ended."""
         for event in self.outcome.events[self._n_seen :]:
             if isinstance(event, Committed) and not self.reply.stopped:
-                self.text += self.reply.feed(event)
+                self.text += content(self.reply.feed(event))
         self._n_seen = len(self.outcome.events)
         if self.reply.stopped and not self.outcome.ended:
             if self.late == 0:
@@ -122,7 +129,7 @@ class Client:
         logprobs = [one for e in outcome.events if isinstance(e, Committed) for one in e.logprobs]
         stats = self.reply.stats(self.stats)
         return Seen(
-            self.text + self.reply.end(),
+            self.text + content(self.reply.end(outcome.finished.reason)),
             outcome.tokens[:n],
             tuple(logprobs[:n]),
             self.reply.finish_reason(outcome.finished.reason),
