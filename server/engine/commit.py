@@ -52,7 +52,7 @@ class StepCommit:
         if not work.completes:
             _advance_prompt(state, work)
             return at
-        end = at + session.n_rows + len(proposal) + layout.n_pad
+        end = at + session.n_rows + len(proposal.tokens) + layout.n_pad
         try:
             if session.request.n_beams > 1:
                 _advance(state, session, logits[at:end])
@@ -75,11 +75,14 @@ class StepCommit:
         asked = session.request
         drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
         try:
-            verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
+            if proposal.tokens or drawn is not None or state.limits.by_rejection:
+                verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
+            else:
+                verdict = Verdict((session.sampler.choose(rows[0], session.position),), ())
         except Exception as error:
             raise _undrawn(error) from error
         nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, a guessed end too
-        if len(nodes) < len(proposal) or layout.n_pad or layout.n_shadows:
+        if len(nodes) < len(proposal.tokens) or layout.n_pad or layout.n_shadows:
             state.sequences.settle(session, layout, nodes)
         else:
             session.evaluated(work.n_pending + len(nodes))
@@ -152,8 +155,6 @@ def _decide(
     sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
     sampling = session.request.sampling
     by_rejection = by_rejection and not sampling.mirostat
-    if not proposal.tokens and drawn is None and not by_rejection:
-        return Verdict((sampler.choose(rows[0], position),), ())
 
     def draw(node: int, i: int) -> int:
         if drawn is not None:
