@@ -275,8 +275,8 @@ def _measuring(
     n_timed, what = _n_timed(settings, backend), of_model(backend.options)
 
     def time_steps(make: Callable[[], LlamaContext]) -> None:
-        times = remembered_aside(backend, n_timed, what, make)
-        engine.command(lambda _: known.calibrate(times))
+        if times := remembered_aside(backend, n_timed, what, make):
+            engine.command(lambda _: known.calibrate(times))
 
     def time_attention(make: Callable[[], LlamaContext]) -> None:
         attention.look_again(backend.model, backend.options, make)

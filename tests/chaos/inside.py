@@ -32,6 +32,7 @@ from server.cache.files import DiskTier
 from server.cli import main
 from server.llama.llamacpp import ChooseAttention
 from server.llama.options import LlamaOptions
+from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 from tests.checks import check_engine
 from tests.contract.witness import witnessed
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
@@ -88,7 +89,8 @@ def run(log: Connection, toy: bool, arguments: list[str], folder: str) -> None:
     if toy:
         _replace(server.lead.loading, LlamaBackend=ToyBackend)
         _replace(drafters.kinds, LlamaBackend=partial(ToyBackend, error=ERROR, step_s=DRAFTER_STEP_S))
-        _replace(server.lead.startup, load_ranker=_nothing)  # it looks into the model's file
+        _replace(server.lead.startup, load_ranker=_nothing, card_of=_toy_card)  # they read its file
+        _replace(server.lead.startup, remembered_aside=_no_times)  # it decodes in a context of llama.cpp
     sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - until the end
     sys.exit(main(arguments))
 
@@ -99,6 +101,14 @@ def _replace(module: ModuleType, **names: object) -> None:
 
 def _nothing(*_: object) -> None:
     pass
+
+
+def _toy_card(*_: object) -> VocabularyCard:
+    return vocabulary_card(FakeVocabulary())
+
+
+def _no_times(*_: object) -> dict[int, float]:
+    return {}
 
 
 def _end_with_parent() -> None:
