@@ -39,7 +39,7 @@ def test_released_file_leaves_memory_and_is_read_again(tmp_path: Path):
 
 def test_own_memory_grows_with_what_is_written():
     before = own_memory()
-    with mmap.mmap(-1, N_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:  # no page of an earlier object
+    with mmap.mmap(-1, N_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:  # no page used before
         fresh[::4096] = b"x" * (N_BYTES // 4096)
         assert own_memory() - before >= N_BYTES // 2
 
