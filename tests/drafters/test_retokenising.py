@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class Pieces:
         self._longest = max(map(len, self._pieces))
         self._space_first = space_first
         self.size = len(self._pieces)
+        self.added: Mapping[str, int] = {}  # it has no control tokens
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         data, tokens, at = (b" " * self._space_first) + text.encode(), list[int](), 0
