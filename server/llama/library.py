@@ -143,6 +143,7 @@ def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
     """Return KV cells for n_sessions conversations of MOST_CTX tokens, or the model's context if shorter."""
+    start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})
     if not trained:  # llama.cpp can tell, or says why not
