@@ -34,7 +34,7 @@ from server.speculation.wire.presence import Presence, vocabulary_card
 
 QUIET_PROMPT_TOKENS = 8  # tokens of a prompt: a step reads them beside up to 56 sessions
 QUIET_WARM_UP_STEPS = 40
-QUIET_REPLY_TOKENS = 2_000  # of the vocabulary: so many that a session rarely says two of them in a row again
+QUIET_REPLY_TOKENS = 2_000  # of the vocabulary: enough that a session rarely repeats two in a row
 GREEDY = SamplingParams(temperature=0.0)
 # who is awake
 NOBODY, ASKED, LOOKUPS, DRAFTERS = "nobody", "somebody", "lookups", "lookups and a drafter"
