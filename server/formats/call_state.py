@@ -1,4 +1,4 @@
-"""What readers of calls in any syntax have in common. Pure."""
+"""Base of all readers of a tool call's arguments. Pure."""
 
 from __future__ import annotations
 
@@ -13,36 +13,42 @@ _BLANK = re.compile(r"\s*")
 
 
 class CallState(Enum):
-    MORE = auto()  # what comes next decides
-    DONE = auto()  # the call has ended at the place returned
-    FAILED = auto()  # this is no call
+    """The state of an ArgumentReader."""
+
+    MORE = auto()  # more text is needed
+    DONE = auto()  # the call has ended where read() stopped
+    FAILED = auto()  # the text is not a call
 
 
 class ArgumentReader(ABC):
-    """The arguments of one call, in some syntax. What it has found is in `pieces`, for the caller to take;
-    begun: the call, once its name is known; n_told: characters of arguments told."""
+    """Base class: read the arguments of one call, in one syntax, from a growing text."""
 
     def __init__(self, begun: CallBegun | None = None) -> None:
-        self.pieces: list[Piece] = []
+        """Begin; pass `begun` if the call's name is known already."""
+        self.pieces: list[Piece] = []  # what was found; the caller takes it from here
         self.state = CallState.MORE
-        self.begun: CallBegun | None = None
-        self.n_told = 0
+        self.begun: CallBegun | None = None  # the call, once its name is known
+        self.n_told = 0  # characters of the arguments that are in `pieces`, or were
         if begun:
             self._announce(begun)
 
     @abstractmethod
     def read(self, text: str, at: int) -> int:
-        """Go on from `at`, which the last call of this returned. Returns how far the text was understood. The
-        text may only have grown since."""
+        """Read on, and return how far the text was understood.
+
+        Args:
+            text: The text so far; it only grows between calls.
+            at: Where to continue: what the previous read() returned.
+        """
 
     @property
     def forgets(self) -> bool:
-        """It does not need again what it has read."""
+        """True if text that was read once is not needed again."""
         return False
 
     @property
     def has_arguments(self) -> bool:
-        """It has told all arguments of the call."""
+        """True once all arguments of the call have been emitted."""
         return self.state is CallState.DONE
 
     def _announce(self, begun: CallBegun) -> None:
@@ -56,11 +62,11 @@ class ArgumentReader(ABC):
 
 
 def new_call_id(index: int) -> str:
-    """For a call to which the model gives none."""
+    """Return a random id for a call to which the model gave none."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def after_blank(text: str, at: int = 0) -> int:
-    """Where the white space at `at` ends."""
+    """Return the index behind the white space that begins at `at`."""
     blank = _BLANK.match(text, at)
     return blank.end() if blank else at

@@ -1,12 +1,12 @@
-"""What a model writes beside plain text, as data: its thoughts, its calls of tools, its channels. Pure.
+"""Describe, as data, how a model writes thoughts, tool calls and channels. Pure.
 
-A pattern is text as the model writes it, with slots in it. White space in a pattern may be missing or be more
-in a reply; the sign · is a place where white space may stand though the model seldom writes it.
+A pattern is text as the model writes it, with slots in it. White space in a pattern matches any amount of
+white space, including none; the sign · marks a place where white space may stand though it seldom does.
 
-What stands between ⟦ and ⟧ may be missing; with an id in it, it is not asked for.
+Text between ⟦ and ⟧ is optional; if it contains an id slot, it is not written when a call has no id.
 
 Slots of a call:  ⟨name⟩ of the function · ⟨id⟩ that the model gives · ⟨named_id⟩ functions.name:number, which
-  is both · ⟨nth⟩ call of this reply, counted from 1
+  is both · ⟨nth⟩ number of the call in this reply, from 1
   its arguments, one of:
   ⟨object⟩      name and arguments in one JSON object, under the keys of `members`
   ⟨json⟩        an object in JSON
@@ -15,9 +15,9 @@ Slots of a call:  ⟨name⟩ of the function · ⟨id⟩ that the model gives ·
   ⟨gemma⟩       {key:value, …}, strings between <|"|>
 Slots of a parameter: ⟨key⟩ · ⟨string⟩, whether the value is a string: true or false · ⟨type⟩, its JSON type
   its value, one of:
-  ⟨value⟩       text as it is if the schema says string, else JSON
-  ⟨cdata⟩       such a value, or a CDATA section
-  ⟨nested⟩      such a value, or elements within elements
+  ⟨value⟩       literal text if the schema says string, else JSON
+  ⟨cdata⟩       as ⟨value⟩, or a CDATA section
+  ⟨nested⟩      as ⟨value⟩, or nested elements
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _TOKENS = re.compile(r"(\]<\]\w+\[>\[|</?[^<>\s]+>|\[/?\w+\])")
 SLOT = re.compile(r"⟨(\w+)⟩")
 ARGUMENTS = ("object", "json", "parameters", "python", "gemma")
 LONGEST = 256
-"""Characters before a call's arguments (mark, name, id), before a parameter's value, of a key, of a channel's
-header. Without this, text that is no call would be held back to its end, and read anew with each token."""
+"""Maximum characters of a call's head (mark, name, id), a parameter's head, a key, a channel's header.
+
+Without a limit, text that only looks like a call would be held back to its end and rescanned at each token.
+"""
 _VALUE = "⟨value⟩|⟨cdata⟩|⟨nested⟩"
 NAME = r"[\w.:/-]{1,128}"
 _OF_SLOTS = {
@@ -48,50 +50,47 @@ _BEGINS = {"json": r'(?=[{"])', "object": r"(?=\{)", "python": "", "gemma": r"(?
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """What a model's thoughts are put between. anywhere: they may come after content, too."""
+    """The marks around a model's thoughts."""
 
     open: str
     close: str
-    anywhere: bool = False
+    anywhere: bool = False  # thoughts may also come after content
 
 
 @dataclass(frozen=True)
 class Calls:
-    """call: the pattern of one. open, between, close: what stands before the first call, between two, and
-    after the last; each: every call has its own open and close. members: keys of ⟨object⟩ for name and
-    arguments, as they are written; a third one is the id's. bare: a reply that is such a call from its
-    beginning is one without open. A call ends the thoughts that it begins in."""
+    """Patterns of tool calls as a model writes them. A call that begins within thoughts ends them."""
 
-    call: str
-    open: str = ""
-    close: str = ""
-    between: str = ""
-    each: bool = False
-    parameter: str = ""
+    call: str  # pattern of one call
+    open: str = ""  # text before the first call
+    close: str = ""  # text after the last call
+    between: str = ""  # text between two calls
+    each: bool = False  # every call has its own open and close
+    parameter: str = ""  # pattern of one parameter, for ⟨parameters⟩
+    # keys of ⟨object⟩ in their order: name and arguments; three if the id is one of them
     members: tuple[str, ...] = ("name", "arguments")
-    bare: bool = False
+    bare: bool = False  # a reply that begins with a call needs no `open`
 
     @cached_property
     def arguments(self) -> str:
-        """Which slot has the arguments."""
+        """Return the slot that holds the arguments."""
         return next(slot for slot in SLOT.findall(self.call) if slot in ARGUMENTS)
 
     @cached_property
     def _halves(self) -> list[str]:
-        """The call before and after its arguments."""
+        """Return the pattern before and after its arguments."""
         return self.call.split(f"⟨{self.arguments}⟩")
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
-        """All that stands before the arguments of a first call; open may be missing where the call has a
-        mark of its own."""
+        """Match all text before the arguments of a first call; `open` is optional if calls have a mark."""
         own = words(self._halves[0])
         opens = r"\s*".join(map(re.escape, words(self.open)))
         return re.compile(rf"\s*(?:{opens})?{self._head}" if own[:1] else rf"\s*{opens}{self._head}")
 
     @cached_property
     def another(self) -> re.Pattern[str]:
-        """All that stands before the arguments of a call where one is expected."""
+        """Match all text before the arguments of a call that follows another."""
         return re.compile(self._head)
 
     @property
@@ -107,12 +106,12 @@ class Calls:
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
-        """What a first call begins with."""
+        """Return the texts that may begin a first call."""
         own = words(self._halves[0])[:1] if not self._halves[0].startswith("⟨") else []
         return tuple(dict.fromkeys([*words(self.open)[:1], *own]))
 
     def may_begin(self, text: str) -> bool:
-        """Whether text from a mark on may become the beginning of a first call."""
+        """Return True if text that starts with a mark may still become the head of a first call."""
         begun, own = "".join(text.split()), self._halves[0]
         for head in (self.open + own, own):
             fixed, *free = re.split("[⟨⟦]", head if "⟨" in head else head + "{", maxsplit=1)
@@ -123,25 +122,27 @@ class Calls:
 
     @cached_property
     def follow(self) -> tuple[str, ...]:
-        """What may stand behind a call's arguments, beside white space."""
+        """Return the texts, other than white space, that may follow a call's arguments."""
         return tuple(dict.fromkeys([*words(self._halves[1]), *words(self.close), *words(self.between)]))
 
     @cached_property
     def key(self) -> re.Pattern[str]:
-        """A parameter before its value, with one line break before that if it is written."""
+        """Match a parameter up to its value, and one line break before the value if the pattern has one."""
         head = re.split(_VALUE, self.parameter)[0]
         return re.compile(pattern(head.rstrip("\n")) + ("\n?" if head.endswith("\n") else ""))
 
     @cached_property
     def value_end(self) -> tuple[str, bool]:
-        """What ends a value, with the slot ⟨key⟩ or without, and whether a line break before it belongs to
-        that."""
+        """Return the text that ends a value, and whether a line break before it belongs to it.
+
+        The text may contain the slot ⟨key⟩.
+        """
         tail = re.split(_VALUE, self.parameter)[1]
         return tail.strip(), tail.startswith("\n")
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """All fixed text of it, in pieces: any of them may be control tokens of a vocabulary."""
+        """Return all fixed text of the patterns, in pieces; any of them may be a control token."""
         patterns = (self.open, self.call, self.between, self.close, self.parameter)
         extra = ('<|"|>',) if self.arguments == "gemma" else ()
         return (*(part for one in patterns for part in words(one)), *extra)
@@ -149,23 +150,19 @@ class Calls:
 
 @dataclass(frozen=True)
 class Channels:
-    """Messages with a header each, which says what they are: start, header, message, text, an end.
+    """Messages that each begin with a header: start, header, message mark, text, end."""
 
-    header: the pattern of a call's with what ends it, whose body is the call; content: that of content's.
-    thought, call: what a header has for thoughts, and for a call, whose name is the group "name". silent:
-    what it has for neither these nor content. ends: a message's ends, beside start."""
-
-    start: str
-    message: str
-    header: str
-    content: str
-    ends: tuple[str, ...] = ()
-    thought: str | None = None
-    call: str | None = None
-    silent: str | None = None
+    start: str  # text that begins a header
+    message: str  # text that ends a header
+    header: str  # how a call's header is written, up to and including its end
+    content: str  # the same for content
+    ends: tuple[str, ...] = ()  # texts, beside `start`, that end a message
+    thought: str | None = None  # regex found in a header of thoughts
+    call: str | None = None  # regex found in a header of a call; its group "name" is the function
+    silent: str | None = None  # regex found in a header of text that is neither thought, call nor content
 
     def may_begin_header(self, text: str) -> bool:
-        """Whether text without the end of a header may be the beginning of one."""
+        """Return True if text without the end of a header may be the beginning of one."""
         begun = text.strip()
         heads = [
             tokens_in(part)[0] for part in (self.start, self.header.strip(), self.content.strip()) if part
@@ -176,7 +173,7 @@ class Channels:
         return "" in fixed and re.fullmatch(NAME, begun) is not None
 
     def kind_of(self, header: str) -> tuple[str, str]:
-        """call, with the function's name, silent, thought, or content."""
+        """Return the message's kind ("call", "silent", "thought" or "content") and a call's function."""
         called = re.search(self.call, header) if self.call else None
         if called:
             return "call", called["name"]
@@ -187,39 +184,40 @@ class Channels:
 
 @dataclass(frozen=True)
 class Family:
-    """signs: what all templates of it have, or of alternatives one each. drops: marks that mean nothing to
-    who reads the reply."""
+    """A family of models that write thoughts and calls alike."""
 
     name: str
+    # texts that all its chat templates contain; of a tuple, at least one
     signs: tuple[str | tuple[str, ...], ...]
     thoughts: Thoughts | None = None
     calls: Calls | None = None
     channels: Channels | None = None
-    drops: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()  # marks to remove from what the client reads
 
     def fits(self, source: str) -> bool:
+        """Return True if a chat template's source has all signs of the family."""
         return all(
             any(one in source for one in ((sign,) if isinstance(sign, str) else sign)) for sign in self.signs
         )
 
 
 def tokens_in(text: str) -> list[str]:
-    """Pieces of fixed text that vocabularies may have as control tokens, with what is between them."""
+    """Split fixed text into pieces that may be control tokens, and what is between them."""
     return [piece for piece in _TOKENS.split(text) if piece]
 
 
 def is_token(text: str) -> bool:
-    """Whether a vocabulary may have this fixed text as a control token."""
+    """Return True if the whole text may be one control token."""
     return _TOKENS.fullmatch(text) is not None
 
 
 def words(text: str) -> list[str]:
-    """Fixed text of a pattern, in pieces without white space or slots."""
+    """Return the fixed text of a pattern, split at white space and slots."""
     return [word for part in SLOT.split(text)[::2] for word in re.split(r"[\s·⟦⟧]+", part) if word]
 
 
 def pattern(text: str) -> str:
-    """A regular expression for a pattern."""
+    """Return a regular expression for a pattern."""
     parts = SLOT.split(text)
     fixed = (_loosely(part) for part in parts[::2])
     slots = (_OF_SLOTS[slot] for slot in [*parts[1::2]])
@@ -227,5 +225,6 @@ def pattern(text: str) -> str:
 
 
 def _loosely(text: str) -> str:
+    """Return a regular expression for fixed text, with any amount of white space in its gaps."""
     spaced = r"\s*".join(re.escape(piece) for piece in re.split(r"[\s·]+", text))
     return spaced.replace("⟦", "(?:").replace("⟧", ")?")

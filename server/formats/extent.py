@@ -1,4 +1,4 @@
-"""How much of a text says a message, whatever follows it. Pure."""
+"""Find how much of a text says a given message. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from server.text.message import Arguments, CallBegun, Content, Message, Piece, f
 
 
 def extent(text: str, form: Form, message: Message) -> int | None:
-    """Return how many characters of a guarded text, from its beginning on, say the message.
+    """Return the length of the shortest beginning of a guarded text that says the whole message.
 
-    That is its calls, thoughts and content, without white space around these. Guards do not count. None if
-    the text says another message.
+    Calls, thoughts and content must be those of the message, apart from white space around them. Guards do
+    not count. None if the text says another message.
     """
     reader, pieces = MessageReader(form), list[Piece]()
     content = message.content.lstrip()
@@ -36,7 +36,7 @@ def extent(text: str, form: Form, message: Message) -> int | None:
 
 
 def _means(message: Message) -> object:
-    """What two spellings of one message have in common."""
+    """Return a form in which two spellings of one message are equal."""
     calls = [(call.name, _value(call.arguments)) for call in message.calls]
     return message.content.strip(), message.reasoning.strip(), calls
 

@@ -1,4 +1,4 @@
-"""The families of models, by what their chat templates contain. Data; docs/models.md says how to add one."""
+"""Families of models, recognised by their chat templates. Data; docs/models.md says how to add one."""
 
 # ruff: noqa: RUF001 - DeepSeek's marks have wide signs
 from __future__ import annotations
@@ -66,6 +66,7 @@ LFM = Calls("⟨name⟩(⟨python⟩)", "<|tool_call_start|>·[", "]<|tool_call_
 
 
 def _dsml(section: str) -> Calls:
+    """Return the calls of a model that writes DeepSeek's tags, within this section."""
     return Calls(
         '<｜DSML｜invoke name="⟨name⟩">\n⟨parameters⟩</｜DSML｜invoke>',
         f"<｜DSML｜{section}>\n",
@@ -306,9 +307,11 @@ _THOUGHTS = tuple(
 
 
 def family_of(source: str) -> Family:
-    """The first whose signs a template has: the most telling signs come first, since templates of one family
-    mention words of others. Thoughts that begin a reply are looked for only where the
-    template mentions their marks."""
+    """Return the first family whose signs the template has, UNKNOWN if none fits.
+
+    The order matters: families with the most specific signs come first, since templates mention words of
+    other families. Thoughts at the beginning of a reply are kept only if the template mentions their marks.
+    """
     found = next((family for family in FAMILIES if family.fits(source)), UNKNOWN)
     if found.thoughts and found.thoughts.anywhere:
         return found

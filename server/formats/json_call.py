@@ -1,6 +1,7 @@
-"""A call in JSON, read from a reply's text as it grows. Pure.
+"""Read a tool call in JSON from a growing text. Pure.
 
-Nothing is told before the name is known, and it may turn out that there is no call: who asks keeps the text.
+Nothing is emitted before the name is known. Until then the text may turn out to be no call, so the caller has
+to keep it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ _KNOWN_KEYS = _SHORT_KEYS | ARGUMENTS_KEYS
 
 
 class JsonCallReader(ArgumentReader):
-    """One call: an object with name and arguments, or the arguments behind a name."""
+    """Read one call: an object with name and arguments, or the arguments behind a name."""
 
     def __init__(
         self, begin: Callable[[str, str], CallBegun | None], *, strict: bool, id_last: bool = False
     ) -> None:
-        """begin: numbers a call of this name with this id, None if it is no function's name. strict: only
-        keys that calls have make a call. id_last: nothing is known before the object ends."""
+        """Begin a call.
+
+        Args:
+            begin: Numbers the call of this name and id; returns None if no function has this name.
+            strict: Fail at keys that calls do not have.
+            id_last: The id comes last in the object, so nothing is known before the object ends.
+        """
         super().__init__()
         self._begin = begin
         self._strict = strict
@@ -50,12 +56,9 @@ class JsonCallReader(ArgumentReader):
 
     @property
     def has_arguments(self) -> bool:
-        """It has told all arguments of the call."""
         return self.n_told > 0 and not (self._streams and self._value is not None)
 
     def read(self, text: str, at: int) -> int:
-        """Go on from `at`, which the last call of this returned. Returns how far the text was understood. The
-        text may only have grown since."""
         while self.state is CallState.MORE:
             if self._value is None:
                 at = after_blank(text, at)
@@ -68,7 +71,7 @@ class JsonCallReader(ArgumentReader):
         return at
 
     def named(self, begun: CallBegun) -> None:
-        """The text tells the name elsewhere: what comes is the arguments."""
+        """Announce a call whose name the text tells elsewhere: only arguments follow."""
         self._announce(begun)
         self._key = "arguments"
         self._step = self._begin_value
@@ -84,7 +87,7 @@ class JsonCallReader(ArgumentReader):
         return at + 1
 
     def _member(self, text: str, at: int) -> int | None:
-        """A key with its colon, a comma, or the object's end."""
+        """Read a key with its colon, a comma, or the object's end."""
         if text[at] == "}":
             self._nesting -= 1
             if not self._nesting:
@@ -112,7 +115,10 @@ class JsonCallReader(ArgumentReader):
         return at
 
     def _go_on(self, text: str, at: int) -> int | None:
-        """More of a value. Arguments are told as they grow, if they are an object and the name is known."""
+        """Read more of a value.
+
+        Arguments are emitted as they grow if they are an object and the name is known.
+        """
         assert self._value is not None
         end = self._value.scan(text, at)
         if self._streams and end > at:
@@ -132,7 +138,7 @@ class JsonCallReader(ArgumentReader):
 
     @property
     def _is_arguments(self) -> bool:
-        """The value is the call's arguments: what comes after them, under either key, is not."""
+        """True if the current value is the call's arguments; only the first of both keys counts."""
         return self._key in ARGUMENTS_KEYS and not (self._early or self.n_told)
 
     def _whole_value(self, value: str) -> None:
@@ -169,7 +175,7 @@ class JsonCallReader(ArgumentReader):
 
 
 def _decoded(string: str) -> str:
-    """What can be encoded, whatever a model has escaped."""
+    """Return the text of a JSON string, with U+FFFD for what cannot be encoded."""
     string = unguarded(string)
     try:
         value = json.loads(string, strict=False)
@@ -179,9 +185,9 @@ def _decoded(string: str) -> str:
 
 
 def _as_object(value: str) -> str:
-    """Return arguments as the JSON text of an object, which some models write as a string.
+    """Return arguments as the JSON text of an object, also where a model wrote the object as a string.
 
-    What is none becomes the member `arguments` of one; an empty text and null are no arguments.
+    Any other value becomes the object's member `arguments`; an empty text and null become an empty object.
     """
     text = _decoded(value).strip() if value.startswith('"') else value
     scanner = ValueScanner()

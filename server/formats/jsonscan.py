@@ -1,6 +1,6 @@
-"""Where a value ends in a text that is still growing. Pure.
+"""Find where a value ends in a growing text. Pure.
 
-It looks at brackets and quotation marks only: what is between them may be no JSON at all.
+Only brackets and quotation marks count, so the text between them need not be valid JSON.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ _WORD_END = re.compile(r"(?=[\s,}\]])")
 
 
 class ValueScanner:
-    """One value: an object, an array, a string, or a word."""
+    """Find the end of one JSON value: an object, an array, a string, or a word."""
 
     def __init__(self) -> None:
         self.done = False
         self._depth = 0
-        self._next: re.Pattern[str] | None = None  # what is looked for; None before the value's beginning
+        # what to search for next; None before the value's first character
+        self._next: re.Pattern[str] | None = None
 
     def scan(self, text: str, at: int) -> int:
-        """Go on from `at`, where the last scan ended; the value has no white space before it. Returns where
-        it ends, which is the end of the text as long as it is not `done`."""
+        """Scan on from `at`, and return the value's end, or the text's end while it is not `done`.
+
+        Args:
+            text: The text so far.
+            at: Where the last scan ended; at first where the value begins, behind white space.
+        """
         while at < len(text) and not self.done:
             if self._next is None:
                 self._next = _STRUCTURE if text[at] in '{["' else _WORD_END
@@ -53,10 +58,15 @@ class ValueScanner:
 
 
 class BracketScanner:
-    """Brackets with strings in them, whose quotation marks are these; one character's may be escaped."""
+    """Find the closing bracket of text with nested brackets and strings."""
 
     def __init__(self, quotes: tuple[str, ...], depth: int) -> None:
-        """depth: brackets that are open."""
+        """Begin a scan.
+
+        Args:
+            quotes: Quotation marks of strings; in those of one character a backslash escapes.
+            depth: Brackets that are open already.
+        """
         self.done = False
         self._depth = depth
         self._quote = ""
@@ -68,8 +78,7 @@ class BracketScanner:
         self._longest = max(map(len, quotes))
 
     def scan(self, text: str, at: int) -> int:
-        """Go on from `at`, where the last scan ended. Returns how far it got: marks that are not whole yet
-        are left."""
+        """Scan on from `at`, where the last scan ended, and return where to continue."""
         while not self.done:
             looked = self._inside[self._quote] if self._quote else self._outside
             found = looked.search(text, at)

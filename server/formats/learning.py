@@ -1,7 +1,8 @@
-"""A family learned from what a chat template writes for a made-up call, where no description fits. Pure.
+"""Learn how a model writes calls by rendering a made-up one with its chat template. Pure.
 
-The template renders a turn with one call and with two. What stands where name, keys and values are known
-becomes the pattern of a call; the rest is what opens, parts and closes calls.
+Used for templates that no described family fits. The template renders a turn with one call and with two.
+Where the known name, keys and values stand gives the pattern of a call; the rest gives what opens, separates
+and closes calls.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from server.text.form import Form
 from server.text.message import folded
 
 Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], str]
-"""Messages to text, without the beginning of a reply. May raise anything: a template is foreign code."""
+"""Renders messages without the beginning of a reply. May raise anything: a template is foreign code."""
 
 _NAME, _ID = "probe_name", "probe1234"
 _ARGUMENTS = {"probe_key": "probe value", "other_key": 4711}
@@ -31,11 +32,11 @@ PROBE_TOOLS = (
 )
 _PLAIN, _THOUGHT = "PROBED TEXT", "PROBED THOUGHT"
 _SIGNS = "<[{(|`"
-"""What a mark has one of, at least: else a word of plain text would begin a call."""
+"""Characters of which a mark must contain one; otherwise a word of plain text would begin a call."""
 
 
 def learned(family: Family, render: Render) -> Family:
-    """The family with calls and thoughts as the template writes them, as far as that can be told."""
+    """Return the family with calls and thoughts as the template writes them, where both can be told."""
     before, after = _around(render)
     thoughts = family.thoughts or _thoughts(render)
     for as_text in (False, True):
@@ -50,7 +51,7 @@ def learned(family: Family, render: Render) -> Family:
 
 
 def _around(render: Render) -> tuple[str, str]:
-    """What stands before and after a reply."""
+    """Return the text that the template writes before and after a reply."""
     try:
         before, _, after = render([_said(_PLAIN)]).partition(_PLAIN)
     except Exception:
@@ -63,7 +64,7 @@ def _said(content: str, **more: Any) -> dict[str, Any]:
 
 
 def _turn(render: Render, n: int, before: str, after: str, *, as_text: bool) -> str:
-    """What a turn with n calls is, as text."""
+    """Render an assistant's turn of n calls, and return only the text of the turn."""
     arguments = json.dumps(_ARGUMENTS) if as_text else _ARGUMENTS
     function = {"name": _NAME, "arguments": arguments}
     text = render([_said("", tool_calls=[{"id": _ID, "type": "function", "function": function}] * n)])
@@ -71,6 +72,7 @@ def _turn(render: Render, n: int, before: str, after: str, *, as_text: bool) -> 
 
 
 def _thoughts(render: Render) -> Thoughts | None:
+    """Return the marks that the template writes around thoughts, None if it shows none."""
     try:
         text = render([_said(_PLAIN, reasoning_content=_THOUGHT)])
         plain = render([_said(_PLAIN)])
@@ -82,14 +84,14 @@ def _thoughts(render: Render) -> Thoughts | None:
 
 
 def _shared(text: str, other: str) -> str:
-    """What both begin with."""
+    """Return the common beginning of two texts."""
     pairs = enumerate(zip(text, other, strict=False))
     n = next((i for i, (one, two) in pairs if one != two), min(len(text), len(other)))
     return text[:n]
 
 
 def _after(text: str, before: str) -> str:
-    """The text behind what both begin with, from the beginning of a mark on that they share a part of."""
+    """Return the text behind the common beginning; a mark that is shared in part is included whole."""
     n = len(_shared(text, before))
     mark = text.rfind("<", 0, n)
     return text[mark if mark > text.rfind(">", 0, n) else n :]
@@ -100,6 +102,7 @@ def _is_mark(text: str) -> bool:
 
 
 def _calls(one: str, two: str) -> Calls | None:
+    """Return the pattern of calls, from turns with one call and with two; None if they do not show it."""
     core = _object(one) or _named(one)
     if core is None or one.count(core.text) != 1 or two.count(core.text) != 2:
         return None
@@ -118,14 +121,14 @@ def _calls(one: str, two: str) -> Calls | None:
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """text: a call without what stands around it, as the template wrote it; calls: its pattern."""
+    """One call without the text around it."""
 
-    text: str
-    calls: Calls
+    text: str  # as the template wrote it
+    calls: Calls  # its pattern
 
 
 def _shared_end(text: str, other: str) -> str:
-    """What both end with, from the beginning of a mark on."""
+    """Return the common end of two texts, from the beginning of a mark on."""
     shared = _shared(text[::-1], other[::-1])[::-1]
     return shared[
         next((i for i, sign in enumerate(shared) if sign in _SIGNS or sign.isspace()), len(shared)) :
@@ -133,7 +136,7 @@ def _shared_end(text: str, other: str) -> str:
 
 
 def _object(text: str) -> _Core | None:
-    """One JSON object with name and arguments."""
+    """Return a call that is one JSON object with name and arguments, None if there is none."""
     for at in (i for i, sign in enumerate(text) if sign == "{"):
         found, end = _json(text, at)
         names = [key for key in found if found[key] == _NAME and key in NAMING_KEYS]
@@ -145,7 +148,7 @@ def _object(text: str) -> _Core | None:
 
 
 def _json(text: str, at: int) -> tuple[dict[str, Any], int]:
-    """The object at this place and where it ends; an empty one if there is none."""
+    """Return the JSON object that begins at `at`, and where it ends; an empty one if there is none."""
     try:
         found, end = json.JSONDecoder().raw_decode(text, at)
     except ValueError:
@@ -154,7 +157,7 @@ def _json(text: str, at: int) -> tuple[dict[str, Any], int]:
 
 
 def _named(text: str) -> _Core | None:
-    """A name, and arguments behind it."""
+    """Return a call that is a name followed by arguments in JSON or in tags."""
     at = text.find(_NAME)
     if at < 0:
         return None
@@ -168,7 +171,7 @@ def _named(text: str) -> _Core | None:
 
 
 def _tagged(text: str) -> _Core | None:
-    """A name, and parameters with a key and a value each."""
+    """Return a call that is a name followed by tagged parameters."""
     rest, found = text, list[str]()
     for word in (_NAME, *(str(one) for pair in _ARGUMENTS.items() for one in pair)):
         before, is_there, rest = rest.partition(word)
@@ -186,7 +189,7 @@ def _tagged(text: str) -> _Core | None:
 
 
 def _reads(calls: Calls, text: str, n: int) -> bool:
-    """Whether a reader that knows these calls reads all of them, and nothing else."""
+    """Return True if a reader that knows these calls finds exactly n calls in the text."""
     reader = MessageReader(Form(calls=calls, functions={_NAME: _SCHEMA}))
     message = folded([*reader.feed(text), *reader.end()])
     told = [(call.name, json.loads(call.arguments)) for call in message.calls]

@@ -1,4 +1,4 @@
-"""Marks in a growing text: which one comes first, and what may still become one. Pure."""
+"""Search a growing text for marks, and for text that may still become one. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from server.formats.description import is_token, tokens_in
 
 
 class MarkFound(NamedTuple):
-    """at: how far the text has no mark in it; mark: which one begins there, "" if none or not yet."""
+    """Where a mark was found, or where one may be forming."""
 
-    at: int
-    mark: str
+    at: int  # the text before this index contains no mark
+    mark: str  # the mark that begins there; "" if there is none, or none that is complete yet
 
 
 class Marks:
-    """Looks for any of some texts, the longest where several begin."""
+    """Search for any of several texts; where several begin, the longest wins."""
 
     def __init__(self, marks: Sequence[str]) -> None:
         self._marks = sorted({mark for mark in marks if mark}, key=lambda mark: (-len(mark), mark))
@@ -30,7 +30,12 @@ class Marks:
         return bool(self._marks)
 
     def first(self, text: str, *, ended: bool) -> MarkFound:
-        """The first mark. ended: nothing follows, so that what is no mark yet is none."""
+        """Find the first mark.
+
+        Args:
+            text: The text so far.
+            ended: No text follows, so an unfinished mark is ordinary text.
+        """
         found = self._any.search(text)
         stop = found.start() if found else len(text)
         if not ended:
@@ -42,14 +47,14 @@ class Marks:
         return MarkFound(stop, found[0] if found else "")
 
     def at_beginning(self, text: str, *, ended: bool) -> str | None:
-        """The mark that the text begins with, "" if none; None: more is needed."""
+        """Return the mark that the text begins with, "" if none, None if more text must decide."""
         if not ended and self.grows(text):
             return None
         found = self._any.match(text)
         return found[0] if found else ""
 
     def broken_off(self, text: str) -> int | None:
-        """Return where a text that has ended breaks off in a mark, behind a whole token of it."""
+        """Return where a text that has ended breaks off within a mark, if a whole token of it is there."""
         for start in self._first.finditer(text, max(0, len(text) - self._longest + 1)):
             rest = text[start.start() :]
             if is_token(tokens_in(rest)[0]) and self.grows(rest):
@@ -57,7 +62,7 @@ class Marks:
         return None
 
     def grows(self, text: str, than: str = "") -> bool:
-        """Whether the whole text may still become a mark, longer than this one."""
+        """Return True if the text may still become a mark, longer than `than`."""
         return any(
             len(mark) > len(text) and len(mark) > len(than) and mark.startswith(text) for mark in self._marks
         )

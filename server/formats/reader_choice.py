@@ -1,4 +1,4 @@
-"""Which reader reads the arguments of a call. Pure."""
+"""Choose the reader of a call's arguments. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def reader_of(calls: Calls, begun: CallBegun, schema: Schema) -> ArgumentReader:
     """Return a reader of the arguments behind a call's name.
 
     Args:
-        calls: How the model writes calls; not name and arguments in one object.
+        calls: How the model writes calls, but not as ⟨object⟩.
         begun: The call.
-        schema: Of its arguments.
+        schema: JSON schema of the call's arguments.
     """
     match calls.arguments:
         case "parameters":

@@ -1,7 +1,7 @@
-"""A reply's text read as a message while it grows: thoughts, content, calls of tools. Pure.
+"""Read a growing reply as a message: thoughts, content and tool calls. Pure.
 
-What may still become a mark is held back, and so is white space that belongs to the text only if text
-follows. However the text is cut, the pieces are the same once neighbours of one kind are joined.
+Text that may still become a mark is held back, and so is white space that counts only if text follows it.
+However the text is cut, the pieces are the same once adjacent pieces of one kind are joined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_CALLS = Calls("⟨object⟩")
 
 
 class MessageReader(SettledText):
-    """Reads one reply, whose text is guarded: what a guard is in is no mark. Positions count guards, too."""
+    """Reads one guarded reply. Guarded text is never a mark; positions count the guards."""
 
     def __init__(
         self,
@@ -37,20 +37,20 @@ class MessageReader(SettledText):
         """Begin a reply.
 
         Args:
-            form: How it is to be read.
+            form: How to read it.
             call_id: Makes an id for the call of this number, where the model gives none.
-            stops: Strings in the content that end the reply; neither they nor what follows is told.
-            n_indent: Spaces that each line of the content but the first begins with, else the reply ends.
+            stops: Strings in the content that end the reply; they and what follows are not emitted.
+            n_indent: Minimum indentation, in spaces, of later lines of content; less ends the reply.
         """
         super().__init__((*form.stops, *stops), n_indent, plain=form.plain)
         self.form = form
-        self.broken_off = False  # the text has ended within a call, before the end of its arguments
+        self.broken_off = False  # the text ended within a call's arguments
         self._n_calls = 0
         self._thoughts = thoughts = form.thoughts or _NOTHING
         self._calls = calls = form.calls or _NO_CALLS
         self._call_id = call_id
         self._at = 0  # how far the call at the buffer's beginning has been read
-        self._within = False  # after what stands before calls, and not yet after what ends them
+        self._within = False  # between what opens calls and what closes them
         begins = calls.marks if form.calls and not form.channels else ()
         ends = (form.channels.start, *form.channels.ends) if form.channels else ()
         again = (thoughts.open,) if thoughts.anywhere and not form.channels else ()
@@ -61,8 +61,8 @@ class MessageReader(SettledText):
         self._in_thoughts = Marks((*close, *begins))
         self._before_call = self._in_content
         self._after = Marks((*calls.follow, *begins) if form.calls else ())
-        self._named = ""  # the function that a header tells
-        self._step: Callable[[], bool] = self._first_step()
+        self._named = ""  # the function that a channel's header names
+        self._step = self._first_step()
 
     def _first_step(self) -> Callable[[], bool]:
         if self.form.thoughts and self.form.thinking:
@@ -70,13 +70,12 @@ class MessageReader(SettledText):
         return self._begin if self.form.headed else self._header
 
     def feed(self, text: str) -> list[Piece]:
-        """More of the text; returns what it makes known."""
+        """Read more of the text, and return the pieces that are now certain."""
         self._buffer += text
         return self._run()
 
     def end(self, *, cut: bool = False) -> list[Piece]:
-        """There is no more. A call that is broken off stays as it is. cut: by something other than the model;
-        what would have become a call, and has no name yet, is then dropped."""
+        """Return the remaining pieces. If a limit `cut` the text, drop a call that has no name yet."""
         self._ended, self._cut = True, cut
         return self._run()
 
@@ -85,7 +84,7 @@ class MessageReader(SettledText):
             pass
         return self._taken()
 
-    # Steps. Each returns whether another one may follow at once.
+    # Steps. Each returns True if the next step can run on the text that is there.
 
     def _plain(self) -> bool:
         self._tell_up_to(len(self._buffer), mark=False, keeps_blank=True)
@@ -93,7 +92,7 @@ class MessageReader(SettledText):
         return False
 
     def _begin(self) -> bool:
-        """Thoughts, or the answer. What ends thoughts that have not begun means nothing."""
+        """Read the beginning of a reply: thoughts or the answer. A lone closing mark is dropped."""
         thoughts = self.form.thoughts
         if thoughts is None:
             return self._answer()
@@ -109,13 +108,13 @@ class MessageReader(SettledText):
         return self._answer()
 
     def _think_first(self) -> bool:
-        """White space in front of the thoughts is none of them."""
+        """Skip white space before the thoughts."""
         self._drop_thought(after_blank(self._buffer))
         self._step = self._think if self._buffer else self._step
         return bool(self._buffer)
 
     def _think(self) -> bool:
-        """Up to their end, without the white space in front of that."""
+        """Read thoughts up to their end, without the white space before it."""
         found = self._in_thoughts.first(self._buffer, ended=self._ended)
         n = len(self._buffer[: found.at].rstrip())
         self._tell_thought(n)
@@ -127,7 +126,7 @@ class MessageReader(SettledText):
         return False
 
     def _end_thought(self, mark: str) -> None:
-        """The buffer begins with white space and a mark that ends thoughts, or with a call's within them."""
+        """Leave the thoughts at a mark: the one that closes them, or a call's."""
         n_blank, channels = after_blank(self._buffer), self.form.channels
         if mark in self._calls.marks and not channels:
             self._blank = n_blank
@@ -139,12 +138,12 @@ class MessageReader(SettledText):
             self._step = self._header if is_header else self._answer_first
 
     def _answer_first(self) -> bool:
-        """White space between the thoughts and the answer is no part of it."""
+        """Skip white space between thoughts and answer."""
         self._drop(after_blank(self._buffer))
         return bool(self._buffer) and self._answer()
 
     def _answer(self) -> bool:
-        """It may be a call, without a mark."""
+        """Begin the answer, which may be a call without a mark."""
         if self.form.plain or (self.form.thoughts and not self._in_content):
             self._step = self._plain
             return True
@@ -157,7 +156,7 @@ class MessageReader(SettledText):
         return True
 
     def _content(self) -> bool:
-        """Up to what begins something else, without the white space in front of that."""
+        """Read content up to the next mark, without the white space before it."""
         text = self._buffer[self._n_plain :]
         found = self._in_content.first(text, ended=self._ended)
         if self._ended and (n := self._in_content.broken_off(text)) is not None and n <= found.at:
@@ -171,7 +170,7 @@ class MessageReader(SettledText):
         return bool(found.mark) and not self.stopped and self._enter(found.mark)
 
     def _enter(self, mark: str) -> bool:
-        """The buffer begins with a mark, after white space."""
+        """Act on the mark that the buffer begins with, after white space."""
         channels, n_blank = self.form.channels, after_blank(self._buffer)
         if mark in self._calls.marks and not channels:
             self._blank = n_blank
@@ -192,13 +191,13 @@ class MessageReader(SettledText):
         return True
 
     def _silent(self) -> bool:
-        """Between messages, or in one for somebody else: up to the next message."""
+        """Skip text that is for nobody, up to the next message."""
         found = self._in_content.first(self._buffer, ended=self._ended)
         self._drop(found.at)
         return bool(found.mark) and self._enter(found.mark)
 
     def _header(self) -> bool:
-        """A message's header, up to what ends it. One broken off is no text, one that is too long is."""
+        """Read a message's header. A broken-off header is dropped; a too long one becomes content."""
         channels = self.form.channels
         assert channels
         at = after_blank(self._buffer)
@@ -220,7 +219,7 @@ class MessageReader(SettledText):
         return True
 
     def _of_header(self, kind: str, name: str) -> Callable[[], bool]:
-        """What follows a header of this kind."""
+        """Return the step that follows a header of this kind."""
         if kind == "call" and self.form.calls:
             self._named = name
             return self._called
@@ -230,14 +229,14 @@ class MessageReader(SettledText):
         return self._silent if kind in ("call", "silent") and self.form.calls else self._content
 
     def _called(self) -> bool:
-        """The body of a message to a function."""
+        """Read the body of a message to a function."""
         if self._calls.arguments == "json":
             begun = self._new_call(self._named)
             return self._call_from(0, self._arguments(begun)) if begun else self._no_call()
         return self._open_call(self._calls.opening, self._no_call)
 
     def _open_call(self, opening: re.Pattern[str], otherwise: Callable[[], bool]) -> bool:
-        """The buffer begins with a call, or with what looks like one."""
+        """Read a call's head; if the buffer holds no call, run `otherwise`."""
         head = opening.match(self._buffer, self._blank)
         if head is None:
             if self._cut and (self._within or self._calls.may_begin(self._buffer[self._blank :])):
@@ -292,7 +291,7 @@ class MessageReader(SettledText):
         return False
 
     def _no_call(self) -> bool:
-        """What looked like one is content, as far as its mark."""
+        """Go back to content: emit the mark of the supposed call as text."""
         self._n_plain = self._n_mark
         self._within, self._step = False, self._content
         return True
@@ -305,12 +304,12 @@ class MessageReader(SettledText):
 
     @property
     def _n_mark(self) -> int:
-        """How far the mark of what looked like a call reaches."""
+        """Return the index behind the mark of the supposed call."""
         marks = (len(one) for one in self._calls.marks if self._buffer.startswith(one, self._blank))
         return self._blank + next(marks, 0)
 
     def _after_call(self) -> bool:
-        """What follows calls, another call, or text."""
+        """Read what follows a call: its close, another call, or content."""
         self._drop(after_blank(self._buffer))
         if not self._buffer:
             return False
@@ -334,7 +333,7 @@ class MessageReader(SettledText):
         return True
 
     def _follow(self, mark: str) -> bool:
-        """One of the marks behind a call: is there another one to come?"""
+        """Skip a mark behind a call, and expect another call if the mark separates calls."""
         self._drop(len(mark))
         closes = self._calls.close.split()
         self._within = self._within and not (closes and mark == closes[-1])
@@ -344,6 +343,6 @@ class MessageReader(SettledText):
         return True
 
     def _ignore(self) -> bool:
-        """What follows the last call that is wanted, or is a call without a name."""
+        """Drop the rest: text after the last call wanted, or an unfinished call without a name."""
         self._drop(len(self._buffer))
         return False

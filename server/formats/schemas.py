@@ -1,4 +1,4 @@
-"""What a JSON schema allows a value to be: its types and its only values, through references. Pure."""
+"""Find which types and values a JSON schema allows, through its references. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ Schema: TypeAlias = Mapping[str, Any]
 
 STRING = frozenset({"string"})
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "$comment"})
-"""Keywords that limit no value."""
+"""Keywords that do not restrict values."""
 _DEFINITIONS = ("$defs", "definitions")
 _CHOICES = ("anyOf", "oneOf")
 _NUMBERS = frozenset({"integer", "number"})
 _MOST_WAYS = 256
-"""Steps by which a schema is taken apart. Choices of choices would take steps without end."""
+"""Maximum steps to take a schema apart; nested choices could otherwise go on forever."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
 def resolved(schema: Any, root: Schema) -> Schema:
-    """A schema within root, with root's definitions, without `$ref` and without a single `allOf`."""
+    """Return a schema from within `root` without `$ref` and single `allOf`, with root's definitions."""
     return {**_plain(schema, frozenset(), root)[0], **definitions(root)}
 
 
@@ -28,12 +28,12 @@ def definitions(root: Schema) -> Schema:
 
 
 def limited(schema: Schema, types: Sequence[str]) -> Schema:
-    """The schema, for values of these types only."""
+    """Return the schema restricted to these types."""
     return _both(schema, {"type": list(types)})
 
 
 def ways(schema: Schema) -> Sequence[Schema]:
-    """Schemas that a value fits one of. Each has `enum` or one `type`, as far as it tells."""
+    """Return alternatives that together equal the schema, each with `enum` or one `type` where known."""
     found = list[Schema]()
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
     for _ in range(_MOST_WAYS):
@@ -53,7 +53,7 @@ def ways(schema: Schema) -> Sequence[Schema]:
 
 
 def types_of(schema: Schema) -> frozenset[str] | None:
-    """JSON types that a schema allows; None: any, as far as it tells."""
+    """Return the JSON types that a schema allows, None if any."""
     found = frozenset[str]()
     for way in ways(schema):
         if "enum" in way:
@@ -66,13 +66,13 @@ def types_of(schema: Schema) -> frozenset[str] | None:
 
 
 def only_values(schema: Schema) -> Sequence[Any]:
-    """The only values that a schema allows; none if it names none."""
+    """Return the values that a schema enumerates, none if it allows others as well."""
     each = ways(schema)
     return [value for way in each for value in way["enum"]] if all("enum" in way for way in each) else ()
 
 
 def fits(value: Any, types: frozenset[str] | None) -> bool:
-    """Whether a value has one of these types."""
+    """Return True if the value has one of these types; None is any type."""
     kind = _type(value)
     return types is None or kind in types or (kind == "integer" and "number" in types)
 
@@ -82,14 +82,14 @@ def _type(value: Any) -> str:
 
 
 def _named(schema: Schema) -> list[str]:
-    """What `type` names."""
+    """Return the schema's `type` as a list."""
     named = schema["type"]
     listed = cast(list[Any], named) if isinstance(named, list) else [named]
     return [one for one in listed if isinstance(one, str)]
 
 
 def _plain(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, frozenset[str]]:
-    """The schema that `$ref` and choices of one stand for, and all references seen on the way."""
+    """Follow `$ref` and single choices; return the schema found and all references followed."""
     found: Schema = {key: value for key, value in _schema(schema).items() if key not in _DEFINITIONS}
     while True:
         reference = str(found.get("$ref", ""))
@@ -110,12 +110,12 @@ def _is_single(choices: Any) -> bool:
 
 
 def _schema(found: Any) -> Schema:
-    """`true` allows anything, as `{}` does."""
+    """Return a schema as a mapping; `true`, which allows anything, as {}."""
     return cast(Schema, found) if isinstance(found, Mapping) else {}
 
 
 def _referred(reference: str, root: Schema) -> Schema | None:
-    """What a reference to one of the definitions means; None for any other."""
+    """Return the definition that a reference names, None for any other reference."""
     start, *steps = reference.split("/")
     if start != "#" or steps[:1] not in (["$defs"], ["definitions"]):
         return None
@@ -126,7 +126,7 @@ def _referred(reference: str, root: Schema) -> Schema | None:
 
 
 def _both(one: Schema, other: Schema) -> Schema:
-    """A schema for what fits two. Keywords that both have stay apart in `allOf`."""
+    """Return a schema that requires both; keywords in conflict stay apart in `allOf`."""
     joined = {**other, **one}
     if "type" in one and "type" in other:
         joined["type"] = _common(_named(one), _named(other))
@@ -138,7 +138,7 @@ def _both(one: Schema, other: Schema) -> Schema:
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """Types that two lists allow. An integer is a number."""
+    """Return the types that both lists allow; an integer is a number."""
     common = {*one} & {*other}
     if "number" not in common and not _NUMBERS.isdisjoint(one) and not _NUMBERS.isdisjoint(other):
         common.add("integer")
@@ -146,7 +146,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
 
 
 def _of_one_type(schema: Schema) -> list[Schema]:
-    """The schema for each of its types; for the values that fit them, if it names values."""
+    """Split a schema into one for each of its types, or into one with the values that it enumerates."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     rest = {key: value for key, value in schema.items() if key not in ("enum", "const")}
     types = _named(schema) if "type" in schema else None

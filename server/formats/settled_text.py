@@ -1,4 +1,4 @@
-"""What a reader of replies has told: content and thoughts, up to where a stop string ends the reply. Pure."""
+"""Collect what a reader has found of a reply, up to a stop string. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from server.text.stops import StopStrings
 
 
 class SettledText:
-    """Text that has been read so far, and what has become of it. Positions count guards, too."""
+    """Base of MessageReader: the text read so far, and what has been emitted. Positions count guards."""
 
     def __init__(self, stops: Sequence[str], n_indent: int, *, plain: bool) -> None:
         """Begin a reply.
 
         Args:
-            stops: Strings in the content that end the reply; neither they nor what follows is told.
-            n_indent: Spaces that each line of the content but the first begins with, else the reply ends.
+            stops: Strings in the content that end the reply; they and what follows are not emitted.
+            n_indent: Minimum indentation, in spaces, of each line of content but the first; less ends the
+                reply.
             plain: All of the text is content.
         """
-        self.n_settled = 0  # characters whose meaning is known
-        self.n_thought = 0  # how far the thoughts reach, with their marks
-        self.outdented = False  # the text has ended at a line with too little indentation
+        self.n_settled = 0  # characters whose meaning is certain
+        self.n_thought = 0  # index behind the thoughts and their marks
+        self.outdented = False  # the reply ended at a line with too little indentation
         self.content = ContentSpans(plain=plain)  # which characters are content
         self._stops = StopStrings(stops)
         self._indentation = Indentation(n_indent)
@@ -40,12 +41,12 @@ class SettledText:
 
     @property
     def stop_string(self) -> str | None:
-        """The one that has ended the reply."""
+        """Return the stop string that ended the reply, None if none did."""
         return self._stops.found
 
     @property
     def stopped(self) -> bool:
-        """Whether the reply has ended, whatever follows."""
+        """True once the reply has ended, whatever the model still generates."""
         return self.outdented or self._stops.found is not None
 
     def _drop(self, n: int) -> None:
@@ -63,12 +64,12 @@ class SettledText:
             self._drop(len(text))
 
     def _tell_up_to(self, n: int, *, mark: bool, keeps_blank: bool) -> None:
-        """Tell the first n characters as content, as far as no stop string ends it or may still do so.
+        """Emit the first n characters as content, except from a stop string on that is there or may form.
 
         Args:
-            n: They are text, whatever follows.
-            mark: Something else begins behind them.
-            keeps_blank: White space at their end belongs to them.
+            n: Characters that are text whatever follows.
+            mark: A mark begins behind them.
+            keeps_blank: Emit white space at their end.
         """
         text = self._buffer[:n]
         n = self._stops.n_tellable(text, whole=mark or self._ended)
@@ -88,7 +89,7 @@ class SettledText:
         self.n_thought = self.n_settled
 
     def _taken(self) -> list[Piece]:
-        """What has been told since the last call of this."""
+        """Return the pieces collected since the last call."""
         pieces, self._pieces = self._pieces, []
         return list(map(_unguarded, pieces)) if pieces else pieces
 

@@ -1,28 +1,30 @@
-"""Which characters of a reply are content. Pure."""
+"""Record which characters of a reply are content. Pure."""
 
 from __future__ import annotations
 
 
 class ContentSpans:
-    """Grows from the text's beginning to its end."""
+    """Ranges of content characters, added in ascending order."""
 
     def __init__(self, *, plain: bool = False) -> None:
-        """plain: all of them will be."""
+        """Begin without content, or with `plain` as text that is all content."""
         self._spans = [(0, 0)] if plain else list[tuple[int, int]]()
 
     def add(self, start: int, end: int) -> None:
-        """The characters from start to end are content, and none of those between this and the last."""
+        """Record that the characters from start to end are content."""
         if self._spans and self._spans[-1][1] == start:
             start = self._spans.pop()[0]
         self._spans.append((start, end))
 
     def has(self, start: int, end: int) -> bool:
-        """Whether any of these characters of the text, by now settled, is content; of none: whether they are
-        within or beside it."""
+        """Return True if any character of this settled range is content.
+
+        An empty range counts as content within or beside content.
+        """
         return self._at(start, end) is not None
 
     def part(self, start: int, end: int) -> tuple[int, int]:
-        """Which of these characters, some of which are content, are content."""
+        """Return the part of this range that is content; some of it has to be."""
         first, last = self._at(start, end) or (start, start)
         return max(start, first), min(end, last)
 

@@ -1,4 +1,4 @@
-"""How calls look as the model writes them: for templates that do not show calls themselves. Pure."""
+"""Write calls as the model does, for chat templates that do not show calls themselves. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAYBE = re.compile(r"⟦([^⟧]*)⟧")
 
 
 def written(calls: Sequence[Mapping[str, Any]], syntax: Calls) -> str:
-    """Calls in OpenAI's shape, as text. Arguments that are no JSON object are written as they are."""
+    """Return the text of calls in OpenAI's shape; arguments that are no JSON object are copied."""
     each = [_filled(syntax.call, _slots(call, nth, syntax)) for nth, call in enumerate(calls)]
     if syntax.each:
         each = [syntax.open + one + syntax.close for one in each]
@@ -39,7 +39,7 @@ def _slots(call: Mapping[str, Any], nth: int, syntax: Calls) -> dict[str, str]:
 
 
 def _filled(pattern: str, slots: Mapping[str, str]) -> str:
-    """What may be missing is left out where a slot in it is empty."""
+    """Fill a pattern's slots, and omit optional text that has an empty slot."""
 
     def kept(maybe: re.Match[str]) -> str:
         return maybe[1] if all(slots[slot] for slot in SLOT.findall(maybe[1])) else ""
@@ -87,6 +87,7 @@ def _python(value: Any) -> str:
 
 
 def in_gemma(value: Any) -> str:
+    """Return a value in Gemma's writing."""
     match value:
         case str():
             return f'<|"|>{value}<|"|>'

@@ -1,5 +1,7 @@
-"""Values that models write in no JSON, as JSON: typed by a schema, or in Python's or Gemma's writing.
-Pure."""
+"""Convert values that models do not write as JSON to JSON. Pure.
+
+They are typed by a schema, or in Python's or Gemma's own writing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any, NoReturn, cast
 from server.formats.schemas import STRING, Schema, fits, resolved, types_of
 
 DEEPEST = 32
-"""Values within values that are followed; no tool's arguments come near. Deeper ones are text."""
+"""Maximum nesting of values; deeper ones stay text. No tool's arguments come near."""
 _WORDS: dict[str, Any] = {
     "true": True,
     "false": False,
@@ -28,7 +30,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
-    """A value's text as JSON of one of these types, as a string if it is none of them."""
+    """Return a value's text as JSON of one of these types, or as a string if it is none of them."""
     if types == STRING:
         return quoted(text)
     stripped = text.strip()
@@ -50,13 +52,13 @@ def _refused(word: str) -> NoReturn:
 
 
 def _finite(word: str) -> float | str:
-    """JSON has no number for a word such as 1e999, which stays text."""
+    """Return a number, or the text of one that JSON cannot hold, such as 1e999."""
     number = float(word)
     return number if math.isfinite(number) else word
 
 
 def _read(text: str) -> Any:
-    """JSON, in which NaN and infinite numbers stay text."""
+    """Parse JSON, in which NaN and infinite numbers stay text."""
     return json.loads(text, parse_float=_finite, parse_constant=str)
 
 
@@ -69,7 +71,13 @@ def dumped(value: Any) -> str:
 
 
 def nested(text: str, mark: str, schema: Schema) -> Any:
-    """A value of elements <key>…</key>, each tag behind a mark: <item> for those of an array."""
+    """Return a value written as elements <key>…</key>; those of an array are named <item>.
+
+    Args:
+        text: The elements, or the text of a plain value.
+        mark: Stands before each tag.
+        schema: Of the value.
+    """
     if mark not in text:
         types = types_of(schema) or STRING
         if not text.strip() and types <= {"array", "object"}:
@@ -91,7 +99,7 @@ def nested(text: str, mark: str, schema: Schema) -> Any:
 
 
 def _closed(text: str, open: str, close: str) -> tuple[int, int] | None:
-    """Where the element ends that the text begins within: its end tag's beginning and end."""
+    """Return the start and end of the end tag of the element that the text begins within, None if none."""
     depth = 1
     for tag in re.finditer(f"{re.escape(open)}|{re.escape(close)}", text):
         depth += 1 if tag[0] == open else -1
@@ -101,14 +109,16 @@ def _closed(text: str, open: str, close: str) -> tuple[int, int] | None:
 
 
 def _within(schema: Schema, key: str) -> Schema:
-    """The schema of an element, <item> being that of an array."""
+    """Return the schema of an element; <item> has that of the array's items."""
     properties = cast(Mapping[str, Schema], schema.get("properties") or {})
     return resolved(schema.get("items") if key == "item" else properties.get(key), schema)
 
 
 class LooseText:
-    """Values in Python, JSON, or Gemma's own writing, which differ in quotation marks and bare words. Raises
-    ValueError for what is none."""
+    """Parse values in Python, JSON or Gemma's own writing, which differ in quotation marks and bare words.
+
+    Methods raise ValueError for text that is no such value.
+    """
 
     def __init__(self, text: str, quotes: tuple[str, ...] = ('"', "'")) -> None:
         self._text = text
@@ -116,14 +126,14 @@ class LooseText:
         self._quotes = quotes
 
     def whole(self) -> Any:
-        """The text is one value."""
+        """Return the value that the whole text is."""
         value = self._value(0)
         if self._next():
             raise ValueError(self._text)
         return value
 
     def members(self, sign: str, close: str = "") -> dict[str, Any]:
-        """key, sign, value, separated by commas, up to the closing bracket or the text's end."""
+        """Return the pairs of key, sign, value up to the closing bracket or the text's end."""
         return self._members(sign, close, 0)
 
     def _members(self, sign: str, close: str, depth: int) -> dict[str, Any]:
@@ -143,7 +153,7 @@ class LooseText:
         return self._text[self._at : self._at + 1]
 
     def _key(self, sign: str) -> str:
-        """A string, or any text up to the sign, which is read, too."""
+        """Read a key, quoted or bare, and the sign behind it."""
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         start = self._at
         key = "" if quote is None else self._string(quote)
@@ -185,7 +195,7 @@ class LooseText:
 
     def _string(self, quote: str) -> str:
         start = self._at = self._at + len(quote)
-        if len(quote) > 1:  # as it is
+        if len(quote) > 1:  # no escapes
             end = self._text.find(quote, start)
         else:
             end = next(

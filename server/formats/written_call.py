@@ -1,4 +1,4 @@
-"""A call whose arguments are no JSON: tagged parameters, or Python's and Gemma's own writing. Pure."""
+"""Read calls whose arguments are not JSON: tagged parameters, or Python's and Gemma's own writing. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GEMMA_QUOTE = '<|"|>'
 
 
 class TaggedCallReader(ArgumentReader):
-    """Parameters, each between tags. Strings are told as they grow, other values when they end."""
+    """Read tagged parameters. Strings are emitted as they grow, other values when they end."""
 
     def __init__(self, calls: Calls, begun: CallBegun, schema: Schema) -> None:
         super().__init__(begun)
@@ -49,7 +49,7 @@ class TaggedCallReader(ArgumentReader):
         return True
 
     def finish(self) -> None:
-        """No parameter follows."""
+        """End the arguments: no parameter follows."""
         self._tell_arguments("}" if self._keys else "{}")
         self.state = CallState.DONE
 
@@ -72,7 +72,7 @@ class TaggedCallReader(ArgumentReader):
         return head.end()
 
     def _last(self, text: str, at: int, start: int) -> int | None:
-        """What ends the call, or may become it, begins at start."""
+        """Handle text at `start` that ends the call, or may become such text."""
         if not text.startswith(self._calls.follow[0], start):
             return None
         self.finish()
@@ -112,9 +112,9 @@ class TaggedCallReader(ArgumentReader):
         return end + len(mark)
 
     def _closing(self, text: str, at: int) -> tuple[int, bool]:
-        """Return where the value's end tag may be, -1 if nowhere yet, and whether it is that for certain.
+        """Return where the value's end tag may be, -1 if it is not there yet, and whether that is certain.
 
-        A value may have the tag in it: it ends where another parameter or the call's end follows.
+        A value may contain the tag itself: it ends where another parameter or the call's end follows.
         """
         mark, _ = self._end
         end = text.find(mark, at)
@@ -145,7 +145,7 @@ class TaggedCallReader(ArgumentReader):
         return end + len(mark)
 
     def _open(self) -> None:
-        """A string of the key begins, unless it has been told."""
+        """Begin a string value of the current key, unless the key already has a value."""
         self._streams = self._key not in self._keys
         if self._streams:
             self._tell_arguments(f'{"{" if not self._keys else ", "}{quoted(self._key)}: "')
@@ -164,7 +164,7 @@ class TaggedCallReader(ArgumentReader):
 
 
 class LooseCallReader(ArgumentReader):
-    """Arguments between brackets in Python's or Gemma's writing; told when they end."""
+    """Read arguments between brackets in Python's or Gemma's writing; emitted when they end."""
 
     def __init__(self, calls: Calls, begun: CallBegun) -> None:
         super().__init__(begun)
