@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from server.api.tools import Calling, CustomFunction, FunctionDefinition
 from server.errors import InvalidRequestError
 from server.grammar.compiler import Compiler
-from server.grammar.definition import check_definition, custom_parameters
+from server.grammar.definition import check_definition, custom_parameters, input_of_custom
 from server.grammar.json_schema import Allowance, tells_no_member
+from server.grammar.relaxing import ANY_OBJECT
 from server.grammar.schema_form import Schema, check_form
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 logger = logging.getLogger("duo.api")
 
-ANY_OBJECT: Schema = {"type": "object"}
 NO_MEMBERS: Schema = {"properties": {}, "additionalProperties": False}
 MAX_KNOWN = 1024
 """Schemas that are remembered not to compile: agents send the same ones in every turn, and to find out which
@@ -31,6 +35,7 @@ class HeldSchemas:
     def __init__(self, grammars: Compiler) -> None:
         self.grammars = grammars
         self._instead: dict[bytes, Schema] = {}  # by a digest of the schema; the oldest first
+        self._said: dict[tuple[str, str], None] = {}  # of a function, and what is not held; the oldest first
         self._lock = threading.Lock()
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
@@ -42,14 +47,12 @@ class HeldSchemas:
         allowance, found = Allowance(), dict[str, Schema]()
         for i, function in calls.functions:
             check_form(function.schema_of_arguments, place(i))
-            try:
-                schema = _arguments(function, i, allowance)
-            except InvalidRequestError as error:
-                if function.strict:
-                    raise
-                schema = ANY_OBJECT
-                self._remember(function, schema, error)
-            found[function.name] = schema if function.strict else self._known(schema)
+            schema = _arguments(function, i)
+            if function.strict:
+                with _telling_of(function):
+                    found[function.name] = _written(allowance, schema, i)
+            else:
+                found[function.name] = self._allowed(allowance, function, schema, i)
         return found
 
     def learn(self, calls: Calling, schemas: Mapping[str, Schema]) -> None:
@@ -59,28 +62,42 @@ class HeldSchemas:
             InvalidRequestError: One of a strict function does not.
         """
         for i, function in calls.functions:
-            schema = schemas[function.name]
             try:
-                self.grammars.check(schema, place(i))
-            except InvalidRequestError as error:
+                with _telling_of(function):
+                    self.grammars.check(schemas[function.name], place(i))
+            except InvalidRequestError:
                 if function.strict:
                     raise
-                self._remember(function, schema, error)
+                self._relaxed(function, _arguments(function, i), i)
 
-    def _known(self, schema: Schema) -> Schema:
-        return self._instead.get(_digest(schema), schema)
+    def _allowed(self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
+        """Return as much of a schema as is known to compile and as the request's other schemas leave room for."""
+        schema = self._instead.get(_digest(schema), schema)
+        try:
+            return _written(allowance, schema, i)
+        except InvalidRequestError:
+            schema = self._relaxed(function, schema, i)
+        try:
+            return _written(allowance, schema, i)
+        except InvalidRequestError as error:
+            self._say(function, f"anything: {error.message}")
+            return ANY_OBJECT
 
-    def _remember(self, function: FunctionDefinition, schema: Schema, error: InvalidRequestError) -> None:
-        """Have any object stand for a schema, and say so once."""
-        key = _digest({"name": function.name, "schema": function.schema_of_arguments})
+    def _relaxed(self, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
+        """Have as much of a schema as compiles stand for it, and say once what is not held."""
+        held, left_out = self.grammars.held(schema, place(i))
+        if left_out:
+            with self._lock:
+                _keep(self._instead, _digest(schema), held)
+            self._say(function, ", ".join(left_out) if all(left_out) else "anything")
+        return held
+
+    def _say(self, function: FunctionDefinition, what: str) -> None:
         with self._lock:
-            said = key in self._instead
-            for known in (key, _digest(schema)):
-                self._instead[known] = ANY_OBJECT
-            while len(self._instead) > MAX_KNOWN:
-                del self._instead[next(iter(self._instead))]
+            said = (function.name, what) in self._said
+            _keep(self._said, (function.name, what), None)
         if not said:
-            logger.warning("calls of the tool %s may have any arguments: %s", function.name, error.message)
+            logger.warning("calls of the tool %s are not held to %s of its schema", function.name, what)
 
 
 def place(tool: int) -> str:
@@ -88,21 +105,43 @@ def place(tool: int) -> str:
     return f"tools.{tool}.function.parameters"
 
 
+@contextmanager
+def _telling_of(function: FunctionDefinition) -> Generator[None]:
+    """Raise errors with the name of the function."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        error.message += f"; {function.name} is strict"
+        raise
+
+
 def _digest(schema: Schema) -> bytes:
     return sha256(json.dumps(schema, sort_keys=True).encode()).digest()
 
 
-def _arguments(function: FunctionDefinition, tool: int, allowance: Allowance) -> Schema:
-    """Return what a function's arguments are held to. One without parameters has no arguments, as OpenAI
-    says.
+def _keep(known: dict[Key, Value], key: Key, value: Value) -> None:
+    known[key] = value
+    while len(known) > MAX_KNOWN:
+        del known[next(iter(known))]
+
+
+def _written(allowance: Allowance, schema: Schema, tool: int) -> Schema:
+    """Return a schema without keywords that change nothing.
 
     Raises:
         InvalidRequestError: The schema is too large.
+    """
+    return schema if input_of_custom(schema) else json.loads(allowance.written(schema, place(tool)))
+
+
+def _arguments(function: FunctionDefinition, tool: int) -> Schema:
+    """Return what a function's arguments are to be. One without parameters has no arguments, as OpenAI says.
+
+    Raises:
+        InvalidRequestError: The grammar of a custom tool has a fault.
     """
     if isinstance(function, CustomFunction) and (held := function.input_format) is not None:
         check_definition(held.syntax, held.definition, f"tools.{tool}.custom.format.grammar.definition")
         return custom_parameters(held.syntax, held.definition)
     schema: dict[str, Any] = {**function.schema_of_arguments, **ANY_OBJECT}
-    if tells_no_member(schema):
-        schema |= NO_MEMBERS
-    return json.loads(allowance.written(schema, place(tool)))
+    return schema | NO_MEMBERS if tells_no_member(schema) else schema

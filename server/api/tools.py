@@ -30,7 +30,7 @@ def _no_list(parameters: Any) -> Any:
 
 
 class FunctionDefinition(Body):
-    """strict: refuse a schema that cannot be compiled. Calls fit their schemas in any case."""
+    """strict: refuse a schema of which a part cannot be held. All else is held in any case."""
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
@@ -185,9 +185,9 @@ class ToolFields(Body):
     tool_choice: ToolChoice | None = None
     """none: no calls; models whose calls cannot be told from text are not shown the tools then. auto, the
     default: calls are made to fit the functions from their mark on, where the model's family marks them;
-    any object fits in place of a schema that cannot be kept. required, a function, or allowed tools of
-    mode required: the reply is calls and nothing else but thoughts, and a schema that cannot be kept is
-    refused with a 400 that names the place in it."""
+    a schema is held without the keywords that no grammar can hold, unless it is strict: then it is refused
+    with a 400 that names the place in it. required, a function, or allowed tools of mode required: the reply
+    is calls and nothing else but thoughts."""
     parallel_tool_calls: bool | None = None
     """false: one call at most. Where a call must be made, a model that is told of tools in words makes one
     unless this is true."""

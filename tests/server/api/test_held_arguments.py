@@ -55,18 +55,20 @@ def test_a_schema_that_cannot_be_kept_leaves_the_others_held():
 
 
 def test_one_that_cannot_be_kept_leaves_the_others_held_between_tags():
-    unkept = {"properties": {"a": {"type": "integer", "not": {"const": 1}}}}
+    unkept = {"properties": {"town": {"type": "string", "not": {"const": "x"}}}}
     request = request_of(QWEN_CODER, tools=[WEATHER, tool("f", parameters=unkept)])
     called = "<tool_call>\n<function={}>\n<parameter={}>\nx\n</parameter>\n</function>\n</tool_call>"
     assert allows(request, called.format("weather", "city"))
     assert not allows(request, called.format("weather", "town"))
     assert allows(request, called.format("f", "town"))
+    assert not allows(request, called.format("f", "city"))
 
 
 async def test_a_strict_function_is_refused_where_its_schema_cannot_be_kept():
     strict = tool("g", parameters=UNKEPT["function"]["parameters"], strict=True)
     error = await refusal(tools=[UNKEPT, WEATHER, strict])
     assert error["param"].startswith("tools.2.function.parameters")
+    assert "g is strict" in error["message"]
 
 
 def test_a_function_beside_a_strict_one_need_not_be_kept():

@@ -13,6 +13,7 @@ from tests.server.api.test_tools import A_CALL, CITY, PARIS, WEATHER, allows, as
     "keyword",
     [
         {"not": {}},
+        {"not": {"type": "null"}},
         {"uniqueItems": True},
         {"if": {"minLength": 3}},
         {"contains": {}},
@@ -26,14 +27,16 @@ from tests.server.api.test_tools import A_CALL, CITY, PARIS, WEATHER, allows, as
 def test_other_tools_are_held_beside_one_that_cannot_be(
     keyword: dict[str, Any], fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ):
-    parameters = {"type": "object", "properties": {"x": {"type": "array", **keyword}}}
+    parameters = {"type": "object", "properties": {"x": {"type": "array", "maxItems": 2, **keyword}}}
     loose = {"type": "function", "function": {"name": "loose", "parameters": parameters}}
     request = asked(tools=[WEATHER, loose], **fields)
     call = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
     assert allows(request, call % ("weather", PARIS))
     assert not allows(request, call % ("weather", '{"town": "Paris"}'))
     assert allows(request, call % ("loose", '{"x": ["a", "a"]}'))
-    assert "loose" in caplog.text
+    assert not allows(request, call % ("loose", '{"x": ["a", "a", "a"]}'))
+    assert not allows(request, call % ("loose", '{"x": "a"}'))
+    assert f"loose are not held to properties.x.{next(iter(keyword))} of" in caplog.text
 
 
 def test_a_required_call_needs_no_form():
