@@ -71,7 +71,7 @@ class HeldSchemas:
                 self._relaxed(function, _arguments(function, i), i)
 
     def _allowed(self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
-        """Return as much of a schema as is known to compile and as the request's other schemas leave room for."""
+        """Return as much of a schema as compiles and as the request's other schemas leave room for."""
         schema = self._instead.get(_digest(schema), schema)
         try:
             return _written(allowance, schema, i)
@@ -144,4 +144,4 @@ def _arguments(function: FunctionDefinition, tool: int) -> Schema:
         check_definition(held.syntax, held.definition, f"tools.{tool}.custom.format.grammar.definition")
         return custom_parameters(held.syntax, held.definition)
     schema: dict[str, Any] = {**function.schema_of_arguments, **ANY_OBJECT}
-    return schema | NO_MEMBERS if tells_no_member(schema) else schema
+    return {**schema, **NO_MEMBERS} if tells_no_member(schema) else schema
