@@ -1,7 +1,7 @@
-"""Messages as a chat template takes them. Pure.
+"""Convert messages to the form that a chat template takes. Pure.
 
-A template that knows nothing of tools gets them, calls and results as texts: calls as its model writes them,
-or in the manner of Hermes, which models understand best that were not trained for tools.
+For a template that knows no tools, tools, calls and results become text: calls as the model writes them, or
+in Hermes' style, which models without training for tools understand best.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from server.text.guard import NO_CONTROLS, ClientTexts
 from server.text.manners import THOUGHT_FIELDS, Manners, Message, Tool
 
 Tell: TypeAlias = Callable[[str], None]
-"""Takes what a template cannot show, and what is done instead."""
+"""Receives one sentence about what the template cannot show, and what is done instead."""
 
 _SHORT_ID = 9
 _INSTRUCTIONS = ("system", "developer")
@@ -42,7 +42,7 @@ return a json object with function name and arguments within <tool_call></tool_c
 <tool_call>
 {"name": <function-name>, "arguments": <args-json-object>}
 </tool_call>"""
-"""Both as Qwen's models have been trained with them."""
+"""This text and INSTRUCTIONS are those that Qwen's models were trained with."""
 _EXAMPLE = {"function": {"name": "<function-name>", "arguments": '{"<argument>": "<value>"}'}}
 
 
@@ -57,9 +57,9 @@ def adapted(
 
     Args:
         messages: As the client has sent them.
-        tools: Guarded already.
-        manners: What the template takes.
-        tell: Hears of every adaptation that the template makes necessary.
+        tools: Tools of the request, guarded already.
+        manners: Forms of messages that the template takes.
+        tell: Called with each adaptation that the template makes necessary.
         texts: Guards what the client has written.
     """
     told = [_formed(message, manners, tell, texts) for message in messages]
@@ -76,7 +76,7 @@ def adapted(
 
 
 def _with_calls(messages: list[Message], manners: Manners, tell: Tell) -> list[Message]:
-    """Calls and their results as the template takes them."""
+    """Return the messages with calls and results in the form that the template takes."""
     told = messages
     if not manners.calls or not manners.results:
         return _written_out(told, manners)
@@ -89,14 +89,14 @@ def _with_calls(messages: list[Message], manners: Manners, tell: Tell) -> list[M
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text, its parts joined by line breaks."""
+    """Return a message's content as text, its parts joined by line breaks."""
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in cast(list[Message], content))
     return str(content or "")
 
 
 def _formed(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) -> Message:
-    """One message by itself."""
+    """Adapt one message, whatever its neighbours are."""
     role = message["role"]
     guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
     new = {**message, **texts.of(guarded, role)}
@@ -116,7 +116,7 @@ def _formed(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) 
 
 
 def _thoughtful(message: dict[str, Any], manners: Manners) -> dict[str, Any]:
-    """Thoughts under the names and in the form that templates know."""
+    """Put thoughts into the fields or parts from which templates read them."""
     thought, content = message["reasoning_content"], message.get("content")
     if manners.thought_parts:
         del message["reasoning_content"]
@@ -133,7 +133,7 @@ def _parts(content: Any) -> list[Any]:
 
 
 def _call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -> dict[str, Any]:
-    """A call with its arguments as the template takes them."""
+    """Adapt one call: its arguments and its id."""
     given = call["function"]["arguments"]
     guarded: dict[str, Any] = texts.of({**call, "function": {**call["function"], "arguments": ""}})
     function = {**guarded["function"], "arguments": _arguments(given, manners, texts)}
@@ -144,7 +144,7 @@ def _call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -> dict
 
 
 def _arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
-    """As the template takes them. An empty text and null are no arguments."""
+    """Return arguments in the template's form; empty text and null are no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
     if not manners.objects:
         return texts.of(text)
@@ -155,8 +155,11 @@ def _arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """What is no JSON object, or none that a prompt can show (a lone surrogate, say), becomes the member
-    `arguments` of one."""
+    """Parse a call's arguments.
+
+    Text that is no JSON object, or one that a prompt cannot show (with a lone surrogate, say), becomes the
+    member `arguments` of an object.
+    """
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
@@ -171,8 +174,10 @@ def _short(id: str) -> str:
 
 
 def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]:
-    """Calls that the template does not show as the assistant's text, results as the user's; results that
-    follow each other in one message."""
+    """Write out calls as the assistant's text and results as the user's, where the template shows neither.
+
+    Consecutive results become one message.
+    """
     told: list[Message] = []
     apart = manners.calls and (manners.bare or manners.null)
     messages = list(_apart(messages, manners, lambda _: None)) if apart else messages
@@ -186,19 +191,19 @@ def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]
 
 
 def _as_users(results: Iterable[Message]) -> Message:
-    """Results of tools as a message of the user's."""
+    """Join results of tools into one message of the user."""
     each = (f"<tool_response>\n{text_of(one.get('content'))}\n</tool_response>" for one in results)
     return {"role": "user", "content": "\n".join(each)}
 
 
 def _is_empty(message: Message) -> bool:
-    """Whether the assistant says nothing in it."""
+    """Return True if it is an assistant's message without content, calls and thoughts."""
     said = (message.get("content"), message.get("tool_calls"), message.get(THOUGHT_FIELDS[0]))
     return message["role"] == "assistant" and not any(said)
 
 
 def _without_orphans(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
-    """Results that follow no call, as the user's."""
+    """Turn results without a preceding call into messages of the user."""
     called = False
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         if of_tools and not called:
@@ -211,7 +216,7 @@ def _without_orphans(messages: Sequence[Message], tell: Tell) -> Iterator[Messag
 
 
 def _all_answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
-    """A result for each call that has none, behind those that there are."""
+    """Add a result for each call that has none, behind the results that exist."""
     open = dict[str, None]()
     for message in [*messages, None]:
         if message is not None and message["role"] == "tool":
@@ -226,13 +231,14 @@ def _all_answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
 
 
 def _spelled(message: Message, syntax: Calls) -> Message:
+    """Return a message with its calls written out in its content."""
     said = filter(None, (text_of(message.get("content")), written(message["tool_calls"], syntax)))
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": "\n".join(said)}
 
 
 def _apart(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterator[Message]:
-    """Calls without content, where it would hide them: it is a message of its own."""
+    """Move content beside calls to a message of its own, if the template would not show both."""
     for message in messages:
         content = message.get("content")
         if not message.get("tool_calls") or (content and not manners.bare):
@@ -247,7 +253,7 @@ def _apart(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterato
 
 
 def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
-    """A message for each call, before its result."""
+    """Split a message with several calls: one message for each call, each followed by its result."""
     waiting: list[Message] = []
     for message in messages:
         calls = message.get("tool_calls") or ()
@@ -269,7 +275,7 @@ def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
 
 
 def _answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
-    """A short reply to results that a user follows."""
+    """Insert a short reply between a tool's result and a user's message."""
     last = ""
     for message in messages:
         if (last, message["role"]) == ("tool", "user"):
@@ -280,7 +286,7 @@ def _answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
 
 
 def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners) -> list[Message]:
-    """The tools behind the system prompt."""
+    """Append a description of the tools to the system prompt."""
     shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     other = f"write:\n{written([_EXAMPLE], manners.syntax)}"
     text = INSTRUCTIONS.format(tools=shown, how=_IN_TAGS if manners.syntax is JSON_IN_TAGS else other)
@@ -291,7 +297,7 @@ def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners
 
 
 def _joined(messages: Sequence[Message], tell: Tell) -> list[Message]:
-    """System and developer messages at the beginning as one."""
+    """Join all system and developer messages at the beginning into one."""
     first = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages))
     if len(first) < 2:
         return list(messages)
@@ -301,7 +307,7 @@ def _joined(messages: Sequence[Message], tell: Tell) -> list[Message]:
 
 
 def _without_system(messages: Sequence[Message], manners: Manners, tell: Tell) -> list[Message]:
-    """System and developer messages that the template does not show, as the other's or the user's."""
+    """Give system and developer messages that the template does not show another role."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
     known = {"system": manners.system, "developer": manners.developer}
@@ -315,7 +321,7 @@ def _without_system(messages: Sequence[Message], manners: Manners, tell: Tell) -
 
 
 def _begun_by_user(messages: list[Message], tell: Tell) -> list[Message]:
-    """A short message of the user's before an assistant that begins."""
+    """Insert a short message of the user before an assistant's message that comes first."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in _INSTRUCTIONS), None)
     if first is None or messages[first]["role"] != "assistant":
         return messages
@@ -324,7 +330,7 @@ def _begun_by_user(messages: list[Message], tell: Tell) -> list[Message]:
 
 
 def _alternating(messages: Sequence[Message], tell: Tell) -> list[Message]:
-    """Messages of one role that follow each other as one, but for calls and results."""
+    """Join consecutive messages of one role, except for calls and results."""
     told: list[Message] = []
     for message in messages:
         last = told[-1] if told else {}

@@ -1,4 +1,4 @@
-"""Sequence breakers of the DRY sampler, as tokens."""
+"""Convert sequence breakers of the DRY sampler to tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _BETWEEN = b"\xff"  # in no text: a match never spans two pieces
 
 
 def breaker_tokens(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Token sequences that contain a breaker: the tokenised breaker, and every token that contains it. Unlike
-    llama.cpp, no tokens that contain only its beginning. The first call for a vocabulary reads all pieces."""
+    """Return token sequences that contain a breaker: the tokenised breaker, and each token that has it.
+
+    Unlike llama.cpp, tokens that contain only a breaker's beginning are not included. The first call for a
+    vocabulary reads the text of all its tokens.
+    """
     sequences: dict[tuple[int, ...], None] = {}
     for breaker in breakers:
         sequences[tuple(vocabulary.tokenize(breaker, special=False))] = None
@@ -33,7 +36,7 @@ def _having(vocabulary: Vocabulary, breaker: str) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _pieces(vocabulary: Vocabulary) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """All pieces joined, and where each begins."""
+    """Return the text of all tokens joined, and the byte where each begins."""
     pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
     lengths = [len(piece) + len(_BETWEEN) for piece in pieces]
     starts = np.concatenate(([0], np.cumsum(lengths[:-1], dtype=np.int64))).astype(np.int64)

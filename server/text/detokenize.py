@@ -1,4 +1,4 @@
-"""Tokens to text, never half a character, and which tokens the text that has been sent is made of."""
+"""Convert tokens to text in whole characters, and tell which tokens a stretch of text is made of."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from server.llama.backend import Vocabulary
 
 
 class Detokenizer:
-    """The text of one reply. Holds back the bytes of an unfinished UTF-8 character."""
+    """Text of one reply. Holds back the bytes of an unfinished UTF-8 character."""
 
     def __init__(
         self, vocabulary: Vocabulary, shown: Set[int] = frozenset(), *, begins: bool = False
     ) -> None:
-        """shown: control tokens whose text counts. begins: a message begins here, so that a space which the
-        tokenizer adds before a text is none of it."""
+        """Begin a reply.
+
+        Args:
+            vocabulary: Of the tokens.
+            shown: Control tokens whose text is part of the reply.
+            begins: A message begins here, so a space that the tokenizer adds before a text is dropped.
+        """
         self._vocabulary = vocabulary
         self._shown = shown
         self._n_added = int(begins and adds_space(vocabulary))  # bytes, not seen yet
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
-        """The text that this token completes, perhaps ""."""
+        """Return the text that this token completes, perhaps ""."""
         data = self._vocabulary.piece(token, special=token in self._shown)
         if self._n_added and data:
             data, self._n_added = data.removeprefix(b" "), 0
@@ -32,28 +37,28 @@ class Detokenizer:
 
     @property
     def unfinished(self) -> bool:
-        """Whether bytes are held back."""
+        """True while bytes of an incomplete character are held back."""
         return bool(self._decoder.getstate()[0])
 
     def flush(self) -> str:
-        """U+FFFD for an unfinished character, else ""."""
+        """Return U+FFFD for an unfinished character, else ""."""
         return self._decoder.decode(b"", final=True)
 
 
 def adds_space(vocabulary: Vocabulary) -> bool:
-    """Whether the tokenizer adds a space before a text and after control tokens, as SentencePiece does."""
+    """Return True if the tokenizer adds a space before texts, as SentencePiece does."""
     tokens = vocabulary.tokenize("a", special=False)
     return b"".join([vocabulary.piece(token, special=True) for token in tokens]) == b" a"
 
 
 def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
-    """The text of tokens, control tokens written out, U+FFFD for bytes that are no text, "" for None."""
+    """Return the text of tokens, control tokens written out; U+FFFD for invalid bytes, "" for None."""
     pieces = (vocabulary.piece(token, special=True) for token in tokens if token is not None)
     return b"".join(pieces).decode(errors="replace")
 
 
 class Span(NamedTuple):
-    """A token's characters: those it contributes to, an unfinished one at either end included."""
+    """Characters that a token contributes to, including an unfinished one at either end."""
 
     position: int
     start: int
@@ -61,10 +66,10 @@ class Span(NamedTuple):
 
 
 class Alignment:
-    """Releases tokens, by their position in the reply, with the text they are made of.
+    """Pair tokens, by their position in the reply, with their characters.
 
-    A token whose last bytes begin a character belongs to the text that this character is part of: it is
-    released once the whole character has been sent.
+    A token that ends within a character counts as part of that character's text: it is released once the
+    whole character has been sent.
     """
 
     def __init__(self) -> None:
@@ -72,14 +77,22 @@ class Alignment:
         self._n_made = 0
 
     def add(self, position: int, text: str, *, unfinished: bool) -> None:
-        """The token completed this text; unfinished: its last bytes begin a character not yet in it."""
+        """Add a token.
+
+        Args:
+            position: Of the token in the reply.
+            text: The text that it completes.
+            unfinished: The token ends within a character, which is not in `text`.
+        """
         start = self._n_made
         self._n_made += len(text)
         self._held.append(Span(position, start, self._n_made + unfinished))
 
     def released(self, n_sent: int, *, cut: bool = False) -> list[Span]:
-        """The tokens not released before that are complete in the first n_sent characters, or, where the
-        text has been cut off there, have a part in them: then those wholly beyond are dropped."""
+        """Return the tokens, not returned before, that are complete in the first n_sent characters.
+
+        If the text was cut off there, also those that are partly in it; the others are dropped.
+        """
         spans: list[Span] = []
         while self._held and (self._held[0].end <= n_sent or (cut and self._held[0].start < n_sent)):
             spans.append(self._held.popleft())

@@ -1,4 +1,4 @@
-"""Chat templates for models whose file names none, by the control tokens of their vocabulary. Data."""
+"""Chat templates for models without one, chosen by the control tokens in the vocabulary. Data."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A form of prompts."""
+    """A chat template, and the control tokens that it needs."""
 
     name: str
-    source: str  # the template
-    marks: tuple[str, ...] = ()  # control tokens that it takes; the last one ends a turn
-    stops: tuple[str, ...] = ()  # texts that end a reply, where there is no such token
+    source: str  # template in Jinja
+    marks: tuple[str, ...] = ()  # control tokens that it writes; the last one ends a turn
+    stops: tuple[str, ...] = ()  # texts that end a reply, where no control token does
 
 
 FALLBACKS = (
@@ -55,7 +55,7 @@ IN_WORDS = Fallback("User: and Assistant:", _WORDS, stops=("\n\nUser:", "\n\nSys
 
 
 def fallback_for(added: Mapping[str, int]) -> Fallback:
-    """Return the form whose marks a vocabulary has.
+    """Return the first template whose control tokens the vocabulary has.
 
     Args:
         added: Ids of control tokens by their texts.

@@ -1,4 +1,4 @@
-"""What a chat template can do, and how one reply to it is to be read. Pure."""
+"""Describe what a chat template can do, and how to read a reply to it. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from server.formats.values import Schema
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a chat template tells of its model."""
+    """What a chat template's source tells about its model."""
 
-    family: Family = UNKNOWN  # how it writes thoughts and calls
-    short_ids: bool = False  # the template refuses ids of calls that are not nine letters or digits
-    single_call: bool = False  # the template refuses several calls in one reply
-    in_words: bool = False  # the template shows no tools: the model is told of them in words
+    family: Family = UNKNOWN  # how the model writes thoughts and calls
+    short_ids: bool = False  # the template accepts only ids of calls that are nine letters or digits
+    single_call: bool = False  # the template accepts only one call in a reply
+    in_words: bool = False  # the template shows no tools; they are described in the system prompt
     stops: tuple[str, ...] = ()  # texts that end a reply
 
 
 def style_of(source: str) -> Style:
+    """Return the style that a chat template's source shows."""
     return Style(
         family=family_of(source),
         short_ids="length != 9" in source or "length 9" in source,
@@ -31,27 +32,28 @@ def style_of(source: str) -> Style:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How one reply is to be read."""
+    """How to read one reply."""
 
-    thoughts: Thoughts | None = None  # how they are marked, if they are looked for
-    thinking: bool = False  # the prompt has opened thoughts
-    amid: bool = field(default=False, kw_only=True)  # and has written some of them
-    calls: Calls | None = None  # how they are written, if they are looked for
-    functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])  # schemas of arguments by name
-    most_calls: int | None = None  # calls that are read at most; None: any number
-    channels: Channels | None = None  # how messages have headers, if they have
-    headed: bool = True  # the prompt has ended a header, so that the reply begins with text
-    drops: tuple[str, ...] = ()  # marks that are no part of any text
+    thoughts: Thoughts | None = None  # marks of thoughts; None: do not look for thoughts
+    thinking: bool = False  # the prompt has opened the thoughts
+    amid: bool = field(default=False, kw_only=True)  # the prompt also contains the beginning of the thoughts
+    calls: Calls | None = None  # patterns of calls; None: do not look for calls
+    # schemas of arguments by function
+    functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
+    most_calls: int | None = None  # read at most this number of calls; None: all
+    channels: Channels | None = None  # how messages have headers; None: they have none
+    headed: bool = True  # the prompt has ended a header: the reply begins with text
+    drops: tuple[str, ...] = ()  # marks to remove from any text
     stops: tuple[str, ...] = ()  # texts in the content that end a reply
 
     @property
     def plain(self) -> bool:
-        """Whether its text is content and nothing else."""
+        """True if all of the reply is content."""
         return not (self.thoughts or self.calls or self.channels or self.drops)
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Texts with a meaning here: the parser must see them, be they control tokens or not."""
+        """Return all texts with a meaning here: the reader must see them even if they are control tokens."""
         texts = list(self.drops)
         if self.thoughts:
             texts += [self.thoughts.open, self.thoughts.close]
@@ -64,7 +66,7 @@ class Form:
 
     @property
     def without_thoughts(self) -> Form:
-        """The same, but thoughts are content, with their marks."""
+        """Return this form with thoughts read as content, marks included."""
         if self.thoughts is None:
             return self
         marks = self.thoughts.open + self.thoughts.close
@@ -72,8 +74,13 @@ class Form:
         return replace(self, thoughts=None, thinking=False, drops=drops)
 
     def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> Form:
-        """The same for a reply to this prompt, which may have opened the thoughts; begun: the part of the
-        reply that is in the prompt; thought: that is its thoughts."""
+        """Return this form for a reply to a prompt, which may have opened the thoughts.
+
+        Args:
+            prompt: The rendered prompt.
+            begun: The part of the reply that is in the prompt.
+            thought: That part belongs to the thoughts.
+        """
         form = self
         if self.channels:
             start, message = prompt.rfind(self.channels.start), prompt.rfind(self.channels.message)

@@ -1,8 +1,8 @@
-"""Control tokens told apart from texts that spell them. Pure.
+"""Tell control tokens apart from text that only spells them. Pure.
 
-A prompt is one text, in which the chat template spells control tokens. What a client's text or a model's
-ordinary tokens spell alike is no control token: there a guard stands before the last character. A guard is a
-lone surrogate, which no valid text has.
+In a rendered prompt, the chat template's control tokens are plain text. If a client's text or a model's
+ordinary tokens spell a control token, a guard is put before its last character. A guard is a lone surrogate,
+which no valid text contains.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from server.llama.backend import Vocabulary
 GUARD = "\udfff"
 GUARD_BYTES = GUARD.encode(errors="surrogatepass")
 _ESCAPED = "\\udfff"
-"""What a template that writes JSON in ASCII, or Python's data, makes of a guard."""
+"""A guard as written by templates that escape JSON or Python strings to ASCII."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _N_OPENER = 2
-"""Characters by which the spellings that may begin at a place are looked up."""
+"""Spellings are looked up by this number of first characters."""
 
 
 def controls_of(vocabulary: Vocabulary) -> dict[str, int]:
@@ -113,7 +113,7 @@ class OrdinaryText:
     """Guards what the ordinary tokens of a reply spell, token by token."""
 
     def __init__(self, marks: Mapping[str, int]) -> None:
-        """Take the ids of tokens by their texts, which are told apart from their spelling."""
+        """Take the ids, by their texts, of tokens that are not to be confused with ordinary text."""
         self._tokens = frozenset(marks.values())
         self._spellings = Spellings(marks)
         self._before = ""  # what may have begun a spelling
@@ -148,19 +148,19 @@ class ClientTexts:
         self._in_reply = _Guarding(texts - own)
 
     def of(self, value: Any, role: str = "") -> Any:
-        """Return a value, such as JSON has, with all texts in it guarded; the same object if none had to be.
+        """Return a JSON value with all its texts guarded; the same object if no text needed it.
 
         Lone surrogates, which no prompt can have, become U+FFFD.
 
         Args:
             value: What a client has sent.
-            role: Of the message that it is a part of, if it is.
+            role: Of the message that the value is part of, if any.
         """
         guarding = self._in_reply if role == "assistant" else self._all
         return guarding.of(value) if guarding.has_work else value
 
     def written(self, text: str) -> str:
-        """Return what a template has written, its escaped guards as guards."""
+        """Return text that a template wrote, with escaped guards turned back into guards."""
         return text.replace(_ESCAPED, GUARD) if self._all.has_work else text
 
 
@@ -172,7 +172,7 @@ class _Guarding:
         self._suspect = re.compile(b"|".join([_ESCAPED[1:].encode(), *self._in_json()]))
 
     def _in_json(self) -> Iterator[bytes]:
-        """Patterns of what a text that has to be guarded has in JSON: an opener, or an end within one."""
+        """Yield patterns, in JSON, of which text that needs a guard contains one."""
         for opener in self._beginnings.openers:
             whole, first = (re.escape(orjson.dumps(text)[1:-1]) for text in (opener, opener[0]))
             yield whole
@@ -184,7 +184,7 @@ class _Guarding:
         return value if self._is_clean(value) else self._walked(value)
 
     def _is_clean(self, value: Any) -> bool:
-        """Whether no text in it has to be guarded, as far as a look at all of it at once tells."""
+        """Return True if a quick scan of the whole value shows that no text in it needs a guard."""
         try:
             return self._suspect.search(orjson.dumps(value)) is None
         except (TypeError, ValueError):  # lone surrogates, say

@@ -1,4 +1,4 @@
-"""Tokens of guarded texts, and where the guards are in them."""
+"""Tokenise guarded texts, and find and insert guards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GUARD = re.compile(re.escape(GUARD_BYTES))
 
 
 class GuardedTokenizer:
-    """Makes control tokens of what the template wrote, and of nothing else. Safe from any thread."""
+    """Make control tokens only of what the template wrote. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -47,23 +47,25 @@ class GuardedTokenizer:
         return text.rstrip() if after and self._eats_before(after) else text
 
     def _swallows_after(self, control: str) -> bool:
+        """Return True if the control token swallows white space behind it."""
         tokenize = self._vocabulary.tokenize
         return tokenize(f"{control}a", special=True) == tokenize(f"{control}\n a", special=True)
 
     def _swallows_before(self, control: str) -> bool:
+        """Return True if the control token swallows white space before it."""
         tokenize = self._vocabulary.tokenize
         return tokenize(f"a{control}", special=True) == tokenize(f"a \n{control}", special=True)
 
 
 def guards_in(data: bytes) -> list[int]:
-    """Return where the guards of a guarded text are in the text without them, in bytes."""
+    """Return the positions of the guards, in bytes of the text without guards."""
     if GUARD_BYTES not in data:
         return []
     return [found.start() - i * len(GUARD_BYTES) for i, found in enumerate(_GUARD.finditer(data))]
 
 
 def with_guards(data: bytes, at: Sequence[int]) -> bytes:
-    """Return a text with guards at these bytes, which ascend."""
+    """Return a text with guards inserted at these ascending byte positions."""
     if not at:
         return data
     parts = (data[start:end] for start, end in zip([0, *at], [*at, len(data)], strict=True))
@@ -71,18 +73,18 @@ def with_guards(data: bytes, at: Sequence[int]) -> bytes:
 
 
 def behind_guards(ends: array[int], at: Sequence[int]) -> array[int]:
-    """Return where tokens end in the text with guards at these bytes, from where they end without them."""
+    """Convert the byte at which each token ends: from the text without guards to the text with guards."""
     if not at:
         return ends
     return array("q", (end + len(GUARD_BYTES) * bisect_right(at, end) for end in ends))
 
 
 def spelled_alike(runs: Iterable[bytes], spellings: Spellings) -> list[int]:
-    """Return the bytes at which guards belong in a text.
+    """Return the byte positions where guards belong.
 
     Args:
-        runs: The text in stretches: at even places of ordinary tokens, at odd ones of control tokens.
-        spellings: Texts that ordinary tokens must not seem to have.
+        runs: The text in alternating runs of ordinary tokens and of control tokens, ordinary ones first.
+        spellings: Texts that ordinary tokens must not be taken for.
     """
     found, start = list[int](), 0
     for i, run in enumerate(runs):

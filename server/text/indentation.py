@@ -1,4 +1,4 @@
-"""Where a text ends because a line is indented too little. Pure; ReplyText feeds it."""
+"""End a text at a line with too little indentation. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 
 
 class Indentation:
-    """Ends a text before a line, other than its first, that begins with fewer than `least` spaces or tabs."""
+    """End a text before the first line, other than line one, with fewer than `least` spaces or tabs."""
 
     def __init__(self, least: int) -> None:
         self._too_little = re.compile(rf"\n[ \t]{{0,{least - 1}}}(?=[^ \t])") if least else None
-        self._open = ""  # the text's end, if it may be too little: a line break and what follows of spaces
+        # the text's last line break and the white space behind it, which more text may indent further
+        self._open = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """Add text; returns what may be sent of it, and whether the text ends there."""
+        """Add text; return the part that may be sent, and True if the text ends there."""
         if self._too_little is None:
             return text, False
         whole = self._open + text

@@ -1,7 +1,8 @@
-"""In which forms a chat template takes messages: found by rendering small conversations. Pure.
+"""Find out in which forms a chat template takes messages, by rendering probes. Pure.
 
-Templates say nowhere what they were made for. So each question is a conversation with marks in it, and the
-answer is whether the prompt shows them."""
+Templates do not declare what they support. So each question is a small conversation with marks in it, and the
+answer is whether the prompt shows the marks.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +16,40 @@ from server.formats.families import JSON_IN_TAGS
 Message: TypeAlias = Mapping[str, Any]
 Tool: TypeAlias = Mapping[str, Any]
 Render: TypeAlias = Callable[[Sequence[Message], Sequence[Tool] | None], str | None]
-"""The prompt of these messages and tools, as they are; None if the template refuses them."""
+"""Renders messages and tools without adapting them; returns None if the template refuses them."""
 
 THOUGHT_FIELDS = ("reasoning_content", "thinking")
-"""What templates call the thoughts of an earlier reply."""
+"""Names by which templates read the thoughts of an earlier reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """What a template takes, and in which form."""
+    """Which messages a template takes, and in which form."""
 
-    no_tools: Sequence[Tool] | None = None  # what stands for having none
-    tools: bool = True  # it shows tools
-    described: bool = False  # tools and their parameters must have a description
-    calls: bool = True  # it shows calls
-    results: bool = True  # it shows results of calls
+    no_tools: Sequence[Tool] | None = None  # value of `tools` that means none
+    tools: bool = True  # the template shows tools
+    described: bool = False  # tools and their parameters need a description
+    calls: bool = True  # the template shows calls
+    results: bool = True  # the template shows results of calls
     objects: bool = False  # arguments are objects, not JSON text
-    several: bool = True  # a message may have more than one call
+    several: bool = True  # a message may have several calls
     short_ids: bool = False  # ids of calls are nine letters or digits
-    null: bool = False  # what stands for no content beside calls is null
-    bare: bool = False  # calls have no content beside them
-    alone: bool = False  # calls have no content beside them if there are thoughts
-    unanswered: bool = True  # the user may follow a call without a result
-    orphans: bool = True  # results may stand without a call
-    followed: bool = True  # the user may follow a result
-    parts: frozenset[str] = frozenset()  # roles whose content may be a list
-    thought_parts: bool = False  # thoughts are a part of such a list
-    system: bool = True  # it shows a system message at the beginning
-    developer: bool = False  # it shows a developer message at the beginning
-    joined: bool = False  # it shows only one of such messages at the beginning
-    later: frozenset[str] = frozenset(("system",))  # which of these two roles it also shows later, in place
-    repeated: bool = True  # messages of one role may follow each other
-    begins: bool = True  # the assistant may begin
-    empty: bool = True  # an assistant's message may have no content
+    null: bool = False  # a message with calls has content null, not ""
+    bare: bool = False  # the template drops content beside calls
+    alone: bool = False  # the template drops content beside calls and thoughts
+    unanswered: bool = True  # a call without a result may be followed by the user
+    orphans: bool = True  # results without a call are allowed
+    followed: bool = True  # a result may be followed by the user
+    parts: frozenset[str] = frozenset()  # roles whose content may be a list of parts
+    thought_parts: bool = False  # thoughts are one part of such a list
+    system: bool = True  # the template shows a system message at the beginning
+    developer: bool = False  # the template shows a developer message at the beginning
+    joined: bool = False  # it shows only one system or developer message at the beginning
+    # which of these two roles it also shows, in place, later on
+    later: frozenset[str] = frozenset(("system",))
+    repeated: bool = True  # consecutive messages may have one role
+    begins: bool = True  # the assistant may come first
+    empty: bool = True  # an assistant's message may be empty
     syntax: Calls = JSON_IN_TAGS  # how the model writes calls
 
 
@@ -67,11 +69,17 @@ _BARE_TOOL: Tool = {
 }
 _TEXT, _OBJECT = '{"probe-key": "probe-value"}', {"probe-key": "probe-value"}
 _DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
-"""What shows that a list of parts was written as data."""
+"""Texts that show that a list of parts was printed as data."""
 
 
 def manners_of(render: Render, source: str, told: Manners) -> Manners:
-    """source: the template's text, which says the roles that it knows. told: what it also tells."""
+    """Return the forms that a template takes.
+
+    Args:
+        render: Renders with the template.
+        source: The template's text, searched for the roles that it handles.
+        told: What is known already.
+    """
     found = replace(told, no_tools=() if render([_USER], None) is None else None)
     probe = _Probe(lambda messages, tools: render(messages, tools or found.no_tools), source)
     if not probe.shows([_said("user", ONE)], ONE):
@@ -81,15 +89,17 @@ def manners_of(render: Render, source: str, told: Manners) -> Manners:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
+    """A template under test."""
+
     render: Render
     source: str
 
     def shows(self, messages: Sequence[Message], *marks: str, tools: Sequence[Tool] = ()) -> bool:
-        """Whether the marks are in the prompt, in this order, and none of it is data."""
+        """Return True if the prompt shows the marks in this order, and no data structure."""
         return _shown(self.render(messages, tools), *marks)
 
     def knows(self, role: str) -> bool:
-        """Many write any role as it comes, which says nothing of the model."""
+        """Return True if the source mentions the role; many templates print any role, which says nothing."""
         return any(f"{quote}{role}{quote}" in self.source for quote in ("'", '"'))
 
     def of_roles(self, found: Manners) -> Manners:
@@ -106,7 +116,7 @@ class _Probe:
         )
 
     def _of_instructions(self, found: Manners) -> Manners:
-        """How system and developer messages are shown: alone, together, and later."""
+        """Find out how system and developer messages are shown: alone, together, and later."""
         system = self._shows_with_tools([_said("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools([_said("developer", ONE), _USER], ONE)
         known = [role for role, shown in (("system", system), ("developer", developer)) if shown]
@@ -120,12 +130,12 @@ class _Probe:
         )
 
     def _shows_with_tools(self, messages: Sequence[Message], *marks: str) -> bool:
-        """Whether it shows the marks without tools, and with them if it takes any."""
+        """Return True if the marks are shown without tools, and with them if it takes any."""
         beside = self.render([_USER], [_TOOL]) is not None
         return self.shows(messages, *marks) and (not beside or self.shows(messages, *marks, tools=[_TOOL]))
 
     def _shows_later(self, role: str) -> bool:
-        """Whether it shows messages of this role where they stand, wherever that is, and what was before."""
+        """Return True if messages of this role are shown in place anywhere, and all others as well."""
         system, user, assistant = map(_said, ("system", "user", "assistant"), _EARLIER)
         told, last = _said(role, ONE), _said("user", OTHER)
         first, asked, said = _EARLIER
@@ -137,8 +147,11 @@ class _Probe:
         )
 
     def of_calls(self, found: Manners) -> Manners:
-        """Objects are what most templates are made for. Where both forms look alike, the text is taken, since
-        it shows what the model wrote."""
+        """Find out how calls and their results are shown.
+
+        Most templates are made for arguments as objects. If both forms are shown alike, text is chosen,
+        because it keeps what the model wrote.
+        """
         for null in (False, True):
             asked = replace(found, null=null)
             as_text = self.render(_called(asked, _TEXT), [_TOOL])
@@ -173,7 +186,7 @@ class _Probe:
         )
 
     def _shows_beside(self, found: Manners) -> bool:
-        """Whether it shows content before the calls of its message, and goes on as it does without it."""
+        """Return True if content before calls is shown, and the prompt ends as it does without."""
         calling = _called(found, _nothing(found), content=OTHER)
         saying = [{**one, "content": _EARLIER[0]} if "tool_calls" in one else one for one in calling]
         without, text = self.render(calling, [_TOOL]), self.render(saying, [_TOOL])
@@ -197,7 +210,7 @@ class _Probe:
         return replace(found, parts=frozenset(taken))
 
     def of_thoughts(self, found: Manners) -> Manners:
-        """Parts are tried where the template has no field for thoughts."""
+        """Find out whether thoughts must be parts, which is tried only if no field shows them."""
         calling = _called(found, _nothing(found))
         calling[1] = _thinking(calling[1], "probe-thought")
         if any(
@@ -210,7 +223,7 @@ class _Probe:
 
 
 def described(tools: Sequence[Tool]) -> list[Tool]:
-    """The tools, with an empty description where they or their parameters have none."""
+    """Return the tools with an empty description wherever one is missing."""
     return [{**tool, "function": _with_one(_described(tool["function"]))} for tool in tools]
 
 
@@ -223,7 +236,7 @@ def _described(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_one(schema: Any) -> Any:
-    """Where it has one already, its place stays: templates write objects in their order."""
+    """Return a schema with a description; keys keep their order, in which templates print them."""
     if not isinstance(schema, Mapping):
         return schema
     known = cast(Mapping[str, Any], schema)
@@ -235,7 +248,7 @@ def _shown(prompt: str | None, *marks: str) -> bool:
 
 
 def _python(prompt: str | None) -> bool:
-    """Whether it shows the object as Python would write it."""
+    """Return True if the prompt shows the object in Python's notation."""
     return str(_OBJECT) in str(prompt)
 
 
@@ -261,7 +274,7 @@ def _nothing(found: Manners) -> Any:
 
 
 def _called(found: Manners, *arguments: Any, content: Any = "!") -> list[Message]:
-    """A history with a call for each of these arguments, all answered with this content."""
+    """Return a history with a call for each of these arguments, all answered with this content."""
     calls = [
         {"id": f"a1234567{n}", "type": "function", "function": {"name": name, "arguments": given}}
         for n, (name, given) in enumerate(zip((ONE, OTHER), arguments, strict=False))

@@ -1,4 +1,4 @@
-"""What a reply's text turns into, piece by piece: content, reasoning and calls of tools. Pure."""
+"""Pieces of a reply's message: content, reasoning and tool calls. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of what the user reads; never empty."""
+    """More of the answer's text; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers; never empty."""
+    """More of the thoughts before the answer; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """A tool call begins. index counts the calls of one reply from 0; its arguments follow, and those of no
-    other call before the next one begins."""
+    """A tool call begins; its arguments follow, all of them before the next call begins."""
 
-    index: int
+    index: int  # number of the call in its reply, from 0
     id: str
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of the JSON text of a call's arguments; never empty. All pieces of a call that was not broken off
-    are one JSON object, as the model wrote it."""
+    """More of the JSON text of a call's arguments; never empty.
+
+    All pieces of a call that was not broken off form one JSON object, as the model wrote it.
+    """
 
     index: int
     text: str
@@ -47,15 +48,15 @@ Piece: TypeAlias = Content | Reasoning | CallBegun | Arguments
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A whole call. arguments: JSON text."""
+    """A whole call."""
 
     id: str
     name: str
-    arguments: str
+    arguments: str  # JSON text
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """In OpenAI's shape."""
+        """Return the call in OpenAI's shape."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function}
 
@@ -70,18 +71,18 @@ class Message:
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """In OpenAI's shape, as a client will send it back."""
+        """Return the message in OpenAI's shape, as a client sends it back."""
         return {"role": "assistant", "content": self.content, **self.extras}
 
     @property
     def extras(self) -> dict[str, Any]:
-        """What a message in OpenAI's shape has besides its content."""
+        """Return the fields of the message in OpenAI's shape, without role and content."""
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
         return {**reasoning, "tool_calls": [c.as_json for c in self.calls]} if self.calls else reasoning
 
 
 def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same pieces with neighbours of one kind joined."""
+    """Join consecutive pieces of one kind."""
     if len(pieces) < 2:  # as with most tokens
         return list(pieces)
     joined: list[Piece] = []
@@ -97,7 +98,7 @@ def _kind(piece: Piece) -> tuple[type[Piece], int]:
 
 
 def folded(pieces: Iterable[Piece]) -> Message:
-    """All pieces of a reply as one message."""
+    """Return all pieces of a reply as one message."""
     begun: list[CallBegun] = []
     texts: defaultdict[tuple[type[Piece], int], list[str]] = defaultdict(list)
     for piece in pieces:

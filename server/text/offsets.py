@@ -1,8 +1,9 @@
-"""Offset mapping: the byte of the text at which each token ends.
+"""Map tokens to bytes: find where in a text each token ends.
 
-The pieces of tokens differ from the text beside control tokens only: SentencePiece adds a space before the
-first word of a text and of what follows a control token, and some control tokens swallow the white space
-beside them."""
+The tokens' own texts differ from the whole text only beside control tokens: SentencePiece adds a space before
+the first word of a text and of what follows a control token, and some control tokens swallow the white space
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _WHITE = re.compile(rb"\s*")
 
 
 class OffsetMapper:
-    """Safe from any thread."""
+    """Offsets for one vocabulary. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -28,19 +29,19 @@ class OffsetMapper:
         self._adds_space = adds_space(vocabulary)
 
     def _read_control(self, token: int) -> bool:
-        """Whether a token has text only when it is written out."""
+        """Return True if the token has text only when control tokens are written out."""
         return not self._vocabulary.piece(token) and bool(self._piece(token))
 
     def spelled(self, tokens: Sequence[int]) -> bytes:
-        """The pieces joined, control tokens written out."""
+        """Return the tokens' texts joined, control tokens written out."""
         return b"".join(map(self._piece, tokens))
 
     def controls(self, tokens: Sequence[int]) -> array[int]:
-        """Indices of control tokens."""
+        """Return the indices of control tokens."""
         return array("q", compress(range(len(tokens)), map(self._is_control, tokens)))
 
     def runs(self, tokens: Sequence[int]) -> Iterator[bytes]:
-        """The pieces of ordinary tokens joined, then those of control tokens, and so on in turns."""
+        """Yield joined texts of alternating runs of ordinary and control tokens, ordinary first."""
         kind, run = False, list[int]()
         for token in tokens:
             if self._is_control(token) != kind:
@@ -50,18 +51,31 @@ class OffsetMapper:
         yield self.spelled(run)
 
     def n_added(self, before: Sequence[int], tokens: Sequence[int]) -> int:
-        """Bytes in front of these tokens' pieces that the tokenizer adds to a text after those before."""
+        """Return the bytes that the tokenizer adds before a text that follows other tokens.
+
+        Args:
+            before: The tokens before.
+            tokens: The tokens of the text.
+        """
         if not (self._adds_space and before and tokens and self._is_control(before[-1])):
             return 0
         return int(self._piece(tokens[0]).startswith(b" "))
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
-        """The end of each token in a text that is these tokens' pieces from byte `start` on."""
+        """Return where each token ends, in bytes, if the text is exactly their texts."""
         return _ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
-        """The end of each token in the text, the first beginning at `start`. Stops at a control token if what
-        follows it is not in the text: a tokenizer may change what it reads."""
+        """Return where each token ends in the text, in bytes.
+
+        The result is shorter if what follows a control token is not in the text: tokenizers may change what
+        they read.
+
+        Args:
+            text: The text.
+            tokens: Its tokens.
+            start: The byte where the first one begins.
+        """
         pieces = list(map(self._piece, tokens))
         if text.startswith(b"".join(pieces), start):
             return _ends(pieces, start)
@@ -77,8 +91,10 @@ class OffsetMapper:
         return ends
 
     def _place(self, text: bytes, pieces: list[bytes], at: int) -> array[int] | None:
-        """Ends of a control token, or of all tokens between two, found at `at` or behind white space there,
-        with or without the added space. None if they are not there."""
+        """Find consecutive tokens at `at` or behind white space there, and return where each ends.
+
+        The added space may be there or not. None if the tokens' texts are not there.
+        """
         spellings = [pieces]
         if self._adds_space and pieces[0].startswith(b" "):
             spellings.insert(0, [pieces[0][1:], *pieces[1:]])

@@ -1,4 +1,4 @@
-"""How long what a template asks for is at least, by the widths that it names: known before it is made."""
+"""Bound the size of padded text before a template makes it, by the widths that it asks for."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ LEAST: dict[str, Callable[..., int]] = {
     "indent": _indented,
     "tojson": _dumped,
 }
-"""By the name of a method or a filter: the least length, from what it is called with."""
+"""Minimum length of a result, computed from a call's arguments, by the name of a method or filter."""
 
 
 def of_percent(text: str | bytes, values: Any) -> int:
-    """The widths in text % values, together; where some are among the values, all numbers of those."""
+    """Return the sum of the widths in `text % values`; with `*`, of all integers among the values too."""
     said = text if isinstance(text, str) else text.decode("latin-1")
     total = sum(map(int, _PERCENT.findall(said)))
     if not _STAR.search(said):
@@ -57,5 +57,5 @@ def of_percent(text: str | bytes, values: Any) -> int:
 
 
 def of_spec(spec: str) -> int:
-    """The width and the precision in a field of str.format, together."""
+    """Return the sum of width and precision in a format specification."""
     return sum(map(int, _NUMBER.findall(spec)))

@@ -1,4 +1,4 @@
-"""One reply: engine events in, pieces of its message out, counted exactly up to where the reply ends."""
+"""Turn the engine's events of one reply into pieces of its message, and count up to where it ends."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from server.text.message import Piece
 
 
 class ReplyText(Tally):
-    """Follows one generation. Counts what belongs to the reply, which a stop string may end in the middle of
-    a step; the tokens drafted for that step count all."""
+    """Text and counts of one generation.
+
+    A stop string may end the reply in the middle of a step. Tokens after it are not counted, but all tokens
+    drafted for that step are.
+    """
 
     def __init__(
         self,
@@ -34,13 +37,13 @@ class ReplyText(Tally):
         Args:
             vocabulary: Of the tokens.
             reader: Reads the text as a message, and finds where it ends.
-            aligned: completed() will be asked for.
-            begins: A message begins here, so that a space which the tokenizer adds before a text is no part.
+            aligned: Keep what completed() needs.
+            begins: A message begins here, so a space that the tokenizer adds before a text is dropped.
             hear: Called with each text that the reader is given.
         """
         super().__init__()
         self.reader = reader
-        self._silent = vocabulary.eog  # not text, even if their pieces are printable
+        self._silent = vocabulary.eog  # tokens that are not text, even if printable
         marks = mark_tokens(vocabulary, reader.form.marks)
         self._detokenizer = Detokenizer(vocabulary, frozenset(marks.values()), begins=begins)
         self._ordinary = OrdinaryText(marks) if marks else None
@@ -51,15 +54,15 @@ class ReplyText(Tally):
 
     @property
     def stopped(self) -> bool:
-        """Whether the text has ended before the generation: what follows is not part of the reply."""
+        """True once the text has ended, whatever the engine still generates."""
         return self.reader.stopped
 
     def silence(self, stop_tokens: Iterable[int]) -> None:
-        """Have these tokens, which end the generation, be no text either."""
+        """Treat these tokens, which end the generation, as no text."""
         self._silent = self._silent.union(stop_tokens)
 
     def feed(self, step: Committed) -> list[Piece]:
-        """Return what this step makes known of the message."""
+        """Return the pieces that this step adds to the message."""
         if self.reader.may_stop:
             return [piece for pieces, _ in self.feed_each(step) for piece in pieces]
         text = "".join(self._texts(step.tokens))
@@ -67,8 +70,10 @@ class ReplyText(Tally):
         return self._read(text)
 
     def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
-        """Return what each token of this step makes known, and how many characters are settled then; nothing
-        for tokens after a stop string."""
+        """Return, for each token of the step, its pieces and the number of characters settled by then.
+
+        Tokens after a stop string are omitted.
+        """
         read = list[tuple[list[Piece], int]]()
         for text in self._texts(step.tokens):
             read.append((self._read(text), self.reader.n_settled))
@@ -86,7 +91,7 @@ class ReplyText(Tally):
             self._per_step[step.n_accepted] += 1
 
     def _texts(self, tokens: Sequence[int]) -> Iterator[str]:
-        """The guarded text of each of these tokens."""
+        """Yield the guarded text of each token."""
         for position, token in enumerate(tokens, self.n_predicted):
             yield "" if token in self._silent else self._text(token, position)
 
@@ -104,26 +109,30 @@ class ReplyText(Tally):
         return self.reader.feed(text)
 
     def end(self, reason: FinishReason) -> list[Piece]:
-        """Return the rest of the message, once the generation has ended by itself."""
+        """Return the last pieces, once the generation has ended."""
         pieces = [] if self.stopped else self._read(self._detokenizer.flush())
         cut = self.stopped or self.finish_reason(reason) == "length"
         return pieces + self.reader.end(cut=cut)
 
     def completed(self, n_characters: int) -> list[Span]:
-        """The tokens that so much of the text is made of, each once. Tokens that a stop string is wholly made
-        of are none of them, nor is a stop token."""
+        """Return the tokens, each once, that are complete in the first n_characters of the text.
+
+        Stop tokens are not among them, nor tokens that are wholly part of a stop string.
+        """
         cut = self.stopped and n_characters == self.reader.n_settled
         return self._alignment.released(n_characters, cut=cut) if self._alignment else []
 
     def finish_reason(self, reason: FinishReason) -> str:
-        """OpenAI's word for the end: stop or length."""
+        """Return OpenAI's name of the end: "stop" or "length"."""
         cut = self.reader.outdented or (reason == "length" and not self.stopped)
         return "length" if cut else "stop"
 
     def stats(self, stats: Stats) -> Stats:
-        """The engine's stats, cut down to this text: what was generated past a stop string is not counted.
-        Events do not tell who drafted what was rejected: after a stop string, the numbers that each of
-        several drafters drafted are upper bounds."""
+        """Return the engine's stats without what was generated past a stop string.
+
+        Events do not tell who drafted rejected tokens. After a stop string, a drafter's number of drafted
+        tokens is therefore an upper bound if there are several drafters.
+        """
         drafters = {
             name: DrafterCount(min(count.drafted, self.n_drafted), self._accepted[name])
             for name, count in stats.drafters.items()

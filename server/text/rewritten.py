@@ -1,4 +1,4 @@
-"""Prompts in which a template writes an earlier reply otherwise than the model generated it."""
+"""Remember replies that a template writes differently than the model generated them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from collections import OrderedDict
 from threading import Lock
 
 MOST_CHARACTERS = 1 << 25
-"""Kept in all, in both spellings; 100 conversations of 40,000 tokens. Half as many, and a conversation beyond
-the first 50 evaluates a call again that its template writes in another way."""
+"""Maximum characters kept, both spellings counted: room for 100 conversations of 40,000 tokens.
+
+With half of it, conversations beyond 50 evaluate again each call that their template rewrites.
+"""
 
 
 class Rewritten:
-    """Beginnings of prompts as the template writes them, each with the text that was evaluated and generated
-    in its place. The pair that was least recently used is forgotten first; pairs of different salts never
-    meet. Safe from any thread."""
+    """Pairs of a prompt's beginning as the template writes it, and as it was evaluated and generated.
+
+    The least recently used pair is dropped first. Pairs of different salts are kept apart. Safe from any
+    thread.
+    """
 
     def __init__(self, most_characters: int = MOST_CHARACTERS) -> None:
         self._most_characters = most_characters
-        self._by_salt: dict[str, dict[str, str]] = {}  # generated text by the template's
+        self._by_salt: dict[str, dict[str, str]] = {}  # of each salt: generated text by the template's text
         self._by_use: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.n_characters = 0
         self._lock = Lock()
 
     def learn(self, written: str, generated: str, salt: str) -> None:
+        """Keep a pair."""
         with self._lock:
             self._forget(written, salt)
             self._by_salt.setdefault(salt, {})[written] = generated
@@ -33,7 +38,7 @@ class Rewritten:
                 self._forget(its_text, oldest)
 
     def as_generated(self, prompt: str, salt: str) -> str:
-        """The prompt with the longest beginning that is known in its generated spelling."""
+        """Return the prompt with its longest known beginning replaced by the generated text."""
         with self._lock:
             known = self._by_salt.get(salt, {})
             written = max((one for one in known if prompt.startswith(one)), key=len, default=None)

@@ -1,4 +1,4 @@
-"""Bounds of a prompt and of the work on it."""
+"""Limits on the size of a prompt and on the time to render it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from dataclasses import dataclass
 from server.errors import ContextOverflowError
 
 RENDER_S = 10.0
-"""Seconds of one rendering, a hundred times what 1000 messages take on a busy machine: a template that takes
-longer most likely never ends."""
+"""Seconds allowed for one rendering: 100 times what 1000 messages take on a busy machine.
+
+A template that takes longer most likely never ends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a prompt may take.
+    """How large a prompt may be.
 
-    The methods check that before the work is done, and raise ContextOverflowError that names a field.
+    The check methods are called before the work is done; they raise ContextOverflowError that names a field.
     """
 
-    n_ctx: int  # a prompt has fewer tokens
-    longest: int  # bytes of the longest token
-    render_s: float = RENDER_S  # seconds of a rendering
+    n_ctx: int  # a prompt has fewer tokens than this
+    longest: int  # bytes of the vocabulary's longest token
+    render_s: float = RENDER_S  # seconds allowed for one rendering
 
     def check_tokens(self, n_tokens: int, param: str = "messages", *, estimated: bool = False) -> None:
-        """estimated: n_tokens is a lower bound."""
+        """Check a number of tokens, which is a lower bound if `estimated`."""
         if n_tokens >= self.n_ctx:
             raise ContextOverflowError(n_tokens, self.n_ctx, param=param, estimated=estimated)
 
     def check_bytes(self, n_bytes: int, param: str = "messages") -> None:
-        """n_bytes: of the text, or its characters, which are fewer."""
+        """Check a text by its bytes, or by its characters, which are at most as many."""
         self.check_tokens(n_bytes // self.longest, param, estimated=True)
 
 

@@ -1,4 +1,4 @@
-"""Jinja as Hugging Face's renderer offers it to chat templates, in a sandbox."""
+"""Run chat templates in sandboxed Jinja, with the extensions that Hugging Face's renderer offers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ from server.errors import StartupError
 from server.text import padding
 
 MOST = 1 << 22
-"""Characters of the longest text that a template may make, where the context is not longer: some thirty times
-what long lists of tools take. If it were double, a template out of hand would take 8 MiB more."""
+"""Maximum bytes of a text or list that a template may make, unless the context is longer.
+
+It is about 30 times what long lists of tools need. Doubled, a runaway template would take 8 MiB more.
+"""
 _PER_ITEM = 8  # bytes
 T = TypeVar("T")
 
 _GROWING = ("append", "pop")
-"""Methods of lists that some templates keep a queue with. What extends a list by another is not among them:
-it would double a list in every round of a loop."""
+"""Methods of lists that templates may call; some templates use a list as a queue.
+
+Methods that add a whole list are not allowed, because they can double a list in every round of a loop.
+"""
 
 _UNREADABLE = (TemplateError, RecursionError, SyntaxError, ValueError, MemoryError)
-"""From Jinja, and from the interpreter: too many brackets, an integer of too many digits."""
+"""Errors of Jinja, and of the interpreter: too many brackets, an integer of too many digits."""
 
 
 class GenerationBlock(Extension):
-    """{% generation %}…{% endgeneration %} marks what to train on; for rendering it is nothing."""
+    """Parse {% generation %}…{% endgeneration %}, which marks text to train on; rendering ignores it."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -43,7 +47,7 @@ class GenerationBlock(Extension):
 
 
 class _Bounded(CodeGenerator):
-    """a ~ b has to be checked, too, which Jinja compiles to a function of its own."""
+    """Compile a ~ b to a call that checks its length; Jinja's own function does not."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - as jinja2 calls it
         self.write("environment.concat(map(str, (")
@@ -54,7 +58,7 @@ class _Bounded(CodeGenerator):
 
 
 class _Measure(SandboxedFormatter):
-    """str.format, once for one text: checks the widths of its fields, together, before they are filled."""
+    """Check str.format of one text: the sum of the widths of its fields, before they are filled."""
 
     def __init__(self, env: _Sandbox) -> None:
         super().__init__(env)
@@ -68,9 +72,11 @@ class _Measure(SandboxedFormatter):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Templates may change lists, which therefore have to be nobody else's. No text that they make is longer
-    than `most`, and no list takes more: what doubles in every round of a loop would fill the memory before
-    any time limit."""
+    """Sandbox with limits on memory.
+
+    No text or list that a template makes takes more than `most` bytes: one that doubles in every round of a
+    loop would fill the memory before any time limit. Templates may change lists, so callers pass copies.
+    """
 
     code_generator_class = _Bounded
     intercepted_binops = frozenset(("+", "*", "%"))
@@ -80,10 +86,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return (isinstance(obj, list) and attr in _GROWING) or super().is_safe_attribute(obj, attr, value)
 
     def check(self, length: int) -> None:
+        """Raise an error if something of this number of bytes is too large."""
         if length > self.most:
             raise TemplateRuntimeError(f"it makes a text or a list of more than {self.most} bytes")
 
     def bounded(self, value: T) -> T:
+        """Return the value; raise an error if it is too large."""
         if isinstance(value, str | bytes):
             self.check(len(value))
         elif isinstance(value, list | tuple):
@@ -121,7 +129,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return checked
 
     def check_filters(self) -> None:
-        """Have the filters that pad checked, too."""
+        """Make filters that pad text check its length first."""
 
         def percent(text: Any, *args: Any, **kwargs: Any) -> int:
             return padding.of_percent(str(text), kwargs or args)
@@ -132,7 +140,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
                 filters[name] = self._checked(filters[name], least)
 
     def _checked(self, pad: Callable[..., str], least: Callable[..., int]) -> Callable[..., str]:
-        """The filter `pad`, which makes a text of at least this length."""
+        """Return a filter that checks the length of its result before it makes it.
+
+        Args:
+            pad: The filter.
+            least: Returns the result's minimum length from the filter's arguments.
+        """
 
         def checked(*args: Any, **kwargs: Any) -> str:
             self.check(least(*args, **kwargs))
@@ -142,11 +155,20 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class Sandboxed:
-    """A template, compiled."""
+    """A compiled template."""
 
     def __init__(self, source: str, *, bos: str = "", eos: str = "", most: int = MOST) -> None:
-        """most: characters of the longest text that it may make. Raises StartupError when source is not
-        Jinja."""
+        """Compile a template.
+
+        Args:
+            source: The template.
+            bos: Text of the token that begins a prompt.
+            eos: Text of the token that ends a turn.
+            most: Maximum characters of a text that it may make, if more than MOST.
+
+        Raises:
+            StartupError: The source is not valid Jinja.
+        """
         environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock]
         )
@@ -168,16 +190,16 @@ class Sandboxed:
             ) from error
 
     def wants(self, variable: str) -> bool:
-        """Whether the template reads this variable, apart from its own."""
+        """Return True if the template reads this variable without setting it."""
         return variable in self._wanted
 
     def generate(self, variables: Mapping[str, Any]) -> Iterator[str]:
-        """The text in pieces. Raises whatever the template raises."""
+        """Yield the text in pieces. Raises whatever the template raises."""
         return self._template.generate(_copied(variables) if self._changes_lists else variables)
 
 
 def _copied(value: Any) -> Any:
-    """With lists and mappings of its own."""
+    """Return the value with all its mappings and lists copied."""
     if isinstance(value, Mapping):
         return {key: _copied(one) for key, one in cast(Mapping[Any, Any], value).items()}
     return [_copied(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
@@ -201,7 +223,7 @@ def _tojson(
 
 
 def _listed(value: Any) -> list[Any]:
-    """What filters like map return is no list yet."""
+    """Convert iterators, which filters such as map return, to lists for JSON."""
     if isinstance(value, Iterator):
         return list(cast(Iterator[Any], value))
     raise TypeError(f"{type(value).__name__} is no JSON")

@@ -1,4 +1,4 @@
-"""Stop strings in a growing text: how much of it may be told, and where it ends. Pure."""
+"""Find stop strings in a growing text, and how much of it may be emitted. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from server.text.guard import GUARD, begun, unguarded
 
 
 class StopStrings:
-    """Looks for stop strings in text that has not been told yet."""
+    """Search for stop strings in text that has not been emitted yet."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._by_first = _by_first(self._stops)
-        self.found: str | None = None  # the one that has become complete
+        self.found: str | None = None  # the stop string that was completed
 
     def __bool__(self) -> bool:
         return bool(self._stops)
 
     def n_tellable(self, text: str, *, whole: bool) -> int:
-        """Return how many characters of the text may be told; `found` then tells whether it ends there.
+        """Return how many characters of the text may be emitted; set `found` if a stop string ends it there.
 
-        The stop string that ends first wins, the longest if several end there. Text that may still become one
-        is held back.
+        The stop string that ends first wins, the longest if several end there. Text that may still become a
+        stop string is held back.
 
         Args:
-            text: Guarded text, from the first character on that has not been told.
-            whole: Nothing follows that a stop string could go on with.
+            text: Guarded text that has not been emitted yet.
+            whole: No text follows that could complete a stop string.
         """
         if not self._stops:
             return len(text)
@@ -40,12 +40,12 @@ class StopStrings:
 
 
 def n_unfinished(text: str, marks: Sequence[str]) -> int:
-    """Return how many characters at the text's end may become a mark; the text contains no whole one."""
+    """Return how many characters at the text's end may become a mark; no whole mark may be in the text."""
     return _n_unfinished(text, _by_first(marks))
 
 
 def _by_first(marks: Sequence[str]) -> dict[str, list[str]]:
-    """Return the marks by their first character, the longest first."""
+    """Group the marks by their first character, the longest first."""
     found: dict[str, list[str]] = {}
     for mark in sorted(marks, key=len, reverse=True):
         found.setdefault(mark[0], []).append(mark)

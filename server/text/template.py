@@ -1,4 +1,4 @@
-"""The model's own chat template: messages in, prompt text out."""
+"""Render messages to a prompt by the model's own chat template."""
 
 from __future__ import annotations
 
@@ -29,24 +29,21 @@ _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beg
 _FOLLOWING = "\ue002"  # the content of a message that follows, or what is still added to one
 
 _LONGEST = 1 << 26
-"""Characters of the longest text that a template may make where the context has room for more: no model reads
-as much, and a few of them at once fit into memory."""
+"""Maximum characters of a template's text where the context is longer still: no model reads more."""
 
 _PROBING = Room(1 << 20, 1)
-"""Of probes. Templates write system messages of some 10,000 characters; one that writes a hundred times as
-much around a word does not end."""
+"""Room for probes: 100 times the 10,000 characters of a typical system message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a prompt is rendered with besides its messages: the tools, as requests bring them, and what only
-    the template knows the meaning of (enable_thinking, say). continues: a last message of the assistant is
-    begun, not whole; opens: the prompt ends with the beginning of a reply."""
+    """What a prompt is rendered with besides its messages."""
 
-    tools: Sequence[Tool] = ()
+    tools: Sequence[Tool] = ()  # tools as in the request
+    # variables that only the template knows, such as enable_thinking
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    continues: bool = True
-    opens: bool = True
+    continues: bool = True  # a last message of the assistant is the reply's beginning, not a whole message
+    opens: bool = True  # the prompt ends with the beginning of a reply
 
 
 BARE = Setting()
@@ -54,10 +51,10 @@ BARE = Setting()
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The part of a reply that the client has written itself: of its content, or still of its thoughts."""
+    """Text that the client has written of the reply."""
 
     text: str
-    thought: bool = False
+    thought: bool = False  # the text belongs to the thoughts, not to the content
 
     @property
     def field(self) -> str:
@@ -65,8 +62,7 @@ class Begun:
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, with what Hugging Face's renderer offers to templates. Renderings raise
-    TimeLimitError and, as soon as they exceed the room, ContextOverflowError."""
+    """A Jinja template in a sandbox. Renderings raise TimeLimitError and ContextOverflowError."""
 
     def __init__(
         self,
@@ -81,11 +77,11 @@ class ChatTemplate:
         """Compile a template.
 
         Args:
-            source: A template, or what stands in for it; None is ChatML.
-            with_tools: The template of conversations with tools, where the model has one of its own for them.
+            source: A template, or a substitute for one; None is ChatML.
+            with_tools: A separate template for conversations with tools, if the model has one.
             bos: Text of the token that begins a prompt.
             eos: Text of the token that ends a turn.
-            room: How long a prompt may be, and how long a rendering may take.
+            room: Limits of a prompt's length and of a rendering's time.
             controls: Texts of control tokens, which are guarded in what clients write.
 
         Raises:
@@ -110,20 +106,20 @@ class ChatTemplate:
 
     @cached_property
     def boundless(self) -> ChatTemplate:
-        """The same template for texts of any length, which are only counted."""
+        """The same template without a limit on the length, for texts that are only counted."""
         if self._room.n_ctx == ANY.n_ctx:
             return self
         return self._remake(room=replace(self._room, n_ctx=ANY.n_ctx), controls=self._controls)
 
     @cached_property
     def style(self) -> Style:
-        """What it tells of its model. Raises TimeLimitError and ContextOverflowError."""
+        """Return the style of the model. Raises TimeLimitError and ContextOverflowError."""
         shown = self._with_tools or self
         return replace(self._signs, in_words=not shown.manners.tools)
 
     @cached_property
     def _signs(self) -> Style:
-        """By the signs in its text; calls of a family that has none are learned. Raises TimeLimitError."""
+        """Style by the template's source; an unknown family's calls are learned. Raises TimeLimitError."""
         found = replace(style_of(self._of_calls), stops=self._stops)
         if found.family.name != UNKNOWN.name or "tool_calls" not in self._of_calls:
             return found
@@ -135,8 +131,7 @@ class ChatTemplate:
 
     @cached_property
     def manners(self) -> Manners:
-        """In which forms it takes messages, found by trying. Raises TimeLimitError and
-        ContextOverflowError."""
+        """Forms of messages that it takes, found by trying. Raises as a rendering does."""
         family = self._signs.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
         told = Manners(short_ids=self._signs.short_ids, syntax=syntax)
@@ -144,8 +139,7 @@ class ChatTemplate:
 
     @property
     def own_marks(self) -> frozenset[str]:
-        """Control tokens that a reply's own text may have when a client sends it back: the marks of thoughts,
-        unless they are those of whole messages, too. Raises TimeLimitError."""
+        """Marks of thoughts, control tokens that replies sent back may contain. Raises TimeLimitError."""
         family = self._signs.family
         if family.thoughts is None or family.channels:
             return frozenset()
@@ -159,7 +153,7 @@ class ChatTemplate:
         return ClientTexts(self._controls, self.own_marks)
 
     def check(self) -> None:
-        """Raises StartupError for a template that does not end, or that never stops growing."""
+        """Raise StartupError if the template does not end, or never stops growing."""
         try:
             _ = self.manners, self._with_tools and self._with_tools.check()
         except (TimeLimitError, ContextOverflowError) as error:
@@ -169,7 +163,7 @@ class ChatTemplate:
             ) from error
 
     def stop(self) -> None:
-        """End renderings that run, and refuse later ones: the server ends."""
+        """End running renderings and refuse later ones, when the server shuts down."""
         self._limit.stop()
         for other in (self._with_tools, self.__dict__.get("boundless")):
             if other is not None and other is not self:
@@ -200,17 +194,18 @@ class ChatTemplate:
         return prompt + self._texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """What the prompt begins with, whatever is still added to the last message. Raises
-        InvalidRequestError."""
+        """Return how the prompt begins, whatever is added to the last message. Raises InvalidRequestError."""
         *before, last = messages
         text, _, _ = self._followed(before, last, setting).partition(_FOLLOWING)
         return text
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
-        """What the prompt of the next turn begins with for sure, once the reply (an assistant message) is in
-        the history, whatever the user writes then; after tool calls, whatever the tools return. It may
-        differ from prompt and generated text: templates trim, drop thoughts, write calls their own way.
-        None if the template refuses that, or shows nothing of what follows."""
+        """Return how the prompt of the next turn is certain to begin, once `reply` is in the history.
+
+        It depends neither on what the user writes then nor on what called tools return. It may differ from
+        prompt and generated text: templates trim, drop thoughts, and write calls their own way. None if the
+        template refuses the messages, or shows nothing of what follows.
+        """
         calls = reply.get("tool_calls") or ()
         results = [{"role": "tool", "tool_call_id": call.get("id", "")} for call in calls]
         for followers in (results, results[:1], [{"role": "user"}]):  # likeliest first
@@ -228,7 +223,7 @@ class ChatTemplate:
     def _followed(
         self, before: Sequence[Message], last: Message, setting: Setting, after: Sequence[Message] = ()
     ) -> str:
-        """The rendering with _FOLLOWING at the end of a message's content."""
+        """Render with _FOLLOWING at the end of the content of the message `last`."""
         content = text_of(last.get("content")) + _FOLLOWING
         return self._render([*before, {**last, "content": content}, *after], setting)
 
@@ -283,9 +278,11 @@ class ChatTemplate:
         return "".join(text)
 
     def _defaults(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
-        """Variables that a client may give. As in llama-server, thinking is on where a template leaves it
-        open, templates without a clock are told the date, and firefunction gets the tools as a text. Only
-        templates that read it do, since to write 30 tools takes as long as the rest of a rendering."""
+        """Return variables that a client may override, set as llama-server sets them.
+
+        Thinking is on, templates without a clock get the date, and firefunction gets the tools as text; only
+        it, since to write 30 tools takes as long as the rest of a rendering.
+        """
         now = datetime.now().astimezone()
         dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
         known = {"enable_thinking": True, **dates}
@@ -295,7 +292,7 @@ class ChatTemplate:
         return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """These turns behind a question, as they are. Raises ValueError if it refuses them."""
+        """Render these turns behind a question, unchanged. Raises ValueError if it refuses them."""
         text = self._tried([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")
@@ -311,7 +308,7 @@ class ChatTemplate:
             return None
 
     def _tell(self, what: str) -> None:
-        """Once."""
+        """Log an adaptation the first time that it is made."""
         if what not in self._told:
             self._told.add(what)
             logger.info("the model's chat template takes %s", what)
@@ -334,14 +331,14 @@ def without_empty_end(messages: Sequence[Message], setting: Setting = BARE) -> S
 
 
 def _is_said(messages: Sequence[Message]) -> bool:
-    """Whether the last message is the assistant's and calls no tools."""
+    """Return True if the last message is the assistant's and calls no tools."""
     return bool(messages) and messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls")
 
 
 def continued(
     messages: Sequence[Message], reply: Message, setting: Setting = BARE
 ) -> tuple[Sequence[Message], Message]:
-    """The messages before a reply, and the whole of it: with what the client had begun."""
+    """Return the messages before a reply, and the whole reply including what the client had written of it."""
     if (begun := begun_by(messages, setting)) is None:
         return without_empty_end(messages, setting), reply
     whole = {**messages[-1], **reply, begun.field: begun.text + (reply.get(begun.field) or "")}

@@ -1,4 +1,4 @@
-"""Ends Python code of others that takes too long."""
+"""End foreign Python code that takes too long."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from server.errors import TimeLimitError
 
 T = TypeVar("T")
 
-AGAIN_S = 0.1  # between two attempts to end a block: far longer than leaving it takes
-# Looks at a call within its time, which ends up to a tenth of that late. Half: up to a fifth; twice: while
-# templates are rendered a thread wakes twice a second, not once.
+AGAIN_S = 0.1
+"""Seconds between two attempts to end a block; leaving a block takes far less."""
 LOOKS = 10
+"""Checks per time limit, so a call ends at most a tenth of its limit late.
+
+Twice as many would wake a thread twice a second, instead of once, while templates are rendered.
+"""
 
 
 class _Ended(BaseException):
-    """Raised in a block that shall end. A BaseException, so that the code does not catch it."""
+    """Raised in a block to end it; a BaseException, so that foreign code does not catch it."""
 
 
 def _told(hook: Callable[[Any], object], unraisable: Any) -> None:
-    """A finalizer that swallows _Ended is no defect to log: it is raised again."""
+    """Report an exception that a finalizer swallowed, unless it is _Ended, which is raised again later."""
     if unraisable.exc_type is not _Ended:
         hook(unraisable)
 
@@ -37,18 +40,17 @@ def _tell_no_swallowed_end() -> None:
 
 
 class _Block:
-    """A call in one thread. due_at: when its time is over, by time.monotonic()."""
+    """A call with a time limit, in one thread."""
 
     def __init__(self, due_at: float) -> None:
-        self.due_at = due_at
+        self.due_at = due_at  # time.monotonic() at which its time is over
         self._thread = ctypes.c_ulong(threading.get_ident())
         self._lock = threading.Lock()
         self._left = False
         self._ended = False
 
     def end(self, *, again: bool = False) -> None:
-        """Raise _Ended in the thread every AGAIN_S until the block has been left: a finalizer may swallow
-        it."""
+        """Raise _Ended in the thread until the block is left; repeat, since a finalizer may swallow it."""
         with self._lock:
             if not self._left and (again or not self._ended):
                 self._ended = True
@@ -59,7 +61,7 @@ class _Block:
                 timer.start()
 
     def leave(self) -> None:
-        """No _Ended is raised after this; one that is pending is raised here."""
+        """Leave the block: a pending _Ended is raised here, and none later."""
         with self._lock:
             self._left = True
         if self._ended:
@@ -68,17 +70,19 @@ class _Block:
 
 
 class TimeLimit:
-    """Limits calls in any thread to a number of seconds each. It cannot interrupt a call into C, and what is
-    called should hold no lock that others need."""
+    """Limits calls in any thread to a number of seconds each.
+
+    It cannot interrupt a call into C. The called code should hold no lock that others need.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._blocks: set[_Block] = set()
         self._stopped = False
-        self._watched = False  # whether a thread looks after them
+        self._watched = False  # a thread checks the blocks
 
     def run(self, work: Callable[[], T]) -> T:
-        """The result of work. Raises TimeLimitError if it takes too long or stop() is called."""
+        """Call `work` and return its result. Raises TimeLimitError after the time limit, or after stop()."""
         block = _Block(time.monotonic() + self._seconds)
         try:
             self._blocks.add(block)
@@ -98,8 +102,10 @@ class TimeLimit:
             self._blocks.discard(block)
 
     def _watch(self) -> None:
-        """End calls whose time is over, until there are none. One thread for all of them: to start one takes
-        as long as many calls do, and waits for the interpreter."""
+        """End calls whose time is over, until no call runs.
+
+        One thread serves all calls, because starting one takes as long as many calls do.
+        """
         while self._watched or self._blocks:  # a call that has just begun may have seen that it was watched
             self._watched = True
             time.sleep(self._seconds / LOOKS)
@@ -110,7 +116,7 @@ class TimeLimit:
             self._watched = bool(self._blocks)
 
     def stop(self) -> None:
-        """End all calls, later ones too."""
+        """End all running calls, and any later one."""
         self._stopped = True
         for block in list(self._blocks):
             block.end()

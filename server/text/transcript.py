@@ -1,17 +1,15 @@
-"""The exact tokens of past conversations, for prompts that send them back as text.
+"""Keep the exact tokens of past conversations, for prompts that send them back as text.
 
-What a model generates is seldom how a tokenizer would have cut the same text, so a history that is tokenised
-anew departs from the KV cache in the middle of the first reply. Here the tokens of finished conversations are
-kept beside their text, and a prompt that begins alike begins with the same tokens.
+A model seldom generates the tokens that a tokenizer would make of the text. A history that is tokenised again
+thus departs from the KV cache within the first reply. So the tokens of finished conversations are kept beside
+their text, and a prompt with the same beginning gets the same tokens.
 
-Where the kept tokens end and fresh ones begin, the tokenizer must not be cheated of a merge. It reads what
-comes after a control token independently of what came before, so the fresh tokens are those of the text from
-the last common control token on. If kept tokens after that one are a model's, as where texts part in the
-middle of a reply, they are taken up to the last boundary that the fresh tokens have too: nothing is merged
-over it. If they are the tokenizer's, the fresh ones replace them, since it may have looked ahead.
+Where kept tokens end and fresh ones begin, the tokenizer must not miss a merge. It reads text after a control
+token independently of the text before, so tokenising starts again at the last common control token. Kept
+tokens after it are used if a model generated them, up to the last token boundary that the fresh tokens share:
+no merge crosses it. If the tokenizer made them, fresh tokens replace them, since it may have looked ahead.
 
-All texts are guarded (`guard.py`), so that what a client's text or a reply spells like a control token is not
-taken for one.
+All texts are guarded (`guard.py`), so text of a client or of a reply is never taken for a control token.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from server.text.guarded_tokens import (
 from server.text.offsets import OffsetMapper
 
 MOST_TOKENS = 1_000_000
-"""Kept in all; a token and its text take some 16 bytes."""
+"""Maximum tokens kept; a token and its text take about 16 bytes."""
 MOST_CONVERSATIONS = 1024
 
 _text = attrgetter("text")
@@ -45,19 +43,23 @@ _text = attrgetter("text")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Conversation:
-    """Tokens, the text they stand for, the byte at which each ends, and which are control tokens (indices).
-    Bytes that no token stands for, swallowed white space, come before the next token's first."""
+    """Tokens and text of one conversation.
+
+    Bytes that no token stands for (swallowed white space) count as the beginning of the next token.
+    """
 
     salt: str
-    text: bytes
+    text: bytes  # guarded text in UTF-8, without the guards
     tokens: array[int]
-    ends: array[int]
-    controls: array[int]
+    ends: array[int]  # byte at which each token ends
+    controls: array[int]  # indices of control tokens
 
 
 class Transcript:
-    """A bounded memory of conversations: the one least recently used is forgotten first. Texts of different
-    salts never meet. Safe from any thread; takes no lock while it tokenises."""
+    """A bounded memory of conversations; drops the least recently used.
+
+    Conversations of different salts are kept apart. Safe from any thread; holds no lock while it tokenises.
+    """
 
     def __init__(
         self,
@@ -67,14 +69,15 @@ class Transcript:
         most_conversations: int = MOST_CONVERSATIONS,
         own: Iterable[str] = (),
     ) -> None:
-        """own: texts of control tokens that are not guarded in replies."""
+        """Begin empty; texts of control tokens in `own` are not guarded in replies."""
         self._vocabulary = vocabulary
         self._tokenizer = GuardedTokenizer(vocabulary)
         self._in_replies = Spellings(controls_of(vocabulary).keys() - {*own})
         self._offsets = OffsetMapper(vocabulary)
         self._most_tokens = most_tokens
         self._most_conversations = most_conversations
-        self._by_salt: dict[str, list[_Conversation]] = {}  # sorted by text: what begins alike is adjacent
+        # sorted by text, so texts with a common beginning are adjacent
+        self._by_salt: dict[str, list[_Conversation]] = {}
         self._by_use: OrderedDict[_Conversation, None] = OrderedDict()
         self.n_tokens = 0
         self._lock = Lock()
@@ -83,15 +86,24 @@ class Transcript:
         return len(self._by_use)
 
     def tokens_for(self, text: str, salt: str) -> list[int]:
-        """The prompt's tokens, without a BOS that is not written out. They stand for exactly this text. As
-        far as it agrees with a conversation kept, they are that one's, else the tokenizer's."""
+        """Return the prompt's tokens, without a BOS that the text does not contain.
+
+        They stand for exactly this text. As far as it agrees with a kept conversation they are the kept
+        tokens, else the tokenizer's.
+        """
         data = encoded(text)
         found = self._nearest(data, salt)
         return self._spliced(data, *found) if found else self._tokenize(data)
 
     def remember(self, text: str, prompt: Sequence[int], reply: Sequence[int], salt: str) -> None:
-        """Keep a conversation: the rendered prompt and its tokens (a BOS in front that the text does not
-        have is left out), and the tokens generated after them, the one that ended the turn included."""
+        """Keep a conversation.
+
+        Args:
+            text: The rendered prompt.
+            prompt: Its tokens; a BOS that the text does not contain is dropped.
+            reply: The tokens generated after them, including the one that ended the turn.
+            salt: Only prompts of this salt get the tokens.
+        """
         for n_added in {0, self._offsets.n_added(prompt, reply)}:  # a template may or may not write that
             conversation = self._conversation(encoded(text), prompt, reply, salt, n_added)
             if 0 < len(conversation.tokens) <= self._most_tokens:
@@ -99,17 +111,20 @@ class Transcript:
                     self._insert(conversation)
 
     def recall(self, tokens: Sequence[int], salt: str) -> None:
-        """Keep a conversation of which only the tokens are known, as far as they spell text."""
+        """Keep a conversation of which only the tokens are known."""
         self.remember(self.spelled(tokens), tokens, (), salt)
 
     def spelled(self, tokens: Sequence[int]) -> str:
-        """What the tokens of a reply stand for, control tokens included."""
+        """Return the guarded text of a reply's tokens, control tokens included."""
         runs = enumerate(self._offsets.runs(tokens))
         texts = ((i % 2, run.decode(errors="ignore")) for i, run in runs)
         return "".join(text if control else self._in_replies.guarded(text) for control, text in texts)
 
     def _nearest(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
-        """The conversation with the longest common prefix, and its length. It is a neighbour in order."""
+        """Return the conversation with the longest common prefix, and the prefix's length in bytes.
+
+        It is a neighbour of the text in sorted order.
+        """
         with self._lock:
             held = self._by_salt.get(salt, [])
             at = bisect_left(held, data, key=_text)
@@ -121,7 +136,7 @@ class Transcript:
             return nearest, n_same
 
     def _spliced(self, data: bytes, kept: _Conversation, n_same: int) -> list[int]:
-        """Tokens of a text whose first n_same bytes are those of a conversation."""
+        """Return the tokens of a text whose first n_same bytes agree with a kept conversation."""
         n_whole = bisect_right(kept.ends, n_same)
         first, end, start = self._segment(kept, n_whole)
         fresh = self._tokenize(data[start:])
@@ -134,8 +149,11 @@ class Transcript:
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
     def _segment(self, kept: _Conversation, n_whole: int) -> tuple[int, int, int]:
-        """The tokens from one control token to the next among which the first n_whole tokens end: the first,
-        the end, and the byte at which they start."""
+        """Return the tokens between two control tokens in which the first n_whole tokens end.
+
+        Returns:
+            The first token, the end (exclusive), and the byte at which the first one begins.
+        """
         at = bisect_left(kept.controls, n_whole)
         end = kept.controls[at] if at < len(kept.controls) else len(kept.tokens)
         if not at:
@@ -144,7 +162,7 @@ class Transcript:
         return first, end, kept.ends[first] - len(self._offsets.spelled((kept.tokens[first],)))
 
     def _is_tokenized(self, text: bytes, tokens: list[int]) -> bool:
-        """Whether these tokens are the tokenizer's, not a model's."""
+        """Return True if the tokenizer makes exactly these tokens of the text."""
         try:
             return self._tokenize(text) == tokens
         except UnicodeDecodeError:  # a reply that breaks off within a character
@@ -154,7 +172,7 @@ class Transcript:
         return self._tokenizer.tokens(data.decode(errors="surrogatepass"))
 
     def _ends(self, data: bytes, tokens: Sequence[int], start: int) -> array[int]:
-        """The end of each token in a guarded text, the first beginning at `start`."""
+        """Return the byte where each token ends in a guarded text, if the first begins at `start`."""
         if GUARD_BYTES not in data:
             return self._offsets.ends(data, tokens, start)
         guards = guards_in(data[start:])
@@ -164,8 +182,10 @@ class Transcript:
     def _conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
-        """Without what follows a place where the prompt's tokens cannot be found in its text, and without the
-        first n_added bytes of the reply."""
+        """Return a conversation without the text from where the prompt's tokens no longer match it.
+
+        The first n_added bytes of the reply are dropped.
+        """
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):
             prompt = prompt[1:]
@@ -186,7 +206,7 @@ class Transcript:
         return _Conversation(salt, data, tokens, ends, self._offsets.controls(tokens))
 
     def _insert(self, new: _Conversation) -> None:
-        """Conversations that this one continues are not kept beside it: it has all that they have."""
+        """Keep a conversation, and drop those that it continues, since it contains them."""
         held = self._by_salt.get(new.salt, [])
         at = bisect_left(held, new.text, key=_text)
         if at < len(held) and held[at].text.startswith(new.text):
@@ -214,9 +234,19 @@ class Transcript:
 
 
 def _joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -> tuple[int, int]:
-    """How many kept tokens to take and how many fresh ones to leave out, so that they meet where both have a
-    boundary, as late as possible within the first n_whole kept ones; the fresh ones begin with the kept token
-    `first`. All by where they end. Of tokens without text the fresh are taken."""
+    """Find the last place where kept and fresh tokens both have a boundary.
+
+    Tokens without text are taken from the fresh ones.
+
+    Args:
+        kept: Byte at which each kept token ends.
+        first: The kept token with which the fresh ones begin.
+        n_whole: Only the first n_whole kept tokens may be used.
+        fresh: Byte at which each fresh token ends.
+
+    Returns:
+        The number of kept tokens to take, and of fresh ones to leave out.
+    """
     for end in reversed(kept[first:n_whole]):
         at = bisect_left(fresh, end)
         if at < len(fresh) and fresh[at] == end:
