@@ -39,42 +39,40 @@ class DrafterSettings(ModelSettings):
     )
     kind: str = Field(
         "model",
-        description="model: guess with a draft model; lookup: guess what followed before in this or another "
-        "reply, without a model; replay: know the texts and err on purpose, to measure with",
+        description="model: a draft model; lookup: earlier text, without a model; replay: known texts "
+        "with deliberate errors, to measure",
     )
     model: Annotated[Path, AfterValidator(_found)] = Field(
-        DEFAULT_MODEL, description="the GGUF file of the draft model, or the name of a bundled one"
+        DEFAULT_MODEL, description="the draft model's GGUF file, or a bundled model's name"
     )
     translate: Path | None = Field(
-        None, description="a GGUF file with the leads' vocabulary, where the draft model has another one"
+        None, description="a GGUF file with the leads' vocabulary, if the draft model's differs"
     )
-    pool: str = Field("default", description="leads and drafters of one pool meet")
+    pool: str = Field("default", description="drafters draft for leads of the same pool")
     name: str | None = Field(None, description="this drafter's name (default: from the host)")
     capacity: int = Field(
         0,
         ge=0,
         le=MAX_CAPACITY,
-        description="sessions it is willing to draft for at once; 0: 4 with a model, else 256",
+        description="maximum sessions at once; 0: 4 with a model, else 256",
     )
     threads: int = Field(1, ge=1, description="CPU threads of the model")
     ctx_size: int = Field(
-        0, ge=0, description="KV cells shared by all sessions; 0: the model's context, at most 8192, for each"
+        0, ge=0, description="KV cells for all sessions; 0: for each the model's context, at most 8192"
     )
-    sequences: int = Field(16, ge=1, le=192, description="conversations kept at once, idle ones included")
+    sequences: int = Field(16, ge=1, le=192, description="conversations kept, idle ones included")
     branches: int = Field(
-        8, ge=0, le=64, description="alternatives drafted at once beside the likeliest guesses; 0: none"
+        8, ge=0, le=64, description="alternatives drafted beside the likeliest guesses; 0: none"
     )
-    path_min: float = Field(0.05, ge=0, le=1, description="stop where the guessed path is less likely")
+    path_min: float = Field(0.05, ge=0, le=1, description="stop a path below this probability")
     vocab_from: Path = Field(
         DEFAULT_MODEL, description="lookup, replay: a GGUF file with the leads' vocabulary"
     )
-    texts: Path | None = Field(
-        None, description="replay: whole texts, prompts included, as one JSON list of token ids to a line"
-    )
-    accept: float = Field(0.8, ge=0, le=1, description="replay: the share of guesses that are right")
+    texts: Path | None = Field(None, description="replay: whole texts, a JSON list of token ids on each line")
+    accept: float = Field(0.8, ge=0, le=1, description="replay: share of right guesses")
     td_ms: float = Field(1.0, ge=0, description="replay: milliseconds for a guess")
-    seed: int = Field(0, ge=0, description="replay: another one errs at other places")
-    latency_ms: float = Field(0.0, ge=0, description="delay messages by so much each way, to measure")
+    seed: int = Field(0, ge=0, description="replay: seed of the errors")
+    latency_ms: float = Field(0.0, ge=0, description="delay of messages each way, to measure")
     end_with_parent: CliSuppress[bool] = Field(False, description="end when standard input is closed")
 
     @property

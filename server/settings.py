@@ -44,34 +44,33 @@ class DoorSettings(BaseSettings):
     api_key: Annotated[Texts, BeforeValidator(_has_a_key)] = Field(
         (),
         repr=False,
-        description="API keys, one of which every request must bring; several with commas between, or the "
-        "flag several times (default: none is needed)",
+        description="API keys, separated by commas; each request must bring one (default: none needed)",
     )
     api_key_file: Path | None = Field(
-        None, description="a file with API keys, one to a line; lines that begin with # are comments"
+        None, description="a file with an API key on each line; # begins a comment"
     )
     no_api_key: CliToggleFlag[bool] = Field(
         False,
-        description="let everybody in, wherever --host listens (default: beyond this machine a key is "
-        "wanted; without any, one is made for this start and told)",
+        description="let everybody in (default: beyond this machine a key is required, and made if none "
+        "is given)",
     )
     cors_origins: Texts = Field(
         (),
-        description="web origins whose pages may use the API, with commas between; *: all, localhost: those "
-        "of this machine (default: the server's own page only)",
+        description="web origins whose pages may use the API; *: all, localhost: this machine's (default: "
+        "the server's own page)",
     )
     ssl_key_file: Path | None = Field(None, description="serve TLS: a PEM file with the private key")
     ssl_cert_file: Path | None = Field(None, description="serve TLS: a PEM file with its certificate")
-    max_body: int = Field(32, ge=1, le=4096, description="MiB of a request's body, at most")
-    timeout: float = Field(600, gt=0, description="seconds within which a request's body must have arrived")
-    write_timeout: float = Field(60, gt=0, description="seconds that a reply may wait for its client to read")
-    request_timeout: float = Field(0, ge=0, description="seconds that a reply may take, at most; 0: any")
+    max_body: int = Field(32, ge=1, le=4096, description="maximum size of a request's body")
+    timeout: float = Field(600, gt=0, description="maximum time for a request's body to arrive")
+    write_timeout: float = Field(60, gt=0, description="maximum time for a client to read its reply")
+    request_timeout: float = Field(0, ge=0, description="maximum time for a reply; 0: none")
     max_tokens: int = Field(
-        0, ge=0, description="tokens of a reply, at most: who asks for more gets these; 0: any number"
+        0, ge=0, description="maximum tokens of a reply, whatever a request asks for; 0: none"
     )
-    grace: float = Field(5, ge=0, description="seconds that running replies have when the server shall end")
-    log_format: Literal["text", "json"] = Field("text", description="json: each line of the log is an object")
-    log_requests: bool = Field(False, description="log a line for each request, without what was said")
+    grace: float = Field(5, ge=0, description="time for running replies when the server is asked to end")
+    log_format: Literal["text", "json"] = Field("text", description="json: an object on each line")
+    log_requests: bool = Field(False, description="log each request, without its text")
     log_prompts: bool = Field(False, description="also log the bodies of requests")
 
     def keys(self) -> tuple[str, ...]:
@@ -118,67 +117,67 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     model: Path = Field(
         BUNDLED_MODEL,
-        description="the GGUF file of the target model; of several parts, any (default: "
-        "SmolLM2-135M-Instruct, fetched once; where it cannot be had, the tiny bundled model)",
+        description="the target model's GGUF file, or any part of a split one (default: "
+        "SmolLM2-135M-Instruct, fetched once, or else the bundled model)",
     )
     alias: Texts = Field(
         (),
-        description="the model's names in the API, with commas between, *: any; it tells the first (default: "
-        "the file's)",
+        description="the model's names in the API; *: any; replies carry the first (default: the file's "
+        "name)",
     )
     chat_template: Annotated[str | None, AfterValidator(_is_template)] = Field(
-        None, description="the text of a Jinja template instead of the model's, or chatml"
+        None, description="a Jinja template instead of the model's, or chatml"
     )
     chat_template_file: Path | None = Field(None, description="a file with a Jinja chat template")
-    note: str | None = Field(None, description="a remark about the model that the chat page shows")
+    note: str | None = Field(None, description="a remark for the chat page")
     host: str = Field("127.0.0.1", description="the address to listen on")
-    port: int = Field(5555, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
-    threads: int = Field(0, ge=0, description="CPU threads of the model; 0 chooses")
+    port: int = Field(5555, ge=0, le=65535, description="the port to listen on; 0: a free one")
+    threads: int = Field(0, ge=0, description="CPU threads of the model; 0: automatic")
     ctx_size: int = Field(
         0,
         ge=0,
-        description="KV cells shared by all conversations; 0: the model's context, at most 8192, per slot",
+        description="KV cells for all conversations; 0: for each slot the model's context, at most 8192",
     )
     kv_unified: bool = Field(
         True,
-        description="one KV cache for all conversations; off: one for each, of --ctx-size / --parallel "
-        "cells, so that its logits do not depend on its place among others",
+        description="one KV cache for all conversations; off: --ctx-size / --parallel cells for each, so "
+        "that logits do not depend on others' cells",
     )
-    parallel: int = Field(4, ge=1, le=64, description="replies generated at once")
+    parallel: int = Field(4, ge=1, le=64, description="maximum replies generated at once")
     cache_ram: int | None = Field(
         None,
         ge=0,
-        description="MiB of host memory for conversations that the KV cache lacks room for; 0: none "
-        "(default: a quarter of what is free once the model is loaded)",
+        description="host memory for conversations that leave the KV cache (default: a quarter of what is "
+        "free once the model is loaded)",
     )
     cache_dir: Path | None = Field(
         None,
-        description="a directory where conversations are kept beyond that, and over restarts; leads may "
-        "share one (default: none)",
+        description="a directory for conversations beyond that, kept over restarts; leads may share it "
+        "(default: none)",
     )
-    cache_disk: int = Field(8192, ge=1, description="MiB that --cache-dir may take")
+    cache_disk: int = Field(8192, ge=1, description="maximum size of --cache-dir")
     redis: str | None = Field(
         None,
-        description="where drafters connect: redis://, rediss://, redis+sentinel:// or unix:// URL "
-        "(default: no drafters)",
+        description="Redis for drafters: redis://, rediss://, redis+sentinel:// or unix:// (default: no "
+        "drafters)",
     )
-    pool: str = Field("default", description="leads and drafters of one pool meet")
+    pool: str = Field("default", description="drafters draft for leads of the same pool")
     draft_mode: Literal["auto", "async", "sync"] = Field(
         "auto",
-        description="async: drafters of their own draft while this model decodes; sync: the draft model "
-        "drafts in this process, between steps, for machines with one device; auto: what suits the machine",
+        description="async: drafter processes draft while this model decodes; sync: a draft model in this "
+        "process drafts between steps; auto: by the machine",
     )
     draft_model: Path | None = Field(
         None,
-        description="the GGUF file of the draft model (duo up: bundled), or of this model's EAGLE-3 head, "
-        "which drafts in this process whatever --draft-mode says, in place of a prediction block",
+        description="the draft model's GGUF file (duo up: bundled), or an EAGLE-3 head, which always "
+        "drafts in this process, in place of a prediction block",
     )
     hf_repo_draft: str | None = Field(
         None, description="USER/MODEL[:QUANT] on Hugging Face instead of --draft-model"
     )
-    draft_threads: int = Field(0, ge=0, description="CPU threads of each draft model; 0 chooses")
+    draft_threads: int = Field(0, ge=0, description="CPU threads of each draft model; 0: automatic")
     gpu_layers_draft: int | None = Field(
-        None, ge=-1, description="layers of the draft model on the GPU (default: --gpu-layers)"
+        None, ge=-1, description="--gpu-layers of the draft model (default: --gpu-layers)"
     )
     cpu_moe_draft: bool = Field(False, description="--cpu-moe of the draft model")
     n_cpu_moe_draft: int = Field(0, ge=0, description="--n-cpu-moe of the draft model")
@@ -187,79 +186,76 @@ class LeadSettings(ModelSettings, DoorSettings):
     )
     embeddings: bool = Field(
         True,
-        description="answer /v1/embeddings, with this model unless another is given; takes memory from the "
-        "first request on",
+        description="answer /v1/embeddings; takes memory from the first request on",
     )
-    embedding_model: Path | None = Field(None, description="the GGUF file of a model for embeddings")
+    embedding_model: Path | None = Field(None, description="a GGUF file for embeddings (default: this model)")
     pooling: Literal["mean", "cls", "last"] | None = Field(
-        None, description="how an embedding is made of those of its tokens (default: the model's, else mean)"
+        None, description="how tokens become one embedding (default: the model's, else mean)"
     )
     reranking: bool = Field(
-        False, description="answer /v1/rerank with this model (on if its file says that it ranks)"
+        False, description="answer /v1/rerank with this model (default: if its file says that it ranks)"
     )
-    rerank_model: Path | None = Field(None, description="the GGUF file of a model for /v1/rerank")
+    rerank_model: Path | None = Field(None, description="a GGUF file for /v1/rerank")
     mtp: Literal["auto", "off"] = Field(
         "auto",
-        description="auto: guess with the prediction block in the model's file, if it has one and no draft "
-        "model or head was asked for in this process",
+        description="auto: draft with the model's prediction block, unless a draft model or head drafts "
+        "in this process",
     )
-    mtp_max: int = Field(0, ge=0, le=64, description="most guesses of block or head per step; 0: what pays")
-    draft_max: int = Field(64, ge=0, le=64, description="most drafted tokens verified per step; 0: none")
-    leaves: int = Field(3, ge=1, le=16, description="most leaves of a tree of drafted tokens; 1: chains only")
-    lookup: bool = Field(True, description="also draft from what was said before")
+    mtp_max: int = Field(
+        0, ge=0, le=64, description="maximum guesses of block or head in a step; 0: what pays"
+    )
+    draft_max: int = Field(64, ge=0, le=64, description="maximum guesses verified in a step; 0: none")
+    leaves: int = Field(3, ge=1, le=16, description="maximum leaves of a tree of guesses; 1: chains only")
+    lookup: bool = Field(True, description="also draft from earlier text")
     verify: Literal["exact", "rejection"] = Field(
         "exact",
-        description="exact: the text does not depend on drafts; rejection: the classical rule, which keeps "
-        "the distribution only; for --draft-mode sync",
+        description="exact: the text does not depend on drafts; rejection: only the distribution does "
+        "not, with --draft-mode sync",
     )
-    gate: bool = Field(True, description="verify only drafts that pay; off: as many as there are")
+    gate: bool = Field(True, description="verify only guesses that pay; off: all")
     exactness: Literal["default", "width-stable"] = Field(
-        "default", description="width-stable: bits do not depend on drafts, one reply at a time"
+        "default", description="width-stable: no bit depends on drafts; one reply at a time"
     )
-    stable_width: int = Field(8, ge=2, le=64, description="rows of a step under width-stable")
+    stable_width: int = Field(8, ge=2, le=64, description="rows of a width-stable step")
     temp: float = Field(0.8, ge=0, description="default temperature")
     top_k: int = Field(40, ge=0, description="default top_k; 0: off")
     top_p: float = Field(0.95, gt=0, le=1, description="default top_p; 1: off")
     min_p: float = Field(0.05, ge=0, le=1, description="default min_p; 0: off")
-    seed: int = Field(-1, ge=-1, lt=1 << 64, description="default seed; -1: another one for each request")
-    context_shift: bool = Field(
-        False, description="default context_shift: replies go on when the context is full"
-    )
+    seed: int = Field(-1, ge=-1, lt=1 << 64, description="default seed; -1: random")
+    context_shift: bool = Field(False, description="default context_shift: go on when the context is full")
     reasoning: Literal["on", "off", "auto"] = Field(
-        "auto", description="default of enable_thinking, for templates that know it; off: no thoughts at all"
+        "auto", description="default enable_thinking; off: no thoughts at all"
     )
     reasoning_format: Literal["none", "auto", "deepseek"] = Field(
-        "auto", description="default reasoning_format; none: thoughts are part of the content"
+        "auto", description="default reasoning_format; none: thoughts stay in the content"
     )
     predict: int = Field(-1, ge=-1, description="default max_tokens; -1: until the context ends")
     reasoning_budget: int = Field(
-        -1, ge=-1, description="default reasoning_budget, tokens of thoughts; 0: none, -1: any number"
+        -1, ge=-1, description="default reasoning_budget in tokens; 0: no thoughts, -1: no limit"
     )
-    smooth: bool = Field(
-        True, description="spread the tokens of a step over a stream; off: send them at once"
-    )
-    verbose: bool = Field(False, description="default verbose of chat completions, for looking into them")
+    smooth: bool = Field(True, description="spread a step's tokens over its time; off: send them at once")
+    verbose: bool = Field(False, description="default verbose of chat completions")
     slots: bool = Field(True, description="answer GET /slots")
     metrics: bool = Field(True, description="answer /metrics")
     ui: bool = Field(True, description="serve the chat page")
     max_queued: int = Field(
         64,
         ge=1,
-        description="requests held, running ones included, before new ones are answered 429; with several "
-        "API keys a key may hold as many as are free, so that others get in",
+        description="maximum requests held, running ones included; others get a 429. Of several API keys "
+        "each may hold as many as are free",
     )
     watchdog: float = Field(
         600,
         ge=0,
-        description="seconds without a finished step while there is work, before the server ends with status "
-        "1; a step has at most --batch-size tokens of prompts; 0: never",
+        description="maximum time of a step (at most --batch-size prompt tokens) before the server ends "
+        "with status 1; 0: none",
     )
     profile: Path | None = Field(
-        None, description="write a profile of the engine's thread to this file at the end, for pstats"
+        None, description="write the engine thread's profile here at the end, for pstats"
     )
     print: Literal["none", "accepted", "all"] = Field(
         "none",
-        description="show replies here: accepted drafts highlighted; all: rejected ones struck out too",
+        description="print replies with accepted guesses highlighted; all: also rejected ones struck out",
     )
 
     @property
@@ -302,9 +298,9 @@ class UpSettings(LeadSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="duo up")
 
-    drafters: int = Field(1, ge=0, le=16, description="drafter processes to start")
+    drafters: int = Field(1, ge=0, le=16, description="number of drafter processes")
     draft_devices: str | None = Field(
-        None, description="CUDA_VISIBLE_DEVICES of the drafters, such as 1 (default: the lead's)"
+        None, description="CUDA_VISIBLE_DEVICES of the drafters (default: the lead's)"
     )
     cpu_mask_draft: Annotated[str, parsed(cores.of_mask)] = Field(
         "", description="--cpu-mask of the drafters (default: the lead's)"
@@ -314,9 +310,8 @@ class UpSettings(LeadSettings):
     )
     redis_listen: str | None = Field(
         None,
-        description="HOST or HOST:PORT where drafters on other machines reach the embedded Redis, 0.0.0.0 by "
-        "IPv4, [::] by IPv6 and IPv4; the command with the password is told once (default: this machine "
-        "only)",
+        description="HOST or HOST:PORT where drafters elsewhere reach the embedded Redis, such as 0.0.0.0 "
+        "or [::]; prints their command with the password (default: this machine only)",
     )
 
     @property

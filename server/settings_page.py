@@ -1,10 +1,8 @@
-"""Writes docs/settings.md, from the definitions of all settings, to standard output."""
+"""Write docs/settings.md, from the definitions of all settings, to standard output."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from pydantic_settings import BaseSettings
 
 from drafters.drafter_settings import DrafterSettings
 from server.doctor.doctor_command import DoctorSettings
@@ -18,8 +16,9 @@ from server.terminal.top import TopSettings
 
 HEAD = """# Settings
 
-Each setting is a flag and an environment variable; a flag wins. This page is made by `make docs` from what
-`--help` prints too. Flags are named as llama-server names them where they mean the same."""
+Each flag overrides an environment variable: `--some-name` is `DUO_SOME_NAME`, unless a heading gives another
+prefix. Values with `,…` are lists: separate them by commas, or repeat the flag. Names are llama-server's
+where they mean the same. `make docs` generates this page from what `--help` prints."""
 UP_ONLY = "; `duo up` only"
 
 
@@ -27,10 +26,11 @@ def page() -> str:
     """Return the whole page, in Markdown."""
     parts = [HEAD, "## duo up, duo serve"]
     served = set(LeadSettings.model_fields)
-    told: set[tuple[str, str, str]] = set()
+    lead: list[Flag] = []
     for title, flags in grouped(UpSettings, SYNONYMS).items():
         parts.append(f"### {title}\n\n{_table(flags, served)}")
-        told |= {_key(flag) for flag in flags}
+        lead += flags
+    told = {_key(flag) for flag in lead}
     for heading, cls in (
         ("duo draft (duo-drafter)", DrafterSettings),
         ("duo lend", LendSettings),
@@ -43,7 +43,9 @@ def page() -> str:
         own = [flag for flag in flags if _key(flag) not in told]
         told |= {_key(flag) for flag in own}
         shared = [flag for flag in flags if flag not in own]
-        parts.append(f"## {heading}\n\n{_table(own)}{_shared(cls, shared)}")
+        prefix = cls.model_config.get("env_prefix", "")
+        title = heading if prefix == "DUO_" else f"{heading}: variables begin with `{prefix}`"
+        parts.append(f"## {title}\n\n{_table(own)}{_shared(shared, lead)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -53,20 +55,27 @@ def _key(flag: Flag) -> tuple[str, str, str]:
 
 
 def _table(flags: Iterable[Flag], served: Iterable[str] | None = None) -> str:
-    rows = ["| flag | variable | default | what it does |", "| --- | --- | --- | --- |"]
+    rows = ["| flag | default | what it does |", "| --- | --- | --- |"]
     for flag in flags:
         what = flag.description + (UP_ONLY if served is not None and flag.name not in served else "")
-        cells = f"`{flag.spelling}`", f"`{flag.env}`" if flag.env else "", flag.default, what
+        cells = f"`{flag.spelling}`", flag.default, what
         rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |")
     return "\n".join(rows)
 
 
-def _shared(cls: type[BaseSettings], flags: list[Flag]) -> str:
-    if not flags:
+def _shared(shared: list[Flag], lead: list[Flag]) -> str:
+    """Return which flags a program shares with those above: by name, or all of a lead's but some."""
+    if not shared:
         return ""
-    names = ", ".join(f"`--{flag.name.replace('_', '-')}`" for flag in flags)
-    prefix = cls.model_config.get("env_prefix", "")
-    return f"\n\nAs above, with variables that begin with `{prefix}`: {names}."
+    names = {_key(flag) for flag in shared}
+    others = [flag for flag in lead if _key(flag) not in names]
+    if len(others) < len(shared):
+        return f"\n\nIt also takes every flag of `duo up` except {_names(others)}."
+    return f"\n\nAs above: {_names(shared)}."
+
+
+def _names(flags: list[Flag]) -> str:
+    return ", ".join(f"`--{flag.name.replace('_', '-')}`" for flag in flags)
 
 
 if __name__ == "__main__":

@@ -71,12 +71,10 @@ class DoctorSettings(UpSettings):
 
     json_output: bool = Field(False, alias="json", description="print JSON")
     questions: Path | None = Field(
-        None, description="a file with a request's messages as JSON in each line, to measure with"
+        None, description="a file to measure with: a request's messages as JSON on each line"
     )
-    guess_ms: float | None = Field(
-        None, gt=0, description="of a second device: milliseconds of the draft model for a token"
-    )
-    latency_ms: float = Field(1.0, ge=0, description="of a second device: milliseconds to it, one way")
+    guess_ms: float | None = Field(None, gt=0, description="second device: draft model's time for a token")
+    latency_ms: float = Field(1.0, ge=0, description="second device: latency, one way")
 
 
 def doctor(settings: DoctorSettings) -> int:

@@ -70,71 +70,65 @@ Shares: TypeAlias = Annotated[tuple[Annotated[float, Field(ge=0)], ...], NoDecod
 class ModelSettings(BaseSettings):
     """How a model is loaded and its context made."""
 
-    model: Path = Field(description="the GGUF file of the model; of several parts, any")
+    model: Path = Field(description="the model's GGUF file, or any part of a split one")
     hf_repo: str | None = Field(
         None,
-        description="USER/MODEL[:QUANT] on Hugging Face instead of --model; QUANT: Q4_K_M if there is one",
+        description="USER/MODEL[:QUANT] on Hugging Face instead of --model; QUANT is Q4_K_M if it exists",
     )
-    hf_file: str | None = Field(None, description="the file of --hf-repo (default: by QUANT)")
+    hf_file: str | None = Field(None, description="the file in --hf-repo (default: by QUANT)")
     offline: bool = Field(
         default_factory=lambda: os.environ.get("HF_HUB_OFFLINE", "").upper() in _YES,
-        description="fetch no model: use what was fetched before (HF_HUB_OFFLINE unless given)",
+        description="fetch nothing: use what was fetched before (default: HF_HUB_OFFLINE)",
     )
-    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all, where there is one")
-    split_mode: SplitMode = Field("layer", description="what several GPUs share")
-    tensor_split: Shares = Field((), description="each GPU's share, such as 3,1 (default: by free memory)")
+    gpu_layers: int = Field(-1, ge=-1, description="layers on the GPU; -1: all")
+    split_mode: SplitMode = Field("layer", description="how to divide the model among GPUs")
+    tensor_split: Shares = Field((), description="shares of the GPUs, such as 3,1 (default: by free memory)")
     main_gpu: int = Field(0, ge=0, description="the GPU of --split-mode none")
     rpc: Annotated[Texts, each(_parse_address)] = Field(
         (),
-        description="machines that lend their devices (duo lend): they get layers as GPUs do",
+        description="machines with duo lend, which get layers like GPUs",
     )
-    mmap: bool = Field(True, description="map the file into memory instead of reading it")
-    mlock: bool = Field(False, description="keep the weights in memory, never swapped out")
+    mmap: bool = Field(True, description="map the file instead of reading it")
+    mlock: bool = Field(False, description="keep the weights from being swapped out")
     cpu_moe: bool = Field(False, description="keep the experts' weights in host memory")
     n_cpu_moe: int = Field(0, ge=0, description="--cpu-moe for the first N layers only")
     override_tensor: Annotated[Texts, each(TensorPlace.parse)] = Field(
-        (), description="PATTERN=BUFFER,…: tensors whose names match go to CPU, or to a device by its name"
+        (), description="put tensors whose names match on CPU or a named device"
     )
     override_kv: Annotated[Texts, each(Override.parse)] = Field(
-        (), description="KEY=TYPE:VALUE,… instead of the model's metadata; TYPE int, float, bool or str"
+        (), description="replace the model's metadata; TYPE is int, float, bool or str"
     )
-    lora: Texts = Field((), description="GGUF files of LoRA adapters, with commas between")
-    lora_scaled: Annotated[Texts, each(Adapter.parse)] = Field(
-        (), description="LoRA adapters as PATH:SCALE,…"
-    )
-    cache_type_k: CacheType = Field("f16", description="type of the keys in the KV cache")
+    lora: Texts = Field((), description="GGUF files of LoRA adapters")
+    lora_scaled: Annotated[Texts, each(Adapter.parse)] = Field((), description="LoRA adapters with scales")
+    cache_type_k: CacheType = Field("f16", description="type of keys in the KV cache")
     cache_type_v: CacheType = Field(
-        "f16", description="type of the values in the KV cache; quantised types need flash attention"
+        "f16", description="type of values in the KV cache; quantised types need flash attention"
     )
     flash_attn: FlashAttention = Field(
-        "auto", description="flash attention; auto: on a CPU only if it is quicker there"
+        "auto", description="flash attention; auto: on a CPU only if measured quicker"
     )
-    threads_batch: int = Field(
-        0, ge=0, description="CPU threads of steps with more than one row; 0: --threads"
-    )
+    threads_batch: int = Field(0, ge=0, description="CPU threads for several rows; 0: --threads")
     cpu_mask: Annotated[str, parsed(cores.of_mask)] = Field(
-        "", description="CPU cores to run on, hexadecimal, a bit for each (default: all)"
+        "", description="CPU cores to use, as bits (default: all)"
     )
     cpu_range: Annotated[str, parsed(cores.of_range)] = Field(
-        "", description="CPU cores to run on, FIRST-LAST, beside those of --cpu-mask"
+        "", description="CPU cores to use beside --cpu-mask"
     )
-    batch_size: int = Field(512, ge=1, le=1 << 16, description="most rows of a step")
+    batch_size: int = Field(512, ge=1, le=1 << 16, description="maximum rows of a step")
     ubatch_size: int = Field(
-        0, ge=0, description="most rows evaluated at once; 0: --batch-size, or 128 on a CPU"
+        0, ge=0, description="maximum rows evaluated at once; 0: --batch-size, on a CPU 128"
     )
     rope_scaling: RopeScaling | None = Field(
-        None, description="for contexts longer than trained (default: the model's)"
+        None, description="scaling beyond the trained context (default: the model's)"
     )
-    rope_scale: float = Field(
-        0.0, ge=0, description="factor by which the context becomes longer; 0: the model's"
-    )
+    rope_scale: float = Field(0.0, ge=0, description="factor of the trained context; 0: the model's")
     rope_freq_base: float = Field(0.0, ge=0, description="0: the model's")
     rope_freq_scale: float = Field(0.0, ge=0, description="1 / --rope-scale; 0: the model's")
-    yarn_orig_ctx: int = Field(0, ge=0, description="the context trained with; 0: the model's")
-    yarn_ext_factor: float = Field(-1.0, description="mix of extra- and interpolation; -1: the model's")
-    yarn_attn_factor: float = Field(-1.0, description="scale of attention; -1: the model's")
-    yarn_beta_slow: float = Field(-1.0, description="high correction; -1: the model's")
-    yarn_beta_fast: float = Field(-1.0, description="low correction; -1: the model's")
+    yarn_orig_ctx: int = Field(0, ge=0, description="trained context; 0: the model's")
+    yarn_ext_factor: float = Field(-1.0, description="YaRN extrapolation mix; -1: the model's")
+    yarn_attn_factor: float = Field(-1.0, description="YaRN attention scale; -1: the model's")
+    yarn_beta_slow: float = Field(-1.0, description="YaRN beta slow; -1: the model's")
+    yarn_beta_fast: float = Field(-1.0, description="YaRN beta fast; -1: the model's")
 
     def pinned(self) -> Self:
         """Return the settings, once the process runs on the cores that they name.

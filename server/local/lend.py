@@ -38,10 +38,10 @@ class LendSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="DUO_LEND_", frozen=True, cli_prog_name="duo lend")
 
-    host: str = Field("127.0.0.1", description="the address to listen on, of IPv4; 0.0.0.0: all")
-    port: int = Field(50052, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
-    threads: int = Field(0, ge=0, description="CPU threads, where the CPU is lent; 0: one for each core")
-    device: Texts = Field((), description="what is lent, by ggml's names (default: all GPUs, else CPU)")
+    host: str = Field("127.0.0.1", description="the IPv4 address to listen on; 0.0.0.0: all")
+    port: int = Field(50052, ge=0, le=65535, description="the port to listen on; 0: a free one")
+    threads: int = Field(0, ge=0, description="CPU threads if the CPU is lent; 0: one for each core")
+    device: Texts = Field((), description="devices to lend, by ggml's names (default: all GPUs, else CPU)")
 
 
 def run_lender(settings: LendSettings) -> int:

@@ -43,10 +43,10 @@ class ChatSettings(ClientSettings):
         env_prefix="DUO_CHAT_", cli_prog_name="duo chat", cli_shortcuts={"system": "s"}
     )
 
-    question: CliPositionalArg[list[str]] = Field([], description="asked once; the reply alone is printed")
+    question: CliPositionalArg[list[str]] = Field([], description="ask once and print only the reply")
     system: str | None = Field(None, description="a system message")
     temp: float | None = Field(None, ge=0, description="temperature (default: the server's)")
-    max_tokens: int | None = Field(None, ge=1, description="longest reply in tokens")
+    max_tokens: int | None = Field(None, ge=1, description="maximum tokens of a reply")
 
 
 def chat(settings: ChatSettings) -> int:

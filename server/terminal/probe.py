@@ -56,9 +56,9 @@ class ProbeSettings(ModelSettings):
     )
 
     model: Path = Field(BUNDLED_MODEL, description="the GGUF file of the model")
-    threads: int = Field(0, ge=0, description="CPU threads of the model; 0 chooses")
+    threads: int = Field(0, ge=0, description="CPU threads of the model; 0: automatic")
     kv_unified: bool = Field(True, description="one KV cache for all conversations; off: one for each")
-    max_width: int = Field(16, ge=2, le=64, description="widths from 1 to this are compared")
+    max_width: int = Field(16, ge=2, le=64, description="compare widths from 1 to this")
     json_output: bool = Field(False, alias="json", description="print JSON")
 
 

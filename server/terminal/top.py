@@ -33,8 +33,8 @@ class TopSettings(ClientSettings):
         env_prefix="DUO_TOP_", cli_prog_name="duo top", cli_shortcuts={"interval": "d"}
     )
 
-    interval: float = Field(1.0, gt=0, le=3600, description="seconds between two looks")
-    once: bool = Field(False, description="look for one interval, print what happened in it and end")
+    interval: float = Field(1.0, gt=0, le=3600, description="time between updates")
+    once: bool = Field(False, description="print one interval and end")
 
 
 @dataclass(frozen=True, slots=True)
