@@ -127,9 +127,10 @@ class ArgumentGrammar(OwnValues):
             written = inner if depth else f"({inner} | {self.json(schema)})"
             return f"BLANK? {written} BLANK? {self.written(close)}"
         if self._is_free(schema) or (nested and not values and types & {"object", "array"}):
-            ends = close.strip("\n") if self.loose else close.rstrip("\n")
+            ends = close.strip("\n")
             tail = close[len(close.rstrip("\n")) :] if not self.loose else "\n"
-            return f"{self.text_until(ends, schema)} {self.written(tail)}"
+            behind = self.calls.behind_value if depth == 0 else ()
+            return f"{self.text_until(ends, schema, behind)} {self.written(tail)}"
         if values or "string" in types:
             before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
             after = _ONE_LINE if "⟩\n" in self.calls.parameter else ""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from server.api.argument_grammar import ArgumentGrammar
+from server.api.grammar_rules import spelled_in_regex
 from server.formats.description import ARGUMENTS, SLOT, Channels, tokens_in
 from server.formats.families import UNKNOWN
 from server.formats.json_call import ARGUMENTS_KEYS, ID_KEYS
@@ -86,7 +87,7 @@ class CallGrammar(ArgumentGrammar):
         naming, giving = self.calls.members
         rules, heads = list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
-            spelled = _regex(name)
+            spelled = spelled_in_regex(name)
             words = ["", r"\{", f'"{naming}"', ":", f'"{spelled}"', ",", f'"{giving}"', ":"]
             heads.append(r"[ \n]{0,8}".join(words))
             rules.append(f'call_{i}: HEAD_{i} BLANK? {self.json(schema)} BLANK? "}}"')
@@ -107,7 +108,7 @@ class CallGrammar(ArgumentGrammar):
             return None
         address = channels.header.partition("⟨name⟩")[0].strip()
         self.begin(loose=True)
-        to = [_regex(address + name) for name in functions]
+        to = [spelled_in_regex(address + name) for name in functions]
         marks = {*map(self.control, [_CONSTRAIN, *tokens_in(channels.header)])} - {None, message}
         part = f"(({' | '.join(f'<[{one}]>' for one in marks)}) OTHER?)*" if marks else ""
         rules = [f"OTHER: TEXT & ~/(?s:.*({'|'.join(to)})( .*)?)/"]
@@ -129,8 +130,8 @@ class CallGrammar(ArgumentGrammar):
         for i, (name, schema) in enumerate(functions.items()):
             head = channels.header.replace("⟨name⟩", name)
             body = f"BLANK? {self._call(name, schema, addressed=True)} BLANK?"
-            rules.append(f"upto_{i}[lazy]: /(?s:.*){_regex(channels.start + head)}/")
-            rules.append(f"begin_{i}[lazy]: /{_regex(head)}/")
+            rules.append(f"upto_{i}[lazy]: /(?s:.*){spelled_in_regex(channels.start + head)}/")
+            rules.append(f"begin_{i}[lazy]: /{spelled_in_regex(head)}/")
             marked.append(f"upto_{i} {body}")
             begun.append(f"begin_{i} {body}")
         rules.append(f"marked: {' | '.join(marked)}")
@@ -145,7 +146,7 @@ class CallGrammar(ArgumentGrammar):
         self.begin(loose=True)
         if self.control(self._mark) is not None:
             return self._grammar("free_text", [self._free()])
-        spelled = _regex(self._mark)
+        spelled = spelled_in_regex(self._mark)
         return self._grammar("SILENT?", [f"SILENT: TEXT & ~/(?s:.*{spelled}.*)/"])
 
     @property
@@ -258,8 +259,3 @@ class CallGrammar(ArgumentGrammar):
         again = f" {self.written(channels.start)}" if channels else ""
         stray = "" if self._form.thinking or channels else f" | {self.written(thoughts.close)}"
         return [self.until("thought", thoughts.close), f"thoughts: {begin} thought{again}{stray}"]
-
-
-def _regex(text: str) -> str:
-    """Matches this text, between slashes in a grammar."""
-    return re.escape(text).replace("/", chr(92) + "/").replace(chr(92) + "\n", chr(92) + "n")

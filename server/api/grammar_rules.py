@@ -39,6 +39,8 @@ class GrammarRules:
         """A grammar. loose: with white space and in an order as the model likes."""
         self.loose = loose
         self.made: list[str] = list(_TERMINALS)
+        self._texts: dict[tuple[str, int | None], str] = {}  # rules, by what ends a text and its limit
+        self._longer_texts: dict[str, str] = {}  # rules of more text behind what ends a text
 
     def also(self, *rules: str) -> None:
         """Rules of which the grammar has one each."""
@@ -130,13 +132,39 @@ class GrammarRules:
     def _lines(self) -> tuple[str, str]:
         """Line breaks around a parameter's value that are none of it."""
         before = _LINE if "\n⟨value⟩" in self.calls.parameter else ""
-        return before, _LINE if self.loose and "⟨value⟩\n" in self.calls.parameter else ""
+        return before, _LINE if "⟨value⟩\n" in self.calls.parameter else ""
 
-    def text_until(self, mark: str, schema: Schema) -> str:
-        """A new rule for such text, which the schema may limit."""
-        name = f"t_{len(self.made)}"
-        self.made.append(self.until(name, mark, self._most(schema)))
-        return name
+    def text_until(self, mark: str, schema: Schema, behind: Sequence[str] = ()) -> str:
+        """Return new rules for such text, which the schema may limit.
+
+        Args:
+            mark: Ends the text.
+            schema: Of the text.
+            behind: What follows the mark that ends it, beside white space; before anything else the mark is
+                text. Empty: the first mark ends it.
+        """
+        most = self._most(schema)
+        found = (mark, most)
+        if found not in self._texts:
+            self._texts[found] = f"t_{len(self.made)}"
+            self.made.append(self.until(self._texts[found], mark, most))
+        return self._texts[found] + (f" {self._longer(mark, behind)}" if behind and most is None else "")
+
+    def _longer(self, mark: str, behind: Sequence[str]) -> str:
+        """Return what may stand behind a mark that is text: more text, up to the next one."""
+        if mark not in self._longer_texts:
+            self._longer_texts[mark] = name = f"m_{len(self.made)}"
+            later = r"(?s:([^ \n]|[ \n]{9}).*)"  # BLANK has eight at most
+            not_behind = f"~/(?s:\\s*({'|'.join(map(spelled_in_regex, behind))}).*)/"
+            if "<[" in (spelled := self.spelled(mark)):
+                self.made += [
+                    f"{name.upper()}: /{later}/ & {not_behind}",
+                    f"{name}: {name.upper()}? {spelled}",
+                ]
+            else:
+                text = f"/({later})?{spelled_in_regex(mark)}/"
+                self.made += [f"{name.upper()}: {text} & {not_behind}", f"{name}[lazy]: {name.upper()}"]
+        return f"(BLANK? {self._longer_texts[mark]})*"
 
     def _most(self, schema: Schema) -> int | None:
         """Characters of a text at most."""
@@ -169,3 +197,8 @@ class GrammarRules:
 
 def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def spelled_in_regex(text: str) -> str:
+    """Return what matches this text, between slashes in a grammar."""
+    return re.escape(text).replace("/", chr(92) + "/").replace(chr(92) + "\n", chr(92) + "n")

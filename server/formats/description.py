@@ -126,6 +126,14 @@ class Calls:
         return tuple(dict.fromkeys([*words(self._halves[1]), *words(self.close), *words(self.between)]))
 
     @cached_property
+    def behind_value(self) -> tuple[str, ...]:
+        """Return the texts, one of which follows a parameter: another one, or what ends the arguments.
+
+        A tag that ends a value is text where neither follows it.
+        """
+        return words(self.parameter)[0], *self.follow[:1]
+
+    @cached_property
     def key(self) -> re.Pattern[str]:
         """Match a parameter up to its value, and one line break before the value if the pattern has one."""
         head = re.split(_VALUE, self.parameter)[0]

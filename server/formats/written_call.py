@@ -24,7 +24,6 @@ class TaggedCallReader(ArgumentReader):
         super().__init__(begun)
         self._calls = calls
         self._first = words(calls.parameter)[0]
-        self._behind = (self._first, *calls.follow[:1])  # what may follow a value
         self._whole = schema
         found = schema.get("properties")
         self._properties: Mapping[str, Schema] = found if isinstance(found, Mapping) else {}
@@ -120,9 +119,9 @@ class TaggedCallReader(ArgumentReader):
         end = text.find(mark, at)
         while end >= 0:
             rest = text[after_blank(text, end + len(mark)) :]
-            if any(rest.startswith(one) for one in self._behind):
+            if any(rest.startswith(one) for one in self._calls.behind_value):
                 return end, True
-            if any(one.startswith(rest) for one in self._behind):
+            if any(one.startswith(rest) for one in self._calls.behind_value):
                 return end, False
             end = text.find(mark, end + 1)
         return -1, False

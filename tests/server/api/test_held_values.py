@@ -235,3 +235,45 @@ def test_required_arguments_are_held_in_free_text(family: str):
 
     assert [lets(keys) for keys in ("ab", "ba", "cba", "bca", "abc")] == [True] * 5
     assert [lets(keys) for keys in ("a", "bc", "aab", "")] == [False] * 4
+
+
+TAGGED = [reply for reply in WRITABLE if reply.form.calls and reply.form.calls.arguments == "parameters"]
+
+
+@pytest.mark.parametrize("reply", TAGGED, ids=lambda reply: reply.family)
+def test_a_text_with_its_end(reply: Reply):
+    assert reply.form.calls
+    end = reply.form.calls.value_end[0].replace("⟨key⟩", "v")
+    twice = [] if end.startswith(reply.form.calls.behind_value[0]) else [f"a{end}\n{end}", f"{end}{end}c"]
+    for text in (f"a{end}b", f"a{end}\n\nb{end} c", f"{end}{' ' * 20}x", *twice):
+        check(reply, {"type": "string"}, [text], [])
+
+
+@pytest.mark.parametrize("reply", TAGGED, ids=lambda reply: reply.family)
+def test_a_parameter_after_such_a_text(reply: Reply):
+    assert reply.form.calls
+    of_all = {"v": {"type": "string"}, "n": {"type": "integer"}}
+    functions = {"f": {"type": "object", "properties": of_all, "additionalProperties": False}}
+    end = reply.form.calls.value_end[0].replace("⟨key⟩", "v")
+    scene = Scene(reply, "no", "bytes")
+    for lark in (scene.grammar.required(functions), scene.grammar.calls_in_text(functions)):
+        assert lark
+        for more, right in (({}, True), ({"n": 1}, True), ({"n": "x"}, False), ({"w": 1}, False)):
+            arguments = json.dumps({"v": f"a{end} b", **more})
+            called = [{"id": "abcdefgh1", "function": {"name": "f", "arguments": arguments}}]
+            assert scene.lets(lark, written(called, reply.form.calls)) is right
+
+
+@pytest.mark.parametrize("family", ["glm", "glm 4.7", "hunyuan"])
+def test_a_text_with_its_end_token(family: str):
+    reply = BY_FAMILY[family]
+    assert reply.form.calls
+    text = call_of(reply, f"a{reply.form.calls.value_end[0]} b")
+    scene = Scene(reply, "no", "marks")
+    for lark in (
+        scene.grammar.required({"f": of({"type": "string"})}),
+        scene.grammar.calls_in_text({"f": of({"type": "string"})}),
+    ):
+        assert lark
+        assert scene.lets(lark, text)
+        assert not scene.lets(lark, text.replace(">v<", ">w<"))
