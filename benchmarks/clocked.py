@@ -26,7 +26,7 @@ from benchmarks.machines import MACHINES, Machine
 from benchmarks.prepared import DirectBus, PreparedBackend, Watch
 from benchmarks.prompts import PYTHON, load
 from benchmarks.texts import N_CELLS, N_SEQS, WAYS, Text, write
-from drafters.model import ModelDrafter
+from server.drafting.model_drafter import ModelDrafter
 from server.engine.engine import Engine
 from server.engine.events import Event, Finished
 from server.engine.proposer import Upcoming

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.texts import Text
-from drafters.draft_session import DraftSession
-from drafters.drafter import TD_WEIGHT, Drafter
+from drafters.drafter import Drafter
 from drafters.worker import Worker
+from server.drafting.draft_session import DraftSession
+from server.drafting.expansion import TD_WEIGHT
 from server.estimators import Smoothed
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.context import FLOATS, LlamaBatch, view

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from drafters.draft_session import DraftSession
+from server.drafting.draft_session import DraftSession
 from server.estimators import Smoothed
-
-# A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
-PATH_MIN = 0.05
-TD_WEIGHT = 0.05  # of one measured time per guess: it is shown and paces messages: off by two changes little
 
 
 class Drafter(Protocol):

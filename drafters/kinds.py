@@ -10,9 +10,9 @@ from pathlib import Path
 from drafters.drafter import Drafter
 from drafters.drafter_settings import DrafterSettings
 from drafters.lookup_drafter import LookupDrafter
-from drafters.model import ModelDrafter
 from drafters.replay import replay_drafter
 from drafters.translating import TranslatingDrafter
+from server.drafting.model_drafter import ModelDrafter
 from server.errors import StartupError
 from server.llama.devices import use_no_gpu
 from server.llama.library import default_cells

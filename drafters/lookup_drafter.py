@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from drafters.draft_session import DraftSession
-from drafters.drafter import PATH_MIN, TD_WEIGHT, Drafter
+from drafters.drafter import Drafter
+from server.drafting.draft_session import DraftSession
+from server.drafting.expansion import PATH_MIN, TD_WEIGHT
 from server.estimators import Smoothed
 from server.sampling.draft_token import DraftGuess
 from server.speculation.sources.lookup import Lookup, LookupPools

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from drafters.draft_session import DraftSession
-from drafters.drafter import TD_WEIGHT, Drafter
+from drafters.drafter import Drafter
 from drafters.drafter_settings import DrafterSettings
+from server.drafting.draft_session import DraftSession
+from server.drafting.expansion import TD_WEIGHT
 from server.errors import StartupError
 from server.estimators import Smoothed
 from server.sampling.draft_token import DraftGuess

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drafters.draft_session import GREEDY, DraftSession
 from drafters.drafter import Drafter
 from drafters.retokenising import Growing, text_of, translated
+from server.drafting.draft_session import GREEDY, DraftSession
 from server.llama.backend import Vocabulary
 from server.speculation.wire.messages import Open, chain_start
 

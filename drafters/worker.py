@@ -9,8 +9,8 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from drafters.draft_session import DraftSession
 from drafters.drafter import Drafter
+from server.drafting.draft_session import DraftSession
 from server.errors import BackendError
 from server.speculation.wire.bus import Bus
 from server.speculation.wire.messages import Close, Commit, Message, Open, Refuse, Want

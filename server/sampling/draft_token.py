@@ -21,7 +21,7 @@ class DraftGuess(NamedTuple):
     confidence: float  # estimated probability of the token, given all before it
     second: int | None = None  # guess for the case that it is wrong
     second_confidence: float = 0.0
-    drawn: int | None = None  # what the rule 'drawn' of drafters/guessing.py guesses
+    drawn: int | None = None  # what the rule 'drawn' of drafting/guessing.py guesses
     likeliest: int | None = None  # what the rule 'likeliest' guesses
     drafted: Distribution | None = None  # what the token is a sample of
     third: int | None = None

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.prepared import QuietBus
-from drafters.draft_session import DraftSession
 from drafters.replay import ReplayDrafter, Script
+from server.drafting.draft_session import DraftSession
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event, Finished
 from server.engine.proposer import NoProposer, Proposer

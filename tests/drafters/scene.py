@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from drafters.draft_session import GREEDY
 from drafters.drafter import Drafter
-from drafters.model import ModelDrafter
 from drafters.worker import Worker
+from server.drafting.draft_session import GREEDY
+from server.drafting.model_drafter import ModelDrafter
 from server.llama.backend import Batch
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from drafters.drafter_cli import main, status_line
 from drafters.drafter_settings import BUNDLED_MODEL, DrafterSettings
-from drafters.model import ModelDrafter
 from drafters.worker import Worker
+from server.drafting.model_drafter import ModelDrafter
 from server.flags import read
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.local.embedded import EmbeddedServer

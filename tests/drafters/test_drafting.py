@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from drafters.model import SHARED_ROWS
+from server.drafting.model_drafter import SHARED_ROWS
 from server.llama.backend import Batch, Logits
 from server.sampling.draw import draw
 from server.sampling.params import SamplingParams

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from drafters.model import ModelDrafter
 from drafters.worker import LEASE_S, UNANSWERED, Worker
+from server.drafting.model_drafter import ModelDrafter
 from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drafters.draft_session import GREEDY
+from server.drafting.draft_session import GREEDY
 from server.engine.proposer import OpenedSession
 from server.engine.request import Speculation
 from server.speculation.wire.messages import Draft, Message, Open

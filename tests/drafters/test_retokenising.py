@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drafters.drafter_settings import BUNDLED_MODEL
-from drafters.model import ModelDrafter
 from drafters.retokenising import REDONE, Growing, text_of, tokens_of, translated
 from drafters.translating import TranslatingDrafter
+from server.drafting.model_drafter import ModelDrafter
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.sampling.draft_token import DraftGuess
 from server.speculation.wire.messages import Close

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from drafters.draft_session import GREEDY
-from drafters.model import BRANCH_LENGTH
+from server.drafting.draft_cache import BRANCH_LENGTH
+from server.drafting.draft_session import GREEDY
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.sampling.draw import draw
@@ -115,7 +115,7 @@ def committed(*tokens: int) -> Commit:
 
 def n_stale(scene: Scene) -> int:
     """Cells in sequences that nobody has."""
-    sequences = scene.model_drafter._sequences  # pyright: ignore[reportPrivateUsage]
+    sequences = scene.model_drafter._cache.slots  # pyright: ignore[reportPrivateUsage]
     free = [sequences.seq(slot) for slot in sequences.unforked]
     return sum(len(scene.backend._chains.get(seq, [])) for seq in free)  # pyright: ignore[reportPrivateUsage]
 
@@ -195,7 +195,7 @@ def test_a_session_told_anew_begins_where_both_agree_and_gives_its_branches_back
     assert scene.n_failures == 0
     assert list(scene.lead.drafts()[n_drafts].tokens) == told(1, START[:15], DOUBTFUL)
     n_branches = len(scene.worker._sessions[1].branches)  # pyright: ignore[reportPrivateUsage]
-    assert len(scene.model_drafter._sequences.unforked) == 8 - n_branches  # pyright: ignore[reportPrivateUsage]
+    assert len(scene.model_drafter._cache.slots.unforked) == 8 - n_branches  # pyright: ignore[reportPrivateUsage]
 
 
 def test_neither_path_nor_branch_costs_the_gap_only():

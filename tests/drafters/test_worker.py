@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from drafters.draft_session import GREEDY
-from drafters.model import ModelDrafter
 from drafters.worker import MAX_FAILURES, MESSAGE_S, PUBLISH_S, WANT_S
+from server.drafting.draft_session import GREEDY
+from server.drafting.model_drafter import ModelDrafter
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from drafters.drafter import Drafter
-from drafters.model import ModelDrafter
 from drafters.translating import TranslatingDrafter
 from drafters.worker import Worker
 from server.cache.snapshots import Snapshots
+from server.drafting.model_drafter import ModelDrafter
 from server.engine.engine import Engine
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits

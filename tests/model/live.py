@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from drafters.model import ModelDrafter
 from drafters.worker import Worker
+from server.drafting.model_drafter import ModelDrafter
 from server.engine.engine import Engine
 from server.engine.proposer import NoProposer, Proposer, Upcoming
 from server.engine.request import Exactness, GenerationRequest

@@ -6,16 +6,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from server.cache.prefix import common_prefix
+from server.drafting.branch import NO_SEQ
+from server.drafting.draft_cache import DraftCache
+from server.drafting.draft_session import DraftSession
 from server.engine.proposer import Ask, OpenedSession
 from server.errors import BackendError
 from server.estimators import Median, Ratio
 from server.llama.backend import Backend, Batch
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
-from server.speculation.sources.draft_slots import DraftSlots
+from server.speculation.wire.messages import Open
 
 logger = logging.getLogger("duo.drafters")
 
@@ -27,17 +28,6 @@ RECENT = 15
 UNTIMED = 2
 MANY = 1 << 16  # guesses: no bound but the request's
 KEEP = 0.8  # of the past, for each conversation that is caught up with. Off by two: the last 3 or 10 count
-
-
-@dataclass(slots=True)
-class _CachedPath:
-    """tokens: n_committed committed ones, then guesses; the first n_kv of them are in the sequence."""
-
-    session: OpenedSession
-    seq: int
-    n_kv: int
-    tokens: list[int]
-    n_committed: int
 
 
 class DraftModel:
@@ -62,8 +52,8 @@ class DraftModel:
         self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
         self._distributions = distributions
         self._clock = clock
-        self._slots = DraftSlots(backend)
-        self._paths: dict[int, _CachedPath] = {}
+        self._cache = DraftCache(backend)
+        self._paths: dict[int, DraftSession] = {}
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
@@ -90,16 +80,14 @@ class DraftModel:
         """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
-            taken = self._slots.take(list(tokens), session.bounds.salt)
-            if taken is not None:
-                self._paths[session.id] = _CachedPath(session, *taken, list(tokens), len(tokens))
-            return
-        start = path.n_committed
-        new = list(tokens[start:])
-        agreed = start + common_prefix(path.tokens[start:], new)
-        path.tokens[start:] = new
-        path.n_committed = len(tokens)
-        path.n_kv = self._slots.shrink(path.seq, min(path.n_kv, agreed, len(tokens) - 1))
+            salt, n_dropped = session.bounds.salt, session.n_dropped
+            opened = Open("", session.id, 0, MANY, session.sampling, tuple(tokens), salt, n_dropped)
+            self._paths[session.id] = path = DraftSession(opened)
+        else:
+            path.follow(list(tokens[path.n_committed :]))
+            path.forget_guesses()
+            self._cache.trim(path)
+        self._cache.admit(path)
 
     def behind(self, session: int) -> int:
         """Tokens to evaluate before the decode that makes the next guess."""
@@ -115,7 +103,7 @@ class DraftModel:
         path = self._ready(session)
         try:
             if path and not self._failed:
-                self._evaluate(path, self.behind(session))
+                self._evaluate(path, self._n_behind(path))
         except BackendError as error:
             self._fail(error)
 
@@ -145,33 +133,32 @@ class DraftModel:
         """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
         path = self._paths.pop(session, None)
         if path is not None:
-            kept = min(path.n_kv, path.n_committed) if keep and not self._failed else 0
-            self._slots.release(path.seq, path.tokens, kept)
+            path.forget_guesses()
+            self._cache.release(path, keep=keep and not self._failed)
 
-    def _n_behind(self, path: _CachedPath) -> int:
-        n = len(path.tokens) - 1 - path.n_kv
+    def _n_behind(self, path: DraftSession) -> int:
+        n = len(path.pending) - 1
         return n if n >= self._most_rows else 0
 
-    def _ready(self, session: int) -> _CachedPath | None:
+    def _ready(self, session: int) -> DraftSession | None:
         """The session's path, if it does not end with a guess that ends the text, and one more guess fits the
         context and the KV cache; evicts for it."""
         path = self._paths.get(session)
-        if path is None or len(path.tokens) >= self._backend.n_ctx:
+        if path is None or path.seq == NO_SEQ or len(path.tokens) >= self._backend.n_ctx:
             return None
-        if len(path.tokens) > path.n_committed and path.tokens[-1] in self._backend.vocab.eog:
+        if path.n_ahead and path.tokens[-1] in self._backend.vocab.eog:
             return None
-        held = sum([len(other.tokens) + 1 for other in self._paths.values()])
-        return path if self._slots.limit_idle(self._backend.n_cells - held) else None
+        return path if self._cache.make_room(len(self._paths)) else None
 
-    def _evaluate(self, path: _CachedPath, n: int) -> int:
+    def _evaluate(self, path: DraftSession, n: int) -> int:
         """Evaluate the next n tokens of the path. Returns n."""
-        began, end = self._clock(), path.n_kv + n
-        while path.n_kv < end:
+        began, left = self._clock(), n
+        while left:
             batch = Batch()
-            rows = path.tokens[path.n_kv : min(end, path.n_kv + self._backend.n_batch)]
-            batch.extend(path.seq, path.n_kv, rows, int(n == 1))  # as the next decode, if it is of one
+            n_rows = min(left, self._backend.n_batch)
+            self._cache.add(batch, path, n_rows, int(n == 1))  # as the next decode, if it is of one
             self._backend.decode(batch)
-            path.n_kv += len(rows)
+            left -= n_rows
         self._row_s.observe(max(0.0, self._clock() - began - self.td.value), n)
         return n
 
@@ -179,18 +166,16 @@ class DraftModel:
         logger.warning("the draft model failed and is not used any more: %s", error.message)
         self._failed = True
 
-    def _extend(self, paths: Sequence[_CachedPath], second: bool) -> dict[int, DraftGuess]:
+    def _extend(self, paths: Sequence[DraftSession], second: bool) -> dict[int, DraftGuess]:
         """One guess for each, by session."""
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
-            batch.extend(path.seq, path.n_kv, path.tokens[path.n_kv :], 1)
-            path.n_kv = len(path.tokens)
+            self._cache.add(batch, path, len(path.pending), 1)
         guesses: dict[int, DraftGuess] = {}
         for path, row in zip(paths, self._backend.decode(batch), strict=True):
-            sampling, position = path.session.sampling, len(path.tokens) + path.session.n_dropped
-            guessed = guess(row, sampling, position, second=second)
-            path.tokens.append(guessed.token)
+            guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)
+            path.add(guessed)
             if self._distributions:
-                guessed = guessed._replace(drafted=distribution(row, sampling))
-            guesses[path.session.id] = guessed
+                guessed = guessed._replace(drafted=distribution(row, path.sampling))
+            guesses[path.id] = guessed
         return guesses

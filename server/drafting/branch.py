@@ -13,11 +13,13 @@ NO_SEQ = -1
 
 
 class Branch:
-    """Guesses after the session's first `fork` tokens: the path, or instead of the path's. The first n_kv
-    tokens of an alternative, counted from the session's first, are in the KV sequence `seq`."""
+    """Guesses after the session's first `fork` tokens: the path, or an alternative to the path's.
+
+    The first n_kv tokens of an alternative, counted from the session's first, are in the KV sequence `seq`.
+    """
 
     def __init__(self, fork: int, chain: int, guesses: Sequence[DraftGuess] = ()) -> None:
-        """chain: the chain hash before the first guess."""
+        """Begin with these guesses. chain: the chain hash before the first one."""
         self.fork = fork
         self.guesses: list[DraftGuess] = []
         self.chains = [chain]  # before the first guess, and after each
@@ -34,12 +36,12 @@ class Branch:
 
     @property
     def end(self) -> int:
-        """Tokens of the session if this comes true."""
+        """The tokens of the session if this comes true."""
         return self.fork + len(self.guesses)
 
     @property
     def pending(self) -> list[int]:
-        """Tokens to evaluate before the next guess."""
+        """The tokens to evaluate before the next guess."""
         return [guess.token for guess in self.guesses[self.n_kv - self.fork :]]
 
     def add(self, guess: DraftGuess) -> None:
@@ -48,14 +50,14 @@ class Branch:
         self.scores.append(self.scores[-1] * guess.confidence)
 
     def confirm(self, n: int) -> None:
-        """The first n guesses came true: they are before the fork now."""
+        """Move the fork behind the first n guesses, which came true."""
         self.fork += n
         self.n_published = max(0, self.n_published - n)
         del self.guesses[:n], self.chains[:n]
         self.scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
 
     def take_draft(self, drafter: str, session: int, td_us: int) -> Draft:
-        """The first MAX_NODES unpublished guesses as a message; they are published now."""
+        """Return the first MAX_NODES unpublished guesses as a message; they are published now."""
         start = self.n_published
         guesses = self.guesses[start : start + MAX_NODES]
         self.n_published += len(guesses)

@@ -1,5 +1,8 @@
-"""A guess from a row of logits, a second guess for the case that it is wrong, and which rule of guessing is
-right more often where the lead samples: the shared noise's or the likeliest token. Pure."""
+"""A guess from a row of logits, and others for the case that it is wrong. Pure.
+
+Where the lead samples there are two rules, the shared noise's and the likeliest token; it is learned which
+one is right more often.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,11 @@ _SHORT = 8192  # logits whose sum of exponentials costs no more than an estimate
 
 
 class NextToken:
-    """What the lead will choose for `position`, by a row (vocab size,) of the drafter's own logits: the draw
-    with the shared noise, or the `likeliest` token. The token is there at once, so that the model can go on;
-    guess() tells the rest while the row is there."""
+    """The token that the lead will choose for `position`, by a row (vocab size,) of own logits.
+
+    That is the draw with the shared noise, or the `likeliest` token. The token is there at once, so that the
+    model can go on; guess() tells the rest while the row is there.
+    """
 
     __slots__ = ("_drawn", "_likeliest", "_peaks", "_position", "_sampling", "_top", "token")
 
@@ -54,7 +59,7 @@ class NextToken:
         return math.isfinite(self._peaks.top)
 
     def guess(self, *, second: bool) -> DraftGuess:
-        """The token with its confidence. second: with a second guess where the first is unsure."""
+        """Return the token with its confidence. second: with others where the first is unsure."""
         peaks, drawn, top = self._peaks, self._drawn, self._top
         if not self.is_sound:
             return DraftGuess(top, 0.0)
@@ -84,7 +89,7 @@ def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
 
 
 def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGuess:
-    """With the first two of these as its second and third; together they have what the first leaves."""
+    """Return the guess with its second and third, which have together what the first leaves."""
     (second, a), (third, b) = [*others, (None, 0.0), (None, 0.0)][:2]
     a = min(a, 1.0 - guess.confidence)
     b = min(b, 1.0 - guess.confidence - a)
@@ -92,7 +97,7 @@ def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGue
 
 
 def _mass(peaks: Peaks) -> float:
-    """The sum of exp(logit - top); approximate for a long row, at a fraction of the cost."""
+    """Return the sum of exp(logit - top); approximate for a long row, at a fraction of the cost."""
     if len(peaks.row) > _SHORT:
         return peaks.mass()
     return float(np.exp(peaks.row - np.float32(peaks.top)).sum())
@@ -117,12 +122,14 @@ class _NoisyScores:
         self._floor = peaks.top + math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
 
     def share(self, token: int) -> float:
-        """Of a token that was drawn."""
+        """Return the share of a token that was drawn."""
         return float(self._weights[self._ids.searchsorted(token)]) / self._sum
 
     def best_but(self, tokens: set[int]) -> list[tuple[int, float]]:
-        """The two tokens with the highest scores but these (of those that min_p leaves, if any), and their
-        shares."""
+        """Return the two tokens with the highest scores but these, and their shares.
+
+        Only those that min_p leaves count, if there are any.
+        """
         others = ~np.isin(self._ids, list(tokens))
         able = others & (self._logits >= self._floor)
         (able,) = (able if able.any() else others).nonzero()
@@ -131,7 +138,7 @@ class _NoisyScores:
 
 
 def _near(peaks: Peaks, drawn: int) -> Ids:
-    """Ids of the likeliest tokens, _FEW at most, and the drawn one; ascending."""
+    """Return the ids of the likeliest tokens, _FEW at most, and the drawn one; ascending."""
     ids = peaks.above(peaks.top - _WIDEST)
     for window in _NARROWER:
         if len(ids) <= _FEW:
@@ -143,8 +150,10 @@ def _near(peaks: Peaks, drawn: int) -> Ids:
 
 
 class Rule:
-    """Learns which guess is right more often. Begins with the shared noise, which is better where
-    distributions are flat and alike."""
+    """Learns which guess is right more often.
+
+    Begins with the shared noise, which is better where distributions are flat and alike.
+    """
 
     def __init__(self) -> None:
         self.likeliest = False  # guess the likeliest token
@@ -152,7 +161,7 @@ class Rule:
         self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise
 
     def judge(self, guess: DraftGuess, token: int) -> None:
-        """`token` was committed in the place of this guess."""
+        """Learn that `token` was committed in the place of this guess."""
         drawn, likeliest = token == guess.drawn, token == guess.likeliest
         self.n_judged += 1
         if guess.drawn == guess.likeliest:

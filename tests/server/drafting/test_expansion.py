@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from drafters.draft_session import DraftSession
-from drafters.expansion import DecodeTimes, Leaf, Slack
+from server.drafting.draft_session import DraftSession
+from server.drafting.expansion import DecodeTimes, Leaf, Slack
 from tests.drafters.scene import open_
 
 STEADY = {1: 0.0020, 2: 0.0021, 3: 0.0023}
@@ -40,7 +40,7 @@ def test_all_leaves_where_rows_cost_nothing():
     assert n_best(DecodeTimes({}, one_shape=False), *[0.1] * 9, 0.9) == 10
 
 
-def test_beyond_what_was_measured_rows_cost_what_the_last_ones_did():
+def test_unmeasured_rows_are_extrapolated():
     times = DecodeTimes({1: 1.0, 3: 2.0}, one_shape=False)
     assert [times.seconds(n) for n in (3, 4, 7)] == [2.0, 2.5, 4.0]
 
@@ -52,7 +52,7 @@ def test_the_time_to_make_a_guess_counts():
     assert n_best(times, 0.9, 0.2) == 1
 
 
-def test_one_shape_is_wide_while_the_other_rows_bring_something():
+def test_one_shape_is_wide_while_it_pays():
     times = DecodeTimes(STEADY, one_shape=True)
     assert (times.width, n_best(times, 0.8, 0.3, 0.2)) == (3, 3)
     for _ in range(200):
@@ -67,7 +67,7 @@ def test_one_shape_is_wide_while_the_other_rows_bring_something():
     assert dear.width == 3
 
 
-def test_slack_is_the_chance_of_a_mistake_in_half_a_decode():
+def test_slack_floor_is_half_a_decode():
     slack = Slack()
     assert slack.floor(0.001, 1) == math.inf
     for i in range(400):

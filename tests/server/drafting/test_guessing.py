@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from drafters.guessing import SURE, NextToken, Rule
+from server.drafting.guessing import SURE, NextToken, Rule
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Row, draw
 from server.sampling.noise import gumbel
@@ -32,7 +32,7 @@ def noisy_order(row: Row, sampling: SamplingParams, position: int) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_at_temperature_zero_the_two_largest_logits_are_guessed(seed: int):
+def test_greedy_guesses_two_largest_logits(seed: int):
     row = row_of(seed)
     first, second = np.argsort(-row)[:2]
     guessed = NextToken(row, GREEDY, 5, likeliest=False).guess(second=True)
@@ -42,7 +42,7 @@ def test_at_temperature_zero_the_two_largest_logits_are_guessed(seed: int):
 
 
 @pytest.mark.parametrize("n_vocab", [32_000, 150_001])
-def test_confidence_in_a_large_vocabulary_is_nearly_the_probability(n_vocab: int):
+def test_confidence_nears_probability(n_vocab: int):
     chance = np.random.default_rng(2)
     for steepness in (1.5, 2.0, 3.0, 6.0):
         logits = -steepness * np.log(np.arange(1, n_vocab + 1))
@@ -57,7 +57,7 @@ def test_confidence_in_a_large_vocabulary_is_nearly_the_probability(n_vocab: int
 
 
 @pytest.mark.parametrize("likeliest", [False, True])
-def test_where_only_the_likeliest_can_be_drawn_the_noise_says_nothing(likeliest: bool):
+def test_certain_draw_ignores_noise(likeliest: bool):
     row = row_of(4)
     only = SamplingParams(1.0, 1, 1.0, 0.0, 7)
     guessed = NextToken(row, only, 5, likeliest=likeliest).guess(second=True)
@@ -65,7 +65,7 @@ def test_where_only_the_likeliest_can_be_drawn_the_noise_says_nothing(likeliest:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_with_noise_the_two_best_noisy_scores_are_guessed(seed: int):
+def test_noise_picks_two_best_scores(seed: int):
     row = row_of(seed)
     guessed = NextToken(row, PLAIN, seed, likeliest=False).guess(second=True)
     first, second = noisy_order(row, PLAIN, seed)[:2]
@@ -99,7 +99,7 @@ def test_it_mirrors_the_draw(seed: int, sampling: SamplingParams):
         assert row[guessed.second] >= row.max() + math.log(max(sampling.min_p, 1e-9))
 
 
-def test_the_likeliest_has_the_draw_for_its_second_guess():
+def test_likeliest_keeps_draw_as_second():
     seeds = [s for s in range(30) if draw(row_of(s), PLAIN, s) != row_of(s).argmax()]
     assert seeds
     for seed in seeds:
@@ -121,7 +121,7 @@ def test_no_second_guess_where_none_is_wanted():
     assert NextToken(row_of(1), PLAIN, 0, likeliest=False).guess(second=False).second is None
 
 
-def test_confidence_says_more_than_the_probability_where_the_noise_is_shared():
+def test_shared_noise_sharpens_confidence():
     """Whether another model, whose logits differ by chance, draws the same: by log loss."""
     chance = np.random.default_rng(3)
     said, plain, right = list[float](), list[float](), list[bool]()
@@ -162,7 +162,7 @@ def judged(noise: float, likeliest: float, n: int = 2000, seed: int = 1) -> list
     return taken
 
 
-def test_the_rule_that_is_right_more_often_is_taken():
+def test_better_rule_is_taken():
     assert not any(judged(0.6, 0.2))
     assert all(judged(0.2, 0.6)[200:])
 

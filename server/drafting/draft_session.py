@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from drafters.branch import NO_SEQ, Branch
 from server.cache.prefix import common_prefix
+from server.drafting.branch import NO_SEQ, Branch
 from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Commit, Draft, Open, chain_next
@@ -16,12 +16,11 @@ COLDEST = 1e-6  # temperature: below it, scores overflow. A lead tells none belo
 
 
 class DraftSession:
-    """tokens: the committed ones, then those of the path; the first n_kv are in the KV sequence `seq`. To
-    evaluate the rest gives the next guess.
+    """The committed tokens, then those of the path; the first n_kv are in the KV sequence `seq`.
 
-    branches: alternatives to the path, ready for when it turns out wrong. A branch that the lead commits
-    becomes the path; it is `taken` until the keeper of the KV cache has put its sequence in the place of the
-    path's (n_kv already counts that sequence's tokens).
+    To evaluate the rest gives the next guess. Branches are alternatives to the path, ready for when it turns
+    out wrong. A branch that the lead commits becomes the path; it is `taken` until the KV cache has put its
+    sequence in the place of the path's (n_kv already counts that sequence's tokens).
     """
 
     def __init__(self, opened: Open) -> None:
@@ -56,7 +55,7 @@ class DraftSession:
 
     @property
     def pending(self) -> list[int]:
-        """Tokens to evaluate before the next guess; empty while a decode of the last one goes on."""
+        """The tokens to evaluate before the next guess; none while a decode of the last one goes on."""
         return self.tokens[self.n_kv :]
 
     @property
@@ -69,9 +68,11 @@ class DraftSession:
         return self.n_ahead - self.path.n_published
 
     def reopen(self, opened: Open, *, anew: bool = False) -> None:
-        """Take in another Open. Guesses and KV cells that agree with it stay; the path is published again,
-        since the lead may have missed it. An Open that commits have overtaken changes nothing, unless the
-        text itself is `anew`."""
+        """Take in another Open.
+
+        Guesses and KV cells that agree with it stay; the path is published again, since the lead may have
+        missed it. An Open that commits have overtaken changes nothing, unless the text itself is `anew`.
+        """
         self.told = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
@@ -84,9 +85,10 @@ class DraftSession:
             self._adopt(opened)
 
     def commit(self, message: Commit) -> bool:
-        """Take in what the lead committed. False if there is a gap or a contradiction: the session is lost
-        until the next Open. A path or else a branch that agrees is kept; what diverges is rolled back to the
-        longest common prefix, and the next evaluation covers the gap with the last token not evaluated yet.
+        """Take in what the lead committed.
+
+        Returns:
+            False if there is a gap or a contradiction: the session is lost until the next Open.
         """
         self.told = True
         known = max(0, self.n_committed - message.base)
@@ -101,8 +103,40 @@ class DraftSession:
         ):
             self.lost = True
         elif new and not self.lost:
-            self._follow(new, chain)
+            self.follow(new)
         return not self.lost
+
+    def follow(self, new: list[int]) -> None:
+        """Take in tokens that are committed now.
+
+        A path or else a branch that agrees is kept; what diverges is rolled back to the longest common
+        prefix, and the next evaluation covers the gap with the last token not evaluated yet.
+        """
+        agreed = common_prefix(self.tokens[self.n_committed :], new)
+        wrong = agreed < min(len(new), self.n_ahead)
+        self._judge(0, new)
+        rescued = agreed < len(new) and self._take(self.n_committed + agreed, new[agreed])
+        if rescued:
+            self._judge(agreed, new)
+            agreed = common_prefix(self.tokens[self.n_committed :], new)
+        self.n_mistakes += wrong and not rescued
+        if agreed == len(new):
+            self.path.confirm(agreed)
+            self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
+        else:
+            keep, chain = self.n_committed + agreed, self.path.chains[agreed]
+            for token in new[agreed:]:
+                chain = chain_next(chain, token)
+            self.tokens[keep:] = new[agreed:]
+            self.n_kv = min(self.n_kv, keep)
+            self.path, self.branches = Branch(len(self.tokens), chain), []
+
+    def forget_guesses(self) -> None:
+        """Begin a new path after the committed tokens."""
+        if self.path.guesses:
+            del self.tokens[self.n_committed :]
+            self.path, self.branches = Branch(self.n_committed, self.path.chains[0]), []
+        self.n_kv = min(self.n_kv, len(self.tokens) - 1)
 
     def add(self, guess: DraftGuess) -> None:
         """Add a guess to the path."""
@@ -110,8 +144,10 @@ class DraftSession:
         self.path.add(guess)
 
     def lengthen(self, guesses: Sequence[DraftGuess], path_min: float = 0.0) -> int:
-        """Add to the path what goes beyond it, until it is less likely than path_min; nothing if the others
-        are not the path's. Returns the number added."""
+        """Add to the path what goes beyond it, until it is less likely than path_min.
+
+        Nothing is added if the guesses do not begin with the path's. Returns the number added.
+        """
         n = self.n_ahead
         if [guess.token for guess in guesses[:n]] == self.path.tokens:
             for guess in guesses[n : self.max_ahead]:
@@ -123,7 +159,7 @@ class DraftSession:
     # -- branches
 
     def alternatives(self) -> Iterator[tuple[float, int, DraftGuess]]:
-        """(path probability, position, guess) of second and third guesses along the path without a branch."""
+        """Yield (path probability, position, guess) for other guesses along the path that have no branch."""
         begun = {(branch.fork, branch.guesses[0].token) for branch in self.branches}
         for i, guess in enumerate(self.path.guesses):
             if guess.second is None:
@@ -140,17 +176,19 @@ class DraftSession:
         return branch
 
     def score_of(self, branch: Branch) -> float:
-        """The probability of a branch, the path up to its fork included."""
+        """Return the probability of a branch, the path up to its fork included."""
         return self.path.scores[branch.fork - self.n_committed] * branch.scores[-1]
 
     @property
     def all_branches(self) -> list[Branch]:
-        """Those that grow, and the one that was taken."""
+        """The branches that grow, and the one that was taken."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
     def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
-        """The unpublished guesses as messages: the path's, then those of branches off the published path.
-        due: else only the first ones of a path of which nothing is published."""
+        """Yield the unpublished guesses as messages: the path's, then those of branches off it.
+
+        due: else only the first ones of a path of which nothing is published.
+        """
         while self.n_unpublished and (due or not self.path.n_published):
             yield self.path.take_draft(drafter, self.id, td_us)
         n_told = self.n_committed + self.path.n_published
@@ -169,25 +207,6 @@ class DraftSession:
         self.tokens = [*opened.tokens, *self.path.tokens]
         self.branches: list[Branch] = []
         self.lost = False
-
-    def _follow(self, new: list[int], chain: int) -> None:
-        """These tokens are committed now; chain is the hash after them."""
-        agreed = common_prefix(self.tokens[self.n_committed :], new)
-        wrong = agreed < min(len(new), self.n_ahead)
-        self._judge(0, new)
-        rescued = agreed < len(new) and self._take(self.n_committed + agreed, new[agreed])
-        if rescued:
-            self._judge(agreed, new)
-            agreed = common_prefix(self.tokens[self.n_committed :], new)
-        self.n_mistakes += wrong and not rescued
-        if agreed == len(new):
-            self.path.confirm(agreed)
-            self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
-        else:
-            keep = self.n_committed + agreed
-            self.tokens[keep:] = new[agreed:]
-            self.n_kv = min(self.n_kv, keep)
-            self.path, self.branches = Branch(len(self.tokens), chain), []
 
     def _take(self, fork: int, token: int) -> bool:
         """Make the branch with this token there the path. False if there is none."""
@@ -218,7 +237,7 @@ class DraftSession:
 
 
 def _mirrored(sampling: SamplingParams) -> SamplingParams:
-    """How to draw guesses: as the lead does, or greedily if its parameters make no sense."""
+    """Return how to draw guesses: as the lead does, or greedily if its parameters make no sense."""
     sane = (
         (sampling.temperature == 0.0 or COLDEST <= sampling.temperature < math.inf)
         and sampling.top_k >= 0

@@ -12,49 +12,50 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
 
-from drafters.branch import NO_SEQ, Branch
-from drafters.draft_session import DraftSession
+from server.drafting.branch import NO_SEQ, Branch
+from server.drafting.draft_session import DraftSession
 from server.estimators import Ratio, Smoothed
 from server.sampling.draft_token import DraftGuess
 
+# A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
+PATH_MIN = 0.05
+TD_WEIGHT = 0.05  # of one measured time per guess: it is shown and paces messages: off by two changes little
 KEEP = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
 GAIN_WEIGHT = 1 / 32  # of one decode. Half or twice: the width follows a text after 64 or 16 decodes
 BETTER = 1.25  # times as much another width must bring, as a change is slow. 1.5: fewer changes
 
 
 class Leaf(NamedTuple):
-    """Where a session's tree may grow. gain: the probability that the lead gets there. branch: None is the
-    path, unless `second` begins a branch at position `fork`."""
+    """Where a session's tree may grow."""
 
-    gain: float
+    gain: float  # the probability that the lead gets there
     session: DraftSession
-    branch: Branch | None = None
-    fork: int = 0
-    second: DraftGuess | None = None
+    branch: Branch | None = None  # None: the path, or a branch that begins
+    fork: int = 0  # where that one begins
+    second: DraftGuess | None = None  # its first guess
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """path_min: least probability of a path that grows; limit: tokens of a sequence; eog: tokens that end a
-    text."""
+    """The bounds of a session's tree."""
 
-    path_min: float
-    limit: int
-    eog: frozenset[int]
+    path_min: float  # least probability of a path that grows
+    limit: int  # tokens of a sequence
+    eog: frozenset[int]  # tokens that end a text
 
     def goes_on(self, session: DraftSession, token: int) -> bool:
-        """Whether the path may grow beyond this next token, whose probability is not known yet."""
+        """Return whether the path may grow beyond this next token, whose probability is not known yet."""
         return len(session.tokens) + 1 < self.limit and self._may_grow(
             session, len(session.tokens) + 1, token
         )
 
     def _may_grow(self, session: DraftSession, length: int, last: int) -> bool:
-        """Whether the session's path may grow once it has this length and last token."""
+        """Return whether the session's path may grow once it has this length and last token."""
         room = length < session.n_committed + session.max_ahead
         return room and session.score >= self.path_min and last not in self.eog
 
     def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
-        """Where a guess is worth making: the path's end, and branches from this probability on."""
+        """Yield where a guess is worth making: the path's end, and branches from this probability on."""
         if self._may_grow(session, len(session.tokens), session.tokens[-1]):
             yield Leaf(session.score, session)
         if session.seq == NO_SEQ:
@@ -71,19 +72,24 @@ class Expansion:
 
 
 class Slack:
-    """What a decode costs that makes guesses for branches only: if the lead leaves the path meanwhile, the
-    new path begins half a decode later, on average."""
+    """The cost of a decode that makes guesses for branches only.
+
+    If the lead leaves the path meanwhile, the new path begins half a decode later, on average.
+    """
 
     def __init__(self) -> None:
         self._mistakes = Ratio(KEEP)
 
     def committed(self, n_mistakes: int, step_s: float) -> None:
-        """In step_s seconds a session's lead said n_mistakes tokens that nobody had guessed."""
+        """Count n_mistakes tokens that a session's lead said in step_s seconds and nobody had guessed."""
         self._mistakes.observe(n_mistakes, step_s)
 
     def floor(self, td_s: float, n_sessions: int) -> float:
-        """The probability from which a branch is worth a decode of td_s seconds, beside n_sessions sessions:
-        that of a mistake in half of that time. Infinite before the first commit."""
+        """Return the probability from which a branch is worth a decode of td_s seconds.
+
+        That is the probability of a mistake of n_sessions sessions in half of that time; infinite before the
+        first commit.
+        """
         return self._mistakes.value * n_sessions * td_s / 2 if self._mistakes.weight else math.inf
 
 
@@ -91,8 +97,13 @@ class DecodeTimes:
     """Seconds of a decode by rows, and how many rows bring the most tokens per second."""
 
     def __init__(self, steady: Mapping[int, float], *, one_shape: bool) -> None:
-        """steady: by rows, from 1 on, as measured; {}: rows cost nothing. one_shape: a change of width costs
-        more than rows, so that decodes have a row or the most, or multiples of that."""
+        """Begin with what was measured.
+
+        Args:
+            steady: Seconds by rows, from 1 on; {}: rows cost nothing.
+            one_shape: A change of width costs more than rows, so that decodes have a row or the most, or
+                multiples of that.
+        """
         self._steady = steady or {1: 1.0}
         self._most = max(self._steady)
         self._gains = {n: Smoothed(GAIN_WEIGHT) for n in {1, self._most}} if one_shape else {}
@@ -100,7 +111,7 @@ class DecodeTimes:
         self.guess_s = Smoothed(GAIN_WEIGHT)  # to make a guess of a row of logits
 
     def seconds(self, n_rows: int) -> float:
-        """Of a decode with its guesses."""
+        """Return the seconds of a decode with its guesses."""
         guess_s = n_rows * self.guess_s.value
         if self._gains:
             return guess_s + self._steady[self.width] * -(-n_rows // self.width)
@@ -110,7 +121,7 @@ class DecodeTimes:
         return guess_s + self._steady[self._most] + max(0.0, per_row) * (n_rows - self._most)
 
     def best(self, leaves: Iterable[Leaf]) -> list[Leaf]:
-        """The leaves that get a row in the next decode, likeliest first."""
+        """Return the leaves that get a row in the next decode, likeliest first."""
         ranked = sorted(leaves, key=itemgetter(0), reverse=True)
         if self._gains:
             self._settle_width([leaf.gain for leaf in ranked[: self._most]])

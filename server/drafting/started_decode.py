@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from drafters.draft_session import DraftSession
+from server.drafting.draft_session import DraftSession
 from server.llama.backend import Logits
 
 

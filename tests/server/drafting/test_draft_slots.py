@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from server.drafting.draft_slots import DraftSlots
 from server.llama.backend import Batch
-from server.speculation.sources.draft_slots import DraftSlots
 from tests.fake_backend import FakeBackend
 
 SAID = list(range(60))
@@ -20,7 +20,7 @@ class Windowed(FakeBackend):
 
 @pytest.mark.parametrize("backend", [FakeBackend(), Windowed()])
 @pytest.mark.parametrize("beginning", [40, 10], ids=["goes on", "begins alike"])
-def test_a_conversation_goes_on_only_where_its_cells_are(backend: FakeBackend, beginning: int):
+def test_conversation_needs_its_cells(backend: FakeBackend, beginning: int):
     slots = DraftSlots(backend)
     for seq in range(backend.n_seqs):
         backend.trim(seq, 0)

@@ -9,12 +9,14 @@ from server.llama.backend import Backend
 
 
 class DraftSlots:
-    """Slots, each with a sequence: that of its number until two slots exchange theirs. The first are for
-    conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last n_scratch are
-    empty between decodes."""
+    """Slots, each with a sequence: that of its number until two slots exchange theirs.
+
+    The first are for conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last
+    n_scratch are empty between decodes.
+    """
 
     def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
-        """At most half of the slots are for branches; none if sequences cannot be trimmed."""
+        """Give branches at most half of the slots; none if sequences cannot be trimmed."""
         n_seqs = backend.n_seqs - n_scratch
         n_branches = min(n_branches, n_seqs // 2) if backend.can_trim else 0
         n_slots = n_seqs - n_branches
@@ -26,14 +28,22 @@ class DraftSlots:
         self.has_branches = n_branches > 0
 
     def seq(self, slot: int) -> int:
-        """The sequence of a slot, for a batch."""
+        """Return the sequence of a slot, for a batch."""
         return self._seqs[slot]
 
     def take(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens] | None = None
     ) -> tuple[int, int] | None:
-        """A slot for a conversation, and how many of its first tokens it holds; None if all are busy. busy:
-        of busy slots, to copy a common beginning from if the salt agrees."""
+        """Return a slot for a conversation, and how many of its first tokens it holds.
+
+        Args:
+            tokens: The conversation.
+            salt: Cells are shared with conversations of this salt.
+            busy: What busy slots hold, to copy a common beginning from.
+
+        Returns:
+            None if all are busy.
+        """
         reuse = self._cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None
@@ -45,12 +55,14 @@ class DraftSlots:
         return reuse.seq, length
 
     def release(self, slot: int, tokens: list[int], n_kept: int) -> None:
-        """The conversation is idle; its slot keeps the first n_kept of these tokens, if it can."""
+        """Have the slot of an idle conversation keep the first n_kept of these tokens, if it can."""
         self._cache.release(slot, tokens[: self.shrink(slot, n_kept)])
 
     def limit_idle(self, n_cells: int) -> bool:
-        """Evict idle conversations, those worth least first, until they have at most n_cells. False, with
-        nothing changed, where that is below 0."""
+        """Evict idle conversations, those worth least first, until they have at most n_cells.
+
+        Returns False, with nothing changed, where that is below 0.
+        """
         while 0 <= n_cells < self._cache.n_cells:
             evicted = self._cache.evict()
             assert evicted is not None, "cells without an owner"
@@ -58,13 +70,13 @@ class DraftSlots:
         return n_cells >= 0
 
     def fork(self, slot: int, length: int) -> int:
-        """A slot for a branch that shares the first `length` positions of a conversation."""
+        """Return a slot for a branch that shares the first `length` positions of a conversation."""
         branch = self.unforked.pop()
         self._copy(slot, branch, length)
         return branch
 
     def free(self, branch: int) -> None:
-        """The branch ended."""
+        """Free the slot of a branch."""
         self.shrink(branch, 0)
         self.unforked.append(branch)
 
@@ -73,8 +85,10 @@ class DraftSlots:
         self._seqs[a], self._seqs[b] = self._seqs[b], self._seqs[a]
 
     def shrink(self, slot: int, length: int) -> int:
-        """Trim a slot to `length` positions, or to none if sequences cannot be trimmed. Returns how many of
-        the first `length` are left."""
+        """Trim a slot to `length` positions, or to none if sequences cannot be trimmed.
+
+        Returns how many of the first `length` are left.
+        """
         held = self._backend.length(self._seqs[slot])
         if length < held:
             held = length if self._backend.can_trim else 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drafters.draft_session import GREEDY, DraftSession
+from server.drafting.draft_session import GREEDY, DraftSession
 from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import MAX_NODES, Commit, Open, chain_next, chain_start
@@ -51,7 +51,7 @@ def test_a_path_that_agrees_is_kept():
     assert session.pending == [4]
 
 
-def test_a_path_that_diverges_is_rolled_back_to_the_common_prefix():
+def test_divergence_keeps_the_common_prefix():
     session = drafting(1, 2, 3, 4)
     assert session.commit(commit(1, 9))
     assert session.n_ahead == 0
@@ -81,7 +81,7 @@ def test_an_overlap_is_tolerated_if_it_agrees():
         pytest.param(replace(commit(3, after_=(1, 2)), chain=5), id="another chain"),
     ],
 )
-def test_a_session_that_lost_the_thread_waits_for_open(wrong: Commit):
+def test_lost_session_waits_for_open(wrong: Commit):
     session = drafting(1, 2)
     assert session.commit(commit(1, 2))
     assert not session.commit(wrong)
@@ -93,7 +93,7 @@ def test_a_session_that_lost_the_thread_waits_for_open(wrong: Commit):
     assert session.pending == [7]
 
 
-def test_a_repeated_open_keeps_the_path_and_publishes_it_again():
+def test_repeated_open_publishes_path_again():
     session = drafting(1, 2, 3)
     next(session.take_drafts("d", 0))
     session.reopen(opening((*PROMPT, 1)))
@@ -110,7 +110,7 @@ def test_an_open_that_commits_have_overtaken_changes_nothing():
 
 
 @pytest.mark.parametrize("changed", [opening(sampling=SamplingParams(1.0, seed=s)) for s in (3, 4)])
-def test_another_sampling_drops_the_path_but_not_the_cache(changed: Open):
+def test_new_sampling_drops_path_only(changed: Open):
     session = drafting(1, 2, 3)
     session.reopen(changed)
     assert (session.n_ahead, session.pending) == (0, [PROMPT[-1]])
@@ -167,14 +167,14 @@ def test_probabilities_are_of_what_is_not_committed():
     assert (session.tokens[-1], session.score) == (14, 0.7)
 
 
-def test_a_long_path_goes_out_in_messages_that_fit():
+def test_long_path_fits_messages():
     session = drafting(*range(300))
     sizes = [len(draft.tokens) for draft in session.take_drafts("d", 0)]
     assert sizes == [MAX_NODES, 300 - MAX_NODES]
     assert session.n_unpublished == 0
 
 
-def test_after_a_divergence_drafts_begin_at_the_committed_tokens():
+def test_drafts_follow_a_divergence():
     session = drafting(1, 2)
     next(session.take_drafts("d", 0))
     session.commit(commit(4))

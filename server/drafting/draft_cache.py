@@ -1,0 +1,160 @@
+"""The KV cache of a model that drafts: who holds which cells, in the lead and in drafters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from operator import itemgetter
+
+from server.drafting.branch import NO_SEQ, Branch
+from server.drafting.draft_session import DraftSession
+from server.drafting.draft_slots import DraftSlots
+from server.llama.backend import Backend, Batch
+from server.sampling.draft_token import DraftGuess
+
+# Cells reserved for a branch, few of which have more guesses: assumed. Half: a full cache fails sooner
+BRANCH_LENGTH = 8
+BRANCH_MARGIN = (
+    32  # cells left free beside a branch, for paths to grow: assumed. Twice: fewer when it is full
+)
+
+
+class DraftCache:
+    """A sequence for each session, and some for branches.
+
+    Each session with a sequence reserves cells for all its tokens; one that outgrows the cache gives it up. A
+    closed session's sequence stays cached until its cells are needed.
+    """
+
+    def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
+        """Begin empty. n_branches: sequences for branches; n_scratch: empty ones between decodes."""
+        self._backend = backend
+        self.slots = DraftSlots(backend, n_branches, n_scratch)
+        self.held: dict[int, DraftSession] = {}  # by slot
+        self._branches: dict[int, Branch] = {}  # by slot
+
+    def add(self, batch: Batch, session: DraftSession, n: int, n_wanted: int) -> None:
+        """Add rows for the session's next n tokens, with logits for the last n_wanted."""
+        batch.extend(self.slots.seq(session.seq), session.n_kv, session.pending[:n], n_wanted)
+        session.n_kv += n
+
+    def add_branch(self, batch: Batch, branch: Branch) -> None:
+        """Add rows for what a branch has to evaluate, with logits for the last."""
+        batch.extend(self.slots.seq(branch.seq), branch.n_kv, branch.pending, 1)
+        branch.n_kv = branch.end
+
+    # -- sessions ----------------------------------------
+
+    def admit(self, session: DraftSession, planned: Iterable[int] = ()) -> bool:
+        """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions.
+
+        Args:
+            session: Whose tokens are to be evaluated.
+            planned: Slots with rows in this step.
+
+        Returns:
+            False if there is no room.
+        """
+        if session.seq != NO_SEQ and self.make_room(0):
+            return True
+        needed = len(session.tokens) if session.seq == NO_SEQ else 0
+        if self._spare(branches=False) < needed:
+            self.release(session, keep=True)
+            return False
+        if self._spare() < needed:
+            self.end_branches()
+        if session.seq == NO_SEQ:
+            evaluated = [other for slot, other in self.held.items() if slot not in planned]
+            busy = {other.seq: (other.tokens, other.n_kv) for other in evaluated}
+            taken = self.slots.take(session.tokens, session.salt, busy)
+            if taken is None:
+                return False
+            session.seq, session.n_kv = taken
+            self.held[session.seq] = session
+        assert self.make_room(0), "cells without an owner"
+        return True
+
+    def release(self, session: DraftSession, *, keep: bool) -> None:
+        """Free the session's slot. keep: the cells stay cached, since the conversation may go on."""
+        self.trim(session)
+        session.branches = []
+        self.free_branches()
+        if session.seq == NO_SEQ:
+            return
+        del self.held[session.seq]
+        self.slots.release(session.seq, session.tokens, session.n_kv if keep else 0)
+        session.seq, session.n_kv = NO_SEQ, 0
+
+    def trim(self, session: DraftSession) -> None:
+        """Forget the cells of guesses that were wrong; a branch that came true takes the path's place."""
+        if session.taken is not None:
+            self.slots.exchange(session.seq, session.taken.seq)
+            session.taken = None
+        if session.seq != NO_SEQ:
+            session.n_kv = self.slots.shrink(session.seq, session.n_kv)
+
+    def make_room(self, n: int) -> bool:
+        """Evict closed sessions until n cells are free. False if that is not enough."""
+        return self.slots.limit_idle(self._spare() - n)
+
+    def drop(self, slots: Iterable[int]) -> None:
+        """Empty slots whose contents are unknown after a failed decode; their sessions begin anew."""
+        self.end_branches()
+        for slot in slots:
+            session = self.held.pop(slot, None)
+            self.slots.forget(slot)
+            if session is not None:
+                self.slots.release(slot, [], 0)
+                session.seq, session.n_kv = NO_SEQ, 0
+
+    # -- branches ----------------------------------------
+
+    def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
+        """Begin a branch in a free sequence or that of a less likely one, whose guesses stay.
+
+        Args:
+            session: Whose branch it is.
+            fork: Tokens before it.
+            second: Its first guess.
+            gain: The probability that the lead gets there.
+
+        Returns:
+            None where there is no room.
+        """
+        if session.seq == NO_SEQ:
+            return None
+        if not self.slots.unforked:
+            held = [(s.score_of(b), b) for s in self.held.values() for b in s.branches if b.seq != NO_SEQ]
+            least, other = min(held, key=itemgetter(0), default=(math.inf, None))
+            if other is None or least >= gain:
+                return None
+            self._free_branch(other.seq)
+            other.seq, other.n_kv = NO_SEQ, other.fork
+        if not self.make_room(BRANCH_LENGTH + BRANCH_MARGIN):
+            return None
+        branch = session.branch(fork, second)
+        branch.seq = self.slots.fork(session.seq, fork)
+        self._branches[branch.seq] = branch
+        return branch
+
+    def free_branches(self) -> None:
+        """Free the slots of branches that no session has any more."""
+        alive = {id(branch) for session in self.held.values() for branch in session.all_branches}
+        for slot in [slot for slot, branch in self._branches.items() if id(branch) not in alive]:
+            self._free_branch(slot)
+
+    def end_branches(self) -> None:
+        """End all branches."""
+        for session in self.held.values():
+            session.branches = []
+        self.free_branches()
+
+    def _free_branch(self, slot: int) -> None:
+        self.slots.free(slot)
+        del self._branches[slot]
+
+    def _spare(self, *, branches: bool = True) -> int:
+        """Return the cells that neither sessions nor branches (if they count) have reserved."""
+        reserved = sum([len(session.tokens) for session in self.held.values()])
+        n_own = self._backend.n_cells - len(self.slots.scratch)
+        return n_own - reserved - branches * BRANCH_LENGTH * len(self._branches)
