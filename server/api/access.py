@@ -1,8 +1,9 @@
-"""API keys, and which requests share cached prompts.
+"""Check API keys, and decide which requests share cached prompts.
 
-Without keys all requests share them, except for the `cache_salt` that a request gives. With keys, what is
-cached for one key is never used for another: the time to the first token, or the count of cached tokens,
-would tell what others have asked."""
+Without keys all requests share them, unless a request gives a `cache_salt`. With keys, the cache of one key
+is never used for another: the time to the first token, or the count of cached tokens, would tell what others
+have asked.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +18,21 @@ from starlette.requests import Request
 from server.errors import AccessError
 
 PUBLIC = frozenset({"/", "/status", "/health", "/v1/health", "/ready", "/openapi.yaml"})
+"""Paths that need no key."""
 PUBLIC_BELOW = "/web/"
+"""Prefix of further paths that need no key."""
 DOMAIN = b"duo prompt cache"  # fixed, so that salts on disk are the same after a restart
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One API key, or nobody. secret: makes this caller's salts, empty without keys; the key cannot be
-    derived from it. name: for logs, empty without keys."""
+    """The owner of one API key, or anybody where no keys are set."""
 
-    secret: bytes = b""
-    name: str = ""
+    secret: bytes = b""  # makes this caller's salts; the key cannot be derived from it; empty without keys
+    name: str = ""  # for logs; empty without keys
 
     def salt(self, cache_salt: str = "") -> str:
-        """The salt of this caller for a request's cache_salt; no two callers share one."""
+        """Return the salt for a request's cache_salt; no two callers share one."""
         if not self.secret:
             return cache_salt
         return hmac.new(self.secret, cache_salt.encode(), sha256).hexdigest()
@@ -40,7 +42,7 @@ NOBODY = Caller()
 
 
 class Access:
-    """The accepted keys; without any, every request is admitted."""
+    """Accepted API keys; without any, every request is admitted."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._known = [(sha256(key.encode()).digest(), _caller(key.encode())) for key in dict.fromkeys(keys)]
@@ -50,7 +52,7 @@ class Access:
         return [caller for _, caller in self._known] or [NOBODY]
 
     def admit(self, offered: Sequence[bytes]) -> Caller:
-        """The caller with one of these keys. Raises AccessError. Takes equally long for every key."""
+        """Return the caller who has one of the offered keys, in constant time. Raises AccessError."""
         if not self._known:
             return NOBODY
         digests = [sha256(key).digest() for key in offered]
@@ -71,7 +73,7 @@ def _caller(key: bytes) -> Caller:
 
 
 def offered(headers: Headers) -> list[bytes]:
-    """The keys that a request brings."""
+    """Return the keys that a request brings."""
     keys: list[str] = []
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -81,6 +83,6 @@ def offered(headers: Headers) -> list[bytes]:
 
 
 def salt_of(request: Request, cache_salt: str | None) -> str:
-    """The salt of a request with this cache_salt, for the engine, the history and files."""
+    """Return the salt of a request with this cache_salt, for engine, history and files."""
     caller: Caller = request.state.caller
     return caller.salt(cache_salt or "")

@@ -1,4 +1,4 @@
-"""GET and POST /lora-adapters, as llama-server has them. Scales are those of the start."""
+"""GET and POST /lora-adapters, as llama-server has them. Scales cannot be changed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from server.errors import InvalidRequestError, UnsupportedFieldError
 
 
 async def list_adapters(_: Request, served: Served) -> Response:
+    """Answer with the adapters and their scales."""
     adapters = enumerate(served.adapters)
     return Json([{"id": id, "path": name, "scale": scale} for id, (name, scale) in adapters])
 
 
 async def scale(request: Request, served: Served) -> Response:
-    """Scales as they are change nothing; one that is not named is 0."""
+    """Accept the scales that the server started with, and refuse any other; unnamed adapters have 0."""
     check_scales(served, await from_body(request, _scales), "scale")
     return Json({"success": True})
 
 
 def check_scales(served: Served, given: Sequence[AdapterScale], param: str) -> None:
-    """Raises UnsupportedFieldError for others than those of the start."""
+    """Raise UnsupportedFieldError if these are not the scales that the server started with."""
     scales = {one.id: one.scale for one in given if one.scale}
     if scales != {id: scale for id, (_, scale) in enumerate(served.adapters) if scale}:
         raise UnsupportedFieldError(param, "scales are those of --lora-scaled: this server changes none")

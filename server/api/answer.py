@@ -1,4 +1,4 @@
-"""The answer to one request, in any form: whole, or chunk by chunk."""
+"""Base of answers to one request in any form: whole, or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -18,43 +18,49 @@ from server.errors import DuoError
 
 
 def sse(payload: object) -> bytes:
+    """Return an object as a server-sent event."""
     return b"data: " + orjson.dumps(payload) + b"\n\n"
 
 
 class Answer(ABC):
-    """Call begin(), then whole() or chunks(); cancel() when the client is gone."""
+    """The answer to one request.
+
+    Call begin(), then whole() or chunks(); call cancel() when the client is gone.
+    """
 
     keep_alive: ClassVar[tuple[str, str] | None] = None
     """Name and data of the event that keeps a silent stream open; None: a comment."""
 
     def __init__(self, id: str, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
-        """Submits the prompts, each with as many replies. Raises what the generator raises."""
+        """Submit the prompts, each with its number of replies. Raises what the generator raises."""
         self._id = id
         self._served = served
         self._prompts = prompts
-        self._frame_s = 0.0 if body.timings_per_token else served.frame_s  # timings are those of whole steps
+        # 0 with timings_per_token: these timings are those of whole steps
+        self._frame_s = 0.0 if body.timings_per_token else served.frame_s
         self._choices = submit(served, body, prompts)
-        self._next: Sequence[Event] = ()  # events of the first choice that came with the one that began it
+        # events of the first choice that arrived together with its first one
+        self._next: Sequence[Event] = ()
 
     def cancel(self) -> None:
         for choice in self._choices:
             choice.generation.cancel()
 
     async def begin(self) -> None:
-        """Wait until the engine starts the request. Raises the error of a failure before that."""
+        """Wait until the engine starts the request; raise the error if it fails before that."""
         first = self._choices[0]
         begun, *self._next = await anext(first.events)
         first.see([begun])
         first.check()
 
     async def whole(self) -> bytes:
+        """Return the whole answer once all replies have ended."""
         await grown(self._choices)
         self._remember()
         return self._all()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Server-sent events, joined as far as they are ready. If a reply fails, the last one is the
-        error."""
+        """Yield server-sent events, joined where ready; the last is the error if a reply fails."""
         try:
             if self._frame_s:
                 for choice in self._choices:
@@ -80,26 +86,26 @@ class Answer(ABC):
         return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
 
     def _remember(self) -> None:
-        """Once all replies have ended: keep their tokens for the next prompt."""
+        """Keep the tokens of all ended replies for the next prompt."""
         for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
             prompt.remember(self._served.history, choices)
 
     @abstractmethod
     def _all(self) -> bytes:
-        """The answer as JSON, once all replies have ended."""
+        """Return the answer as JSON, once all replies have ended."""
 
     @abstractmethod
     def _opening(self) -> Iterator[bytes]:
-        """The first events of a stream."""
+        """Yield the first events of a stream."""
 
     @abstractmethod
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
-        """Events for what a choice has generated since the last call, and for its end."""
+        """Yield events for what a choice has generated since the last call, and for its end."""
 
     @abstractmethod
     def _closing(self) -> Iterator[bytes]:
-        """The last events of a stream, once all replies have ended."""
+        """Yield the last events of a stream, once all replies have ended."""
 
     def _failure(self, error: DuoError) -> bytes:
-        """The last event of a stream that fails."""
+        """Return the last event of a stream that fails."""
         return sse(problem.body(error))

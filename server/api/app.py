@@ -50,7 +50,7 @@ PAGE_HEADERS = {
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-"""Of pages: nothing but the server's own files is loaded, and nothing is sent elsewhere."""
+"""Headers of HTML pages: load only the server's own files, and send nothing elsewhere."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 HANDLERS: dict[Any, Any] = {
     DuoError: problem.on_duo_error,
@@ -60,11 +60,12 @@ HANDLERS: dict[Any, Any] = {
 CONTRACTS = (
     WEB / "openapi.yaml",
     Path(__file__).parent.parent.parent / "openapi.yaml",
-)  # in a wheel, in a checkout
+)
+"""Where openapi.yaml is in a wheel, and in a checkout."""
 
 
 def create_app(served: Served, edge: Edge | None = None) -> Starlette:
-    """Loads nothing, starts nothing."""
+    """Return the application; loads and starts nothing."""
     edge = edge or Edge()
 
     @asynccontextmanager
@@ -87,7 +88,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
 
 def create_waiting_app(state: Health, edge: Edge) -> Starlette:
-    """While the model loads: the page, and a 503 for everything else."""
+    """Return an application for the time while the model loads: pages, and a 503 for all else."""
 
     async def waiting(request: Request) -> Response:
         if tell := health.ROUTES.get(request.url.path):
@@ -180,7 +181,7 @@ def _route(
 
 
 def _generating(path: str, handler: Callable[[Request, Served], Awaitable[Response]]) -> Route:
-    """Refuses before it looks at the body when the queue is full."""
+    """Return a route that refuses a request before it reads the body if the queue is full."""
 
     async def with_place(request: Request, served: Served) -> Response:
         with expected(served.places):
@@ -197,7 +198,7 @@ def _told(path: str, tell: Callable[[Health], Response]) -> Route:
 
 
 def page() -> list[BaseRoute]:
-    """Routes that need no model."""
+    """Return the routes that need no model."""
     return [
         Route("/openapi.yaml", _contract, methods=["GET"]),
         Route("/", _page("index.html"), methods=["GET"]),
@@ -210,7 +211,7 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
     html = (WEB / name).read_bytes()  # kept: to read it in a thread each time takes long on a busy machine
 
     async def page(request: Request) -> Response:
-        """Raises HTTPException if there shall be none. While the model loads, nobody knows."""
+        """Return the page. Raises HTTPException if it is hidden, which is not known while the model loads."""
         served: Served | None = getattr(request.state, "served", None)
         if served is not None and "ui" in served.hidden:
             raise HTTPException(404)

@@ -1,4 +1,4 @@
-"""Grammars of a call's arguments in the syntax of its family, in llguidance's dialect of Lark."""
+"""Make grammars, in llguidance's Lark, of a call's arguments in the syntax of a family."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from server.grammar.schema_form import Schema
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
 _ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
 _DEEPEST = 4
-"""Elements within elements that are held to a schema; deeper ones are text. Twice: larger grammars of schemas
-that refer to themselves."""
+"""Maximum nesting of elements that is held to a schema; deeper ones are free text.
+
+With twice as much, grammars of schemas that refer to themselves become larger.
+"""
 _MOST_ELEMENTS = 256
-"""Elements within elements of a grammar, further ones are text: llguidance takes 65,535 symbols in all."""
+"""Maximum elements of one grammar that are held to a schema: llguidance takes 65,535 symbols in all."""
 _TELLING = re.compile("⟨(string|type)⟩")
 _ALL = frozenset({"string", "number", "boolean", "array", "object", "null"})
 _ONE_LINE = '"\\n"?'
@@ -29,14 +31,14 @@ _KINDS = {"integer": "number", "number": "number", "boolean": "boolean", "array"
 
 
 class ArgumentGrammar(OwnValues):
-    """What grammars of calls are made of."""
+    """Builds rules for arguments; base of CallGrammar."""
 
     def begin(self, *, loose: bool) -> None:
         super().begin(loose=loose)
         self._n_elements = 0
 
     def arguments(self, schema: Schema) -> str:
-        """A function's arguments, in a syntax other than JSON."""
+        """Return an expression for a function's arguments, in a syntax other than JSON."""
         of_all = cast(Mapping[str, Schema], schema.get("properties") or {})
         needed = cast(Sequence[str], schema.get("required") or ())
         syntax = self.calls.arguments
@@ -52,7 +54,7 @@ class ArgumentGrammar(OwnValues):
         return f'"{{" {self.ordered(dict(sorted(rules.items())), needed, ",")} "}}"'
 
     def _anything(self, syntax: str) -> str:
-        """Arguments of which the schema says nothing."""
+        """Return an expression for arguments of which the schema says nothing."""
         if syntax == "gemma":
             self.gemma_rules()
             return "g_object"
@@ -80,14 +82,17 @@ class ArgumentGrammar(OwnValues):
         return self._parameter(key, schema)
 
     def _parameter(self, key: str | None, schema: Schema) -> str:
-        """A parameter between tags; with any name, if it has none."""
+        """Return an expression for a parameter between tags; without a key it has any name."""
         types = types_of(schema)
         if _TELLING.search(self.calls.parameter) and types != STRING and key:
             return self._telling(key, schema, types or _ALL)
         return self._tagged(key, schema, types or STRING)
 
     def _telling(self, key: str, schema: Schema, types: frozenset[str]) -> str:
-        """A parameter that tells its value's type: a way for each type, or one for text, one for others."""
+        """Return an expression for a parameter that names its value's type.
+
+        It has an alternative for each type, or one for text and one for all others.
+        """
         others = sorted(types - STRING)
         kinds = (
             {_KINDS.get(one, one): [one] for one in others}
@@ -140,7 +145,7 @@ class ArgumentGrammar(OwnValues):
         return f"{blank} {self.python(schema)} {blank} {self.written(close)} {blank}"
 
     def _defined(self, definition: Definition, close: str) -> str:
-        """A text between tags that a definition allows; one line break around it is none of it."""
+        """Return an expression for tagged text that a definition allows, without the line break around it."""
         before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
         end = close.strip("\n") if self.loose else close.rstrip("\n")
         tail = "\n" if self.loose else close[len(close.rstrip("\n")) :]
@@ -151,18 +156,18 @@ class ArgumentGrammar(OwnValues):
         return f"{before} {held} {self.written(tail)}"
 
     def _is_free(self, schema: Schema) -> bool:
-        """Whether a value may be any text."""
+        """Return True if a value may be any text."""
         return any("enum" not in way and way.get("type", "string") == "string" for way in ways(schema))
 
     def _of_way(self, way: Schema) -> str:
-        """One of a few values, as text, or a value of one type."""
+        """Return an expression for one of a few values as text, or for a value of one type."""
         if "enum" not in way:
             return self.python(way)
         each = [[one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in way["enum"]]
         return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
     def _elements(self, schema: Schema, types: frozenset[str], depth: int) -> str:
-        """A list, or an object whose keys are known, as elements; "" for anything else."""
+        """Return an expression for a list, or object with known keys, as elements; "" for anything else."""
         items, of_all = schema.get("items"), cast(Mapping[str, Schema], schema.get("properties") or {})
         if types == _ARRAY and isinstance(items, Mapping):
             of_all = {"item": cast(Schema, items)}

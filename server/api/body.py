@@ -1,4 +1,4 @@
-"""The base of all request bodies, and types of their fields."""
+"""Base class of request bodies, and types of their fields."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from server.api.unseen import stand_in
 from server.grammar.json_schema import MAX_DEPTH, depth
 
 Neutral: TypeAlias = Mapping[str, Sequence[Any]]
-"""Fields by name, and the values at which ignoring them changes nothing."""
+"""Fields by name, with the values at which ignoring the field changes nothing."""
 
 
 class Body(BaseModel):
-    """Ignores unknown fields; an explicit null is an absent field; "1" is no number, and 1.0 is the integer
-    1, as in JSON Schema. Lists have fail_fast: errors for each of a million items would block the event loop
-    for seconds."""
+    """Base of request bodies.
+
+    Unknown fields are ignored, null is the same as absent, "1" is not a number, and 1.0 is the integer 1, as
+    in JSON Schema. Lists have fail_fast, since errors for each of a million items would block the event loop
+    for seconds.
+    """
 
     model_config = ConfigDict(extra="ignore", strict=True)
     unsupported: ClassVar[Neutral] = {}
-    """Known fields that are not honoured."""
+    """Known fields that have no effect here."""
 
     def contradiction(self) -> tuple[str, str] | None:
-        """The first field that contradicts another field, and why."""
+        """Return the first field that contradicts another one, and why; None if none does."""
         return None
 
     @model_validator(mode="before")
@@ -42,7 +45,7 @@ class TextPart(Body):
 
 
 class RefusalPart(Body):
-    """A refusal of an earlier reply, in OpenAI's form: text like any other."""
+    """A refusal of an earlier reply, in OpenAI's form; it is read as text."""
 
     type: Literal["refusal"]
     refusal: str
@@ -53,38 +56,39 @@ class RefusalPart(Body):
 
 
 def type_of(given: Any) -> Any:
-    """Return the type that an object of JSON names, or the model that was made of it."""
+    """Return the `type` of a JSON object, or of the model made of it."""
     if isinstance(given, dict):
         return cast(dict[str, Any], given).get("type")
     return getattr(given, "type", None)
 
 
 def said_or_refused(part: Any) -> str:
-    """The tag of a part that is a text or a refusal: what is wrong with one is told of the form it has."""
+    """Return the tag of a part, a text or a refusal, so that errors are about its own form."""
     return "refused" if type_of(part) == "refusal" else "said"
 
 
 class OtherPart(Body):
-    """A part that is no text, a picture say: a model without eyes gets a short text in its place."""
+    """A part that is not text, such as a picture: the model reads a short text in its place."""
 
     type: str
 
     @property
     def text(self) -> str:
-        """The text in its place."""
+        """Return the text that stands in its place."""
         return stand_in(self.type)
 
 
 Content: TypeAlias = str | Annotated[list[TextPart], Field(fail_fast=True)]
-"""What a message says."""
+"""The content of a message."""
 
 
 def joined(content: Content) -> str:
+    """Return the text of a message's content."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 def _whole(value: Any) -> Any:
-    """Floats that are whole numbers become integers, alone or in a list; other values stay."""
+    """Convert floats that are whole numbers to integers, alone or in a list."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < EXACT else value
     if type(value) is list:
@@ -94,7 +98,7 @@ def _whole(value: Any) -> Any:
 
 
 def at_most(n: int) -> BeforeValidator:
-    """A validator of objects and lists that refuses more than n entries before any entry is validated."""
+    """Return a validator that refuses objects and lists of more than n entries before it looks at them."""
 
     def check(given: object) -> object:
         if isinstance(given, dict | list) and len(cast(list[Any], given)) > n:
@@ -111,12 +115,14 @@ def _shallow(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 EXACT = 2.0**53
-"""Beyond it a float may be another integer than was written."""
+"""Above this, a float may differ from the integer that was written."""
 Count: TypeAlias = Annotated[int, Field(ge=0, le=1 << 31)]
 LastTokens: TypeAlias = Annotated[int, Field(ge=-1, le=1 << 31)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 EchoedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(_shallow)]
-"""One that is refused for its depth even where it is not kept: what can be read as JSON cannot always be
-written again, in a template or a response."""
+"""A schema that may be written out again, in a template or a response.
+
+It is refused if it is nested too deeply, since what can be read as JSON cannot always be written.
+"""

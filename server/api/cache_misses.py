@@ -1,4 +1,4 @@
-"""Remembers the prompts of earlier replies, and says where a later one parts from them."""
+"""Remember the prompts of earlier replies, to tell where a later prompt departs from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from server.cache.prefix import common_prefix
 
-MOST_PROMPT_BYTES = 32 << 20  # of all prompts, 8 million tokens: 300 first prompts of Claude Code
+MOST_PROMPT_BYTES = 32 << 20
+"""Maximum bytes of all prompts: 8 million tokens, or 300 first prompts of Claude Code."""
 BYTES_A_TOKEN = 4
 
 
@@ -18,20 +19,21 @@ class KnownPrompt:
     """The prompt of one reply."""
 
     tokens: array[int]
-    parts: Mapping[str, str] = field(default_factory=dict[str, str])  # what it was made of, such as tools
+    # the named parts that it was made of, such as tools
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The place where a prompt parts from an earlier one."""
+    """Where a prompt departs from an earlier one."""
 
-    n_common: int  # tokens that both begin with
-    n_missed: int  # further tokens of the earlier one
-    changed: str  # the first part that differs, empty if none of those that are known does
+    n_common: int  # tokens at the beginning that are the same
+    n_missed: int  # tokens of the earlier prompt behind those
+    changed: str  # the first known part that differs; empty if none does
 
 
 class PromptMemory:
-    """A bounded memory of prompts, for the event loop: drops the oldest."""
+    """A bounded memory of prompts that drops the oldest. For the event loop only."""
 
     def __init__(self, most_bytes: int = MOST_PROMPT_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -49,12 +51,13 @@ class PromptMemory:
     def divergence(
         self, salt: str, id: str, tokens: Sequence[int], parts: Mapping[str, str]
     ) -> Divergence | None:
-        """Return where a prompt parts from that of an earlier reply; None if it is not known.
+        """Return where a prompt departs from that of an earlier reply; None if that is not known.
 
         Args:
-            id: of the earlier reply.
-            tokens: the prompt.
-            parts: what the prompt is made of, in the order of the prompt.
+            salt: Of both requests.
+            id: Of the earlier reply.
+            tokens: The prompt.
+            parts: The parts that the prompt is made of, in order.
         """
         known = self._held.get((salt, id))
         if known is None:

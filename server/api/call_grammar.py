@@ -1,8 +1,9 @@
-"""Grammars of replies that call tools, in llguidance's dialect of Lark, from what is known of a family.
+"""Make grammars, in llguidance's Lark, of replies that call tools, from the patterns of a family.
 
-A call that is required is written as chat templates show calls to their models, so that what must follow is
-known in advance. In free text, a call is held to its function's schema from its mark on, in the white space
-and the order of parameters that the model likes."""
+A required call is written exactly as chat templates show calls, so the grammar can force most of its tokens.
+In free text, a call is held to its function's schema from its mark on, with any white space and order of
+parameters that the model chooses.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +21,17 @@ from server.llama.backend import Vocabulary
 from server.text.form import Form
 
 _ID = "/[A-Za-z0-9]{9}/"
-"""Mistral's templates take ids of nine letters or digits only; other families' take any."""
+"""Ids of nine letters or digits, the only ones that Mistral's templates take; others take any."""
 
 _WITH_ID = re.compile(r"⟦[^⟧]*⟨id⟩⟧")
-"""The part of a call that has an id, which models may leave out."""
+"""The optional part of a call that contains an id."""
 
 _CONSTRAIN = "<|constrain|>"
-"""Stands before the kind of a body in headers of gpt-oss."""
+"""Stands before the format of a message's body in headers of gpt-oss."""
 
 
 class CallGrammar(ArgumentGrammar):
-    """Grammars of replies in one form. functions: JSON schemas of their arguments by name."""
+    """Makes grammars of replies in one form."""
 
     def __init__(self, vocabulary: Vocabulary, form: Form) -> None:
         calls = form.calls or UNKNOWN.calls
@@ -41,18 +42,18 @@ class CallGrammar(ArgumentGrammar):
         self._several = form.most_calls != 1 and (bool(between) or not form.channels)
 
     def required(self, functions: Mapping[str, Schema]) -> str:
-        """A reply that is one call or more and nothing else."""
+        """Return a grammar of one or more calls and nothing else; `functions` has schemas of arguments."""
         self.begin(loose=False)
         return self._grammar(self._sequence(), self._rules(functions))
 
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
-        """Calls, or JSON that fits the schema, or what a rule describes."""
+        """Return a grammar of calls, or of JSON that fits a schema, or of text that a rule describes."""
         self.begin(loose=False)
         rules = [*self._rules(functions), self._answer_rule(answer)]
         return self._grammar(f"({self._sequence()} | {self._answered()})", rules)
 
     def answer(self, answer: Schema | str) -> str:
-        """JSON that fits the schema, or what a rule describes, with thoughts in front."""
+        """Return a grammar of JSON that fits a schema, or of text that a rule describes, after thoughts."""
         self.begin(loose=False)
         return self._grammar(self._answered(), [self._answer_rule(answer)])
 
@@ -60,7 +61,7 @@ class CallGrammar(ArgumentGrammar):
         return f"answer: {answer if isinstance(answer, str) else self.json(answer)}"
 
     def calls_in_text(self, functions: Mapping[str, Schema]) -> str | None:
-        """Free text with calls in it. None if no mark begins a call: then nothing can be constrained."""
+        """Return a grammar of free text with calls; None if calls have no mark to find them by."""
         if self.calls.bare:
             return self._bare_in_text(functions)
         if channels := self._form.channels:
@@ -82,7 +83,7 @@ class CallGrammar(ArgumentGrammar):
         return self._grammar(body, [*rules, self.until("upto", self._mark), marked, self._free()])
 
     def _bare_in_text(self, functions: Mapping[str, Schema]) -> str:
-        """Calls from the reply's beginning on, or any other text: what begins as a call is one."""
+        """Return a grammar of calls from the first token on, or of any text that does not begin as one."""
         self.begin(loose=True)
         naming, giving = self.calls.members
         rules, heads = list[str](), list[str]()
@@ -100,8 +101,10 @@ class CallGrammar(ArgumentGrammar):
         return self._grammar(f"{tag}(call{more} BLANK? | OTHER?)", rules)
 
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
-        """Messages of any kind, of which those whose header addresses a function are calls of it. None where
-        the marks of messages are no control tokens, which text cannot have."""
+        """Return a grammar of messages in which a header that names a function begins a call.
+
+        None if the marks of messages are not control tokens, since text could spell them.
+        """
         begin = next(iter(tokens_in(channels.start)), "")
         start, message = self.control(begin), self.control(channels.message)
         if start is None or message is None:
@@ -124,7 +127,7 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {begun} (<[{start}]> (other | call))*", *rules, *self.made])
 
     def _headed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str:
-        """Messages whose header is a function's name in plain text are calls of it."""
+        """Return a grammar of messages in which a header that is only a function's name begins a call."""
         self.begin(loose=True)
         rules, marked, begun = list[str](), list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
@@ -139,8 +142,7 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {first}marked* free_text", *rules, self._free(), *self.made])
 
     def no_calls(self) -> str | None:
-        """Free text without the mark of a call. None if no mark begins one. A mark that is a control token is
-        in no text."""
+        """Return a grammar of free text without a call's mark; None if calls have no mark."""
         if not self._mark:
             return None
         self.begin(loose=True)
@@ -151,22 +153,22 @@ class CallGrammar(ArgumentGrammar):
 
     @property
     def _mark(self) -> str:
-        """What begins a call in free text, "" if nothing does."""
+        """Return the text that begins a call in free text, "" if there is none."""
         bare = self.calls.bare or self._form.channels
         return "" if bare or not self.calls.marks else self.calls.marks[0]
 
     @property
     def _rest(self) -> str:
-        """What stands between the mark and the first call's name or object."""
+        """Return the text between the mark and the first call's name or object."""
         return (self.calls.open or self._head_mark).lstrip()[len(self._mark) :]
 
     @property
     def _head_mark(self) -> str:
-        """The call's own mark, which is not written again where free text ends with it."""
+        """Return the call's own mark, which ends free text and is not written again."""
         return self._mark if not self.calls.open else ""
 
     def _free(self) -> str:
-        """Text to the reply's end. Where the mark is a control token, all others are free."""
+        """Return the rule of free text up to the reply's end."""
         mark = self.control(self._mark)
         return "free_text: TEXT?" if mark is None else f"free_text: {self.tokens_but(mark)}*"
 
@@ -181,12 +183,12 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {head}{body}", *thoughts, *rules, *self.made])
 
     def _answered(self) -> str:
-        """JSON where content stands."""
+        """Return the expression for an answer where content stands."""
         channels = self._form.channels
         return f"{self.written(channels.content)} answer" if channels and not self._form.headed else "answer"
 
     def _sequence(self) -> str:
-        """One call, or several where that is allowed, with their marks."""
+        """Return the expression for one call, or several where allowed, with their marks."""
         calls = self.calls
         begin, between, end = map(self.written, (calls.open, calls.between, calls.close))
         if calls.bare:
@@ -202,7 +204,7 @@ class CallGrammar(ArgumentGrammar):
         return f"{begin} call{more} {end}"
 
     def _rules(self, functions: Mapping[str, Schema]) -> list[str]:
-        """Rules of calls, without what stands around them."""
+        """Return the rules of single calls, without the text around them."""
         names = " | ".join(f"call_{i}" for i in range(len(functions)))
         rules = [f"call: {names}"]
         for i, (name, schema) in enumerate(functions.items()):
@@ -210,7 +212,7 @@ class CallGrammar(ArgumentGrammar):
         return rules
 
     def _call(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
-        """addressed: without the header that it has in a channel."""
+        """Return the expression for a call; `addressed`: without its header, which has been written."""
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call
@@ -240,7 +242,10 @@ class CallGrammar(ArgumentGrammar):
                 return self.arguments(schema)
 
     def _object(self, name: str, schema: Schema) -> str:
-        """Word by word, as JSON is read: longest match would take one long word for the only way."""
+        """Return the expression for a call as a JSON object, word by word.
+
+        A lexer that takes the longest match would otherwise see one long word as the only way.
+        """
         members = list[str]()
         for i, key in enumerate(self.calls.members):
             value = self.json(schema) if key in ARGUMENTS_KEYS else self.written(json.dumps(name))

@@ -1,4 +1,4 @@
-"""The replies to one request: each a generation, its text, and what is not sent yet."""
+"""Replies to one request, each with its generation, its text, and what is not sent yet."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ from server.text.reply import ReplyText
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """More of a reply: pieces, neighbours of one kind joined, and what the request asked for beside them:
-    logprobs of the content in OpenAI's shape, all token ids, text and drafter of each token of the
-    content."""
+    """More of a reply, with what the request asked for beside its text."""
 
-    pieces: Sequence[Piece] = ()
-    logprobs: dict[str, Any] | None = None
-    tokens: list[int] | None = None
-    sources: list[dict[str, str | None]] | None = None
+    pieces: Sequence[Piece] = ()  # adjacent pieces of one kind are joined
+    logprobs: dict[str, Any] | None = None  # of the content's tokens, in OpenAI's shape
+    tokens: list[int] | None = None  # all token ids
+    sources: list[dict[str, str | None]] | None = None  # text and drafter of each token of the content
 
     @property
     def plain(self) -> bool:
-        """Whether it has pieces and logprobs only."""
+        """True if it has only pieces and logprobs."""
         return self.tokens is None and self.sources is None
 
     @property
     def text(self) -> str:
-        """Its content."""
+        """Return its content."""
         return "".join(piece.text for piece in self.pieces if isinstance(piece, Content))
 
 
 class ReplyChoice:
-    """One reply. Pass all events of its generation to see(), in order; take portions at any time."""
+    """One reply.
+
+    Pass all events of its generation to see(), in order; take portions at any time.
+    """
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ReplyChoice:
         *,
         begins: bool,
     ) -> None:
-        """form: how its text is parsed. begins: it is a message from its beginning on."""
+        """Begin a reply, whose text is read as `form`; `begins`: it is a message from its beginning on."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
@@ -98,18 +99,19 @@ class ReplyChoice:
         return self.reason is not None or self._error is not None
 
     def check(self) -> None:
-        """Raises the error of a reply that has failed. One cancelled without a stop string has: nobody reads
-        the reply of a client that left, so the server is shutting down."""
+        """Raise the error if the reply failed.
+
+        A cancellation that we did not request counts as one: it means that the server shuts down.
+        """
         if self._error is not None:
             raise self._error
 
     def spread(self, frame_s: float) -> None:
-        """Have the tokens of a step told one by one, as Pace says: portion() gives those that are due, and
-        wake() has the reader ask for more."""
+        """Send the tokens of a step one by one, as Pace says; wake() then asks for those that are due."""
         self._untold.pace = Pace(frame_s)
 
     def wake(self) -> None:
-        """Have the generation's iteration go on when more tokens are due."""
+        """Make the generation's iteration continue when more tokens are due."""
         if not self.ended and (at := self._untold.next_at) is not None:
             self.generation.wake_in(max(0.0, at - monotonic()))
 
@@ -133,6 +135,7 @@ class ReplyChoice:
                     self._end(event)
 
     def _end(self, event: Finished) -> None:
+        # OpenAI's finish_reason, once the reply has ended without an error
         reason = "length" if self._silent or self._out_of_time else event.reason
         self._untold.add(self._text.end(reason))
         self.reason = self._text.finish_reason(reason)
@@ -141,7 +144,7 @@ class ReplyChoice:
         self._stats = self._text.stats(event.stats)
 
     def _commit(self, event: Committed) -> None:
-        """Cancels the generation at a stop string in the step's text, and at the end of its time."""
+        """Read a step; cancel the generation at a stop string, and when its time is over."""
         self._last_at = event.at
         if not self._text.n_steps:
             self._first_at = self._last_at
@@ -158,7 +161,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def _hear(self, step: Committed) -> None:
-        """Read the step's tokens, which wait for their turn where that makes the stream flow."""
+        """Read the step's tokens, which are held back if that makes the stream even."""
         if self._untold.spreads(len(step.tokens), step.at):
             n_settled = self._reader.n_settled
             self._untold.spread(n_settled, self._text.feed_each(step), step.plain_s, monotonic())
@@ -181,15 +184,14 @@ class ReplyChoice:
             )
 
     def progress_told(self) -> Iterator[dict[str, Any]]:
-        """Fields of the chunks that tell how far the prompt is evaluated, each once."""
+        """Yield fields of chunks that report the evaluation of the prompt, each once."""
         told, self._progress = self._progress, []
         for one in told:
             so_far = {"timings": timings(evaluating(one))} if self._with_timings else {}
             yield {"prompt_progress": one, **so_far}
 
     def portion(self) -> Portion:
-        """What may be told and is not yet. Tokens wait for the text they are part of, or for the end of the
-        reply."""
+        """Return what may be sent and is not yet; tokens wait for the whole of their characters."""
         due, n_settled = self._untold.take(self._reader.n_settled, monotonic(), ends=self.ended)
         pieces = coalesced(due)
         self._told += pieces
@@ -208,7 +210,7 @@ class ReplyChoice:
         return Portion(pieces, logprobs, tokens, sources)
 
     def stats(self) -> Stats:
-        """The cost of the reply; before its end the cost so far, without tokens that wait to be told."""
+        """Return the cost of the reply so far, without tokens that wait to be sent."""
         if self._stats is not None:
             return self._stats
         text, told = self._text, bool(self._text.n_steps)
@@ -225,39 +227,43 @@ class ReplyChoice:
 
     @property
     def message(self) -> Message:
+        """Return the reply so far."""
         return folded([*self._told, *self._untold.pieces])
 
     @property
     def said(self) -> tuple[Message, list[int]]:
-        """The reply so far, and its tokens with the stop token."""
+        """Return the reply so far, and its tokens including a stop token."""
         return self.message, self._tokens[: self._text.n_predicted]
 
     def prompt_logprobs(self, first: int) -> list[dict[str, Any]]:
-        """Entries for the tokens of the prompt, in OpenAI's shape; an echo has control tokens written out.
-        first: its first token, which has no logprob."""
+        """Return entries for the tokens of the prompt in OpenAI's shape, control tokens written out.
+
+        Args:
+            first: The prompt's first token, which has no logprob.
+        """
         known = [TokenLogprobs(first, 0.0), *self._of_prompt]
         entry, *more = logprobs_json(self._vocabulary, known, special=True)["content"]
         return [{**entry, "logprob": None, "top_logprobs": None}, *more]
 
     @property
     def slot(self) -> int:
-        """Where its prompt is."""
+        """Return the slot that holds its prompt."""
         return self._started.slot
 
     @property
     def stop_string(self) -> str | None:
-        """The one that has ended the reply."""
+        """Return the stop string that ended the reply, None if none did."""
         return self._reader.stop_string
 
     @property
     def mean_logprob(self) -> float:
-        """Over the tokens of the reply, those of a stop token or string included."""
+        """Return the mean over the reply's tokens, including those of a stop token or string."""
         counted = self._logprobs[: self._text.n_predicted]
         return sum(one.logprob for one in counted) / max(1, len(counted))
 
 
 class SourcedText:
-    """Collects a reply's text and the sources of its tokens."""
+    """Collects a reply's text and the source of each of its tokens."""
 
     def __init__(self) -> None:
         self._sources: list[str | None] = []
@@ -271,8 +277,10 @@ class SourcedText:
         self._text += text
 
     def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
-        """Text and source of those tokens that are content. Each token is told once and in order; the texts
-        together are the content. A character of two tokens counts for the first."""
+        """Return text and source of the tokens that are content, each once and in order.
+
+        The texts joined are the content. A character of two tokens belongs to the first.
+        """
         found: list[dict[str, str | None]] = []
         for span in spans:
             if reader.content.has(span.start, span.end):
@@ -284,7 +292,7 @@ class SourcedText:
 
 
 async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:
-    """Each choice as it is, then each one that has grown, until the last one has ended."""
+    """Yield each choice once, then each choice that has grown, until all have ended."""
     for choice in choices:
         yield choice
     if len(choices) == 1:
@@ -308,13 +316,13 @@ async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:
 
 
 async def grown(choices: Sequence[ReplyChoice]) -> None:
-    """Until all have ended. Raises the error of the first that fails."""
+    """Wait until all have ended; raise the error of the first that fails."""
     async for choice in growing(choices):
         choice.check()
 
 
 def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:
-    """The n choices with the largest mean logprob, best first; in their order if there are only n."""
+    """Return the n choices with the largest mean logprob, best first; all in order if there are only n."""
     if len(choices) <= n:
         return choices
     return sorted(choices, key=lambda choice: -choice.mean_logprob)[:n]

@@ -1,4 +1,4 @@
-"""What is wrong with a body, in the words of JSON instead of pydantic's."""
+"""Describe what is wrong with a body in terms of JSON instead of pydantic's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-"""What a value should have been, by the type of the error."""
+"""Expected type of a value, by pydantic's type of error."""
 _TEXTS = {
     "missing": "required",
     "extra_forbidden": "there is no such field",
@@ -41,8 +41,11 @@ _TEXTS = {
 
 
 def invalid(error: ValidationError, data: object) -> InvalidRequestError:
-    """The first validation error, with its field. If a field has several forms, the deepest error is
-    reported, it is about the form that was meant; of errors of one place one that is not about the form."""
+    """Return the error of the first field that is not valid.
+
+    If a field has several forms, the deepest error is reported, because it is about the form that was meant.
+    Of several errors at one place, one that is not about the type is preferred.
+    """
     complaints = error.errors(include_url=False)
     field = complaints[0]["loc"][:1]
     found = [(_path(one["loc"], data), one) for one in complaints if one["loc"][:1] == field]
@@ -59,7 +62,7 @@ def _text(complaint: ErrorDetails) -> str:
 
 
 def _path(places: Sequence[str | int], data: object) -> list[str]:
-    """The path into the data, with a missing field at its end; without pydantic's names of forms."""
+    """Return the path into the data, including a missing field at its end, without pydantic's form names."""
     path: list[str] = []
     for i, place in enumerate(places):
         if isinstance(data, dict) and place in data:

@@ -1,4 +1,4 @@
-"""The base of answers to chat completions and legacy completions: choices in an envelope."""
+"""Base of answers to chat completions and legacy completions: choices in an envelope."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from server.engine.events import Stats
 from server.text.message import Content, Piece
 
 DONE = b"data: [DONE]\n\n"
-"""The last event of OpenAI's completions."""
+"""Last event of OpenAI's streams of completions."""
 MARK = "\0"
+"""Stands for the text in a chunk that is serialised once."""
 MARKED = b'"\\u0000"'  # the mark as JSON
 NO_LOGPROBS = b'"logprobs":null'
 
 
 class CompletionAnswer(Answer):
-    """Constant parts of chunks are serialised once."""
+    """Answer made of choices; parts of chunks that never change are serialised once."""
 
     _prefix: str
-    """Of the answer's id."""
+    """Prefix of the answer's id."""
     _objects: tuple[str, str]
-    """What the whole answer is called, and a chunk."""
+    """Values of `object` in a whole answer and in a chunk."""
 
     def __init__(self, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
         super().__init__(f"{self._prefix}-{secrets.token_hex(12)}", served, body, prompts)
@@ -50,22 +51,22 @@ class CompletionAnswer(Answer):
 
     @abstractmethod
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """What a choice of the whole answer says."""
+        """Return the fields of a choice in the whole answer."""
 
     @abstractmethod
     def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """What a choice of a chunk says with one piece or none."""
+        """Return the fields of a choice in a chunk with one piece or none."""
 
     def _portion(self, choice: ReplyChoice) -> Portion:
-        """Return what may be told of a choice and is not yet, as this form tells it."""
+        """Return what may be sent of a choice and is not yet, as this form sends it."""
         return choice.portion()
 
     def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
-        """Logprobs of the next tokens of this choice, as this form tells them."""
+        """Return logprobs of the choice's next tokens, as this form sends them."""
         return logprobs
 
     def _all(self) -> bytes:
-        """The best choices of each prompt, renumbered."""
+        """Return the best choices of each prompt, renumbered."""
         portions = [self._portion(choice) for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         told: list[dict[str, Any]] = []
@@ -77,11 +78,11 @@ class CompletionAnswer(Answer):
         return orjson.dumps({**whole, "usage": self._usage(), **self._figures(), **self._beside(best[0])})
 
     def _beside(self, choice: ReplyChoice) -> dict[str, Any]:
-        """More of the whole answer. choice: its first one."""
+        """Return more fields of the whole answer; `choice` is its first one."""
         return {}
 
     def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
-        """The last choice that ends brings the figures."""
+        """Yield the chunks of a choice; the last choice to end also sends the figures."""
         portion = self._portion(choice)
         for told in choice.progress_told():
             nothing = self._choice(choice.index, self._delta(()), Portion())
@@ -97,14 +98,16 @@ class CompletionAnswer(Answer):
             yield self._chunk([end], **self._no_usage, **(self._figures() if tells else {}))
 
     def _closing(self) -> Iterator[bytes]:
-        """The figures are in the last chunk, as in llama-server."""
+        """Yield the chunk with usage, if asked for, and the last event."""
         if self._body.with_usage:
             yield self._chunk([], usage=self._usage(), **self._figures())
         yield DONE
 
     def _told(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:
-        """One chunk per piece. The last has tokens, sources and the extra fields; logprobs are with the
-        content."""
+        """Yield one chunk per piece.
+
+        The last chunk has tokens, sources and the extra fields; the chunk with content has the logprobs.
+        """
         *before, last = portion.pieces
         bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)
         for piece in before:
@@ -124,7 +127,7 @@ class CompletionAnswer(Answer):
 
     @cached_property
     def _frames(self) -> list[list[bytes]]:
-        """Of each choice the bytes before and after the text in a chunk."""
+        """Return, for each choice, the bytes of a chunk before and after its text."""
         marked = self._delta([Content(MARK)])
         frames = [self._choice(choice.index, marked, Portion()) for choice in self._choices]
         return [self._chunk([frame], **self._no_usage).split(MARKED) for frame in frames]
@@ -143,7 +146,7 @@ class CompletionAnswer(Answer):
         return summed([combined([one.stats() for one in choices]) for choices in self._by_prompt])
 
     def _usage(self) -> dict[str, Any]:
-        """To be called once everything is told."""
+        """Return the usage, once everything has been sent."""
         return usage(self._stats(), sum(choice.n_reasoning for choice in self._choices))
 
     def _figures(self) -> dict[str, Any]:
@@ -151,6 +154,6 @@ class CompletionAnswer(Answer):
 
 
 def beside(portion: Portion) -> dict[str, Any]:
-    """Tokens and sources of a portion, if the request asked for them."""
+    """Return tokens and sources of a portion, if the request asked for them."""
     both = {"tokens": portion.tokens, "sources": portion.sources}
     return {name: value for name, value in both.items() if value is not None}

@@ -1,6 +1,7 @@
-"""Bounds of a client's connection, which hold before the application sees a request or a key.
+"""Limit a client's connection before the application sees a request or a key.
 
-uvicorn with httptools bounds neither heads, nor silence, nor replies that are not read."""
+uvicorn with httptools limits neither heads, nor silence, nor replies that are not read.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +21,21 @@ from server.errors import InvalidRequestError
 logger = logging.getLogger("duo.api")
 
 MAX_HEAD = 1 << 16
-"""Bytes of a request that are no body: its line, headers, trailers. As uvicorn bounds them with h11."""
+"""Maximum bytes of a request that are not body: its line, headers and trailers, as uvicorn has it with h11.
+"""
 MAX_HEADERS = 100
-"""As in Apache (LimitRequestFields)."""
+"""Maximum number of headers, as in Apache (LimitRequestFields)."""
 HEAD_S = 60.0
-"""Seconds for a head to arrive, from the connection or from its first byte on, as in nginx
-(client_header_timeout)."""
+"""Seconds for a head to arrive, from the connection or its first byte on.
+
+As in nginx (client_header_timeout).
+"""
 WRITE_S = 60.0
-"""Seconds that a client may take for what the sockets hold, as in nginx (send_timeout)."""
+"""Seconds in which a client must read what the sockets hold, as in nginx (send_timeout)."""
 RESERVED = 256
-"""Open files that are left to the model, the cache, the bus, the log."""
+"""Open files kept free for the model, the cache, the bus and the log."""
 TOLD_S = 60.0
-"""Seconds between two lines of the log about the same thing."""
+"""Minimum seconds between two log lines about full connections."""
 
 
 def _most_connections() -> int:
@@ -41,15 +45,15 @@ def _most_connections() -> int:
 
 @dataclass(slots=True)
 class ConnectionBounds:
-    """most: connections at a time, so that files can still be opened."""
+    """Limits of all connections; `most` keeps files free."""
 
     head_s: float = HEAD_S
     write_s: float = WRITE_S
-    most: int = field(default_factory=_most_connections)
+    most: int = field(default_factory=_most_connections)  # connections at a time
     _told_at: float = float("-inf")
 
     def tell_full(self) -> None:
-        """Log that clients are turned away, at most once in TOLD_S."""
+        """Log, at most once in TOLD_S, that clients are refused."""
         now = time.monotonic()
         if now - self._told_at >= TOLD_S:
             self._told_at = now
@@ -57,12 +61,12 @@ class ConnectionBounds:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes the connection when a bound is exceeded; the application sees a client that left."""
+    """Closes the connection when a limit is exceeded; the application sees a client that left."""
 
     def __init__(self, *arguments: Any, bounds: ConnectionBounds, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._bounds = bounds
-        self._n_beside = 0  # bytes of this request that are none of its body
+        self._n_beside = 0  # bytes of this request outside its body
         self._refusal: InvalidRequestError | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -99,7 +103,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """Called by httptools after the size line of each chunk of a body."""
+        """Reset the count; httptools calls it after the size line of each chunk of a body."""
         self._n_beside = 0
 
     def on_body(self, body: bytes) -> None:
@@ -111,7 +115,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn after a parser error, also after one of ours."""
+        """Refuse the request; uvicorn calls it after a parser error, also after ours."""
         self._refuse(self._refusal or InvalidRequestError(msg))
 
     def pause_writing(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads the input of a custom tool from the arguments of the function that stands for it. Pure."""
+"""Extract the input of a custom tool from the arguments of the function that stands for it. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
 class InputReader:
-    """Reads `{"input": "…"}` piece by piece. Anything else is told as it is, at the end."""
+    """Reads `{"input": "…"}` piece by piece; anything else is returned unchanged at the end."""
 
     def __init__(self) -> None:
         self._unread = ""
         self._begun = self._ended = False
 
     def feed(self, arguments: str) -> str:
-        """Return the input that more of the arguments make known."""
+        """Return the input that becomes known with more of the arguments."""
         self._unread += arguments
         if not self._begun:
             if (begin := _BEGIN.match(self._unread)) is None:
@@ -37,9 +37,9 @@ class InputReader:
         return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no text
 
     def end(self) -> str:
-        """Return what is left when the arguments have ended.
+        """Return the rest when the arguments have ended.
 
-        Arguments that are no `input` are told whole, and so are some that were broken off before it began.
+        Arguments that have no `input` are returned whole, and so are most that broke off before it began.
         """
         rest, self._unread = self._unread, ""
         if self._begun or _MAY_BEGIN.fullmatch(rest):

@@ -1,4 +1,4 @@
-"""Sends an answer to a client that may leave: whole, or as server-sent events."""
+"""Send an answer, whole or as server-sent events, to a client that may leave."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KEEP_ALIVE_S = 15
-DRAIN_S = 3600  # a running stream outlives the request to stop: uvicorn's grace time bounds it
+"""Seconds of silence before a stream sends a keep-alive event."""
+DRAIN_S = 3600
+"""Seconds for which a stream may outlive the request to stop; uvicorn's grace time ends it earlier."""
 
 
 class Json(Response):
-    """content: an object, or bytes of JSON."""
+    """A response of an object, or of bytes that are JSON already."""
 
     media_type = "application/json"
 
@@ -33,9 +35,11 @@ class Json(Response):
 
 
 async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response:
-    """The whole answer, or a stream. A stream begins once the engine has started the request, so that every
-    refusal before is an HTTP status. When the response ends, for any reason, its generations are
-    cancelled."""
+    """Return the whole answer, or a stream.
+
+    A stream begins once the engine has started the request, so any refusal before that has its HTTP status.
+    When the response ends, for any reason, its generations are cancelled.
+    """
     try:
         if not stream:
             return Json(await unless_gone(request, answer.whole()))
@@ -47,7 +51,7 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
 
 
 class _Stream(EventSourceResponse):
-    """The chunks of one answer. Cancels its generations at its end, also before the first chunk."""
+    """The chunks of one answer. Cancels the generations when it ends, even before the first chunk."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(
@@ -61,7 +65,7 @@ class _Stream(EventSourceResponse):
         self._answer = answer
 
     async def _send_with_timeout(self, send: Send, message: Message) -> None:
-        """There is no timeout. A scope for one is a ninth of what a token costs the loop (RESULTS T)."""
+        """Send without a timeout: it would take a ninth of a token's loop time (RESULTS T)."""
         await send(message)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,13 +80,12 @@ def _event(name: str, data: str) -> ServerSentEvent:
 
 
 def warm_up() -> None:
-    """Call it on the event loop before the first request: the first stream loads modules, for tens of
-    milliseconds."""
+    """Load the modules of streams, for tens of milliseconds; call it on the loop before any request."""
     EventSourceResponse(iter(()))
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of work. If the client leaves first, cancels work and raises ClientDisconnect."""
+    """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves first."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))
     try:

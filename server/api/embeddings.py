@@ -1,4 +1,4 @@
-"""POST /v1/embeddings, OpenAI's, and /embedding, llama-server's own form."""
+"""POST /v1/embeddings in OpenAI's form, and /embedding in llama-server's."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingRequest(Body):
-    """Names and meanings are OpenAI's. input: in any of the forms of a prompt. content: llama-server's name
-    of it, for an answer in its form."""
+    """Body in OpenAI's names and meanings; `content` is llama-server's name of `input`."""
 
     input: Annotated[str | list[Any], WithJsonSchema(inputs_schema(MAX_INPUTS))] | None = None
     """A text, token ids, both mixed in one list, or a list of such inputs, at most 2048; as the prompt of
@@ -39,7 +38,7 @@ class EmbeddingRequest(Body):
     encoding_format: Literal["float", "base64"] = "float"
     """base64: of little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    """So many first components, brought to length 1 again; at most the model's."""
+    """Keep this number of first components, at most the model's, and scale to length 1 again."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 
@@ -60,7 +59,7 @@ class EmbeddingRequest(Body):
 
     @property
     def inputs(self) -> list[Pieces]:
-        """One per vector."""
+        """Return the inputs; each gets one vector."""
         return apart(self.input if self.input is not None else self.content or [])
 
     def contradiction(self) -> tuple[str, str] | None:
@@ -70,12 +69,12 @@ class EmbeddingRequest(Body):
 
 
 async def create(request: Request, served: Served) -> Response:
-    """One vector of length 1 per input."""
+    """Answer with one vector of length 1 per input."""
     return await _embedded(request, served, _json)
 
 
 async def create_native(request: Request, served: Served) -> Response:
-    """Embeddings in the form in which llama-server tells them."""
+    """Answer with embeddings in llama-server's form."""
     return await _embedded(request, served, _native_json)
 
 
@@ -95,7 +94,7 @@ async def _embedded(request: Request, served: Served, tell: Callable[..., bytes]
 
 
 def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
-    """Raises NotFoundError for another model, InvalidRequestError for too many dimensions."""
+    """Raise NotFoundError for another model, InvalidRequestError for too many dimensions."""
     check_model(body.model, embedding.card, served.model, does="embeds with")
     n_embd = embedding.worker.embedder.n_embd
     if body.dimensions is not None and body.dimensions > n_embd:
@@ -103,7 +102,7 @@ def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None
 
 
 def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
-    """Raises InvalidRequestError for an input that is too long, or an unknown token id."""
+    """Tokenise the inputs. Raises InvalidRequestError for one that is too long, or has unknown token ids."""
     all_ids: list[list[int]] = []
     for pieces in body.inputs:
         ids = _tokens(embedder, pieces)
@@ -116,7 +115,7 @@ def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
 
 
 def _tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
-    """What begins with a text gets what the model wants before and after it; ids are taken as they are."""
+    """Return the tokens of an input; one that begins with a text is framed as the model wants it."""
     whole = len(pieces) == 1 or isinstance(pieces[0], str)
     ids: list[int] = []
     for i, piece in enumerate(pieces):
@@ -128,7 +127,7 @@ def _tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
 
 
 def _native_json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
-    """A list of vectors for each input, of which there is one."""
+    """Return llama-server's form: for each input a list of vectors, which has one."""
     reply = [{"index": i, "embedding": [row]} for i, row in enumerate(_cut(vectors, body))]
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -152,7 +151,7 @@ def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vector
 
 
 def _encoded(vector: Vectors, form: Literal["float", "base64"]) -> Any:
-    """Numbers, or the bytes of little-endian F32 in base64."""
+    """Return a vector as numbers, or as little-endian F32 in base64."""
     if form == "float":
         return vector
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()

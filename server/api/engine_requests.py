@@ -1,4 +1,4 @@
-"""From a validated body to requests to the engine."""
+"""Turn a validated body into requests to the engine."""
 
 from __future__ import annotations
 
@@ -36,32 +36,30 @@ from server.text.template import BARE, ChatTemplate, Setting, begun_by
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """One prompt as text, and a request for each reply to it. messages, setting: what the text was rendered
-    from, if it was; form: how replies are parsed; whole: the tokens stand for the whole text, so later
-    prompts that begin with the text may begin with the tokens."""
+    """One prompt as text, and a request for each reply to it."""
 
     text: str
     requests: list[GenerationRequest]
-    messages: Sequence[dict[str, Any]] = ()
-    setting: Setting = BARE
-    form: Form = PLAIN
-    whole: bool = True
+    messages: Sequence[dict[str, Any]] = ()  # the messages that the text was rendered from, if any
+    setting: Setting = BARE  # what the text was rendered with besides
+    form: Form = PLAIN  # how replies are read
+    whole: bool = True  # the tokens stand for the whole text, so later prompts may begin with them
 
     @property
     def begins(self) -> bool:
-        """Whether a reply is a message from its beginning on."""
+        """True if a reply is a message from its beginning on."""
         begun = begun_by(self.messages, self.setting)
         return bool(self.messages) and not (begun and begun.text)
 
     def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
-        """To be called once all replies have ended: the next prompt may continue one of them."""
+        """Keep the replies, once all have ended, since the next prompt may continue one of them."""
         for choice, request in zip(choices, self.requests, strict=True):
             if self.whole and not choice.stats().truncated:
                 history.ended(self, request, choice.said, settle=bool(self.messages) and len(choices) == 1)
 
 
 def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
-    """Submits the requests of all prompts, or none. Raises what the generator raises."""
+    """Submit the requests of all prompts, or none. Raises what the generator raises."""
     choices: list[ReplyChoice] = []
     try:
         for prompt in prompts:
@@ -81,7 +79,7 @@ def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) 
 def rendered(
     served: Served, body: ChatRequest, template: ChatTemplate | None = None
 ) -> tuple[list[dict[str, Any]], Setting, str]:
-    """Messages and setting of the template, and the prompt text."""
+    """Return the messages and the setting for the template, and the prompt's text."""
     messages = [message.for_template() for message in body.messages]
     setting = setting_of(served, body)
     text = (template or served.template).render(messages, setting)
@@ -89,8 +87,13 @@ def rendered(
 
 
 def generation_requests(served: Served, body: ChatRequest) -> Prompted:
-    """Requests that differ in their seeds. Raises InvalidRequestError, for a prompt that is too long before
-    it compiles a grammar. Slow: not for the event loop."""
+    """Return the prompt of a chat and its requests, which differ in their seeds.
+
+    Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: A prompt that is too long raises it before a grammar is compiled.
+    """
     messages, setting, text = rendered(served, body)
     form = form_of(body, served.template.style)
     begun = begun_by(messages, setting)
@@ -104,8 +107,17 @@ def generation_requests(served: Served, body: ChatRequest) -> Prompted:
 def requests_for(
     served: Served, body: GenerationFields, prompt: list[int], instead: Start | None = None
 ) -> list[GenerationRequest]:
-    """One per reply to this prompt. instead: replaces the constraint of the body's fields. Raises
-    InvalidRequestError."""
+    """Return one request per reply to this prompt.
+
+    Args:
+        served: What the server offers.
+        body: The request.
+        prompt: Token ids.
+        instead: Replaces the constraint of the body's fields.
+
+    Raises:
+        InvalidRequestError: A field asks for what cannot be done.
+    """
     if body.lora:
         check_scales(served, body.lora, "lora")
     first = GenerationRequest(
@@ -141,12 +153,12 @@ def _sampling(served: Served, body: GenerationFields) -> SamplingParams:
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
-    """The first choice is the reply to the request with n = 1."""
+    """Return the seed of a choice; the first one is the reply to the request with n = 1."""
     return mix(seed ^ mix(choice)) if choice else seed
 
 
 def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
-    """A prediction is cut to the length of the context."""
+    """Return what may be drafted; a prediction is cut to the length of the context."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:
@@ -163,5 +175,5 @@ def _shifts(served: Served, body: GenerationFields) -> bool:
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:
-    """As in llama-server: -1 is the whole prompt, and a BOS does not count."""
+    """Return the tokens that a shift keeps; as in llama-server -1 is the whole prompt, and BOS is extra."""
     return n_prompt if body.n_keep < 0 else body.n_keep + vocabulary.add_bos

@@ -1,4 +1,4 @@
-"""How a chat prompt is rendered, and its reply constrained and parsed: tools and thoughts."""
+"""Decide how a chat prompt is rendered and its reply constrained and read: tools and thoughts."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ from server.text.form import Form, Style
 from server.text.template import Setting
 
 MAX_HELD = 512
-"""Functions of one grammar. 512 small ones compile in 0.8 s; with 1024 llguidance gives up after 20 s."""
+"""Maximum functions of one grammar: 512 small ones compile in 0.8 s, 1024 fail after 20 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The forms that a reply may have: calls, or an answer."""
+    """What a reply may be: calls, or an answer."""
 
     calls: Calling
     answer: Schema | str | None
-    """A schema or a rule for a reply without calls; None for any text."""
+    """Schema or rule of a reply without calls; None: any text."""
     place: str
-    """Where the request has it."""
+    """Field of the request that asks for it."""
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:
-    """The template's input beside the messages. Tools that must not be called are shown anyway if a grammar
-    can forbid calls: then the prompt has the cached prefix of other turns."""
+    """Return what the template gets besides the messages.
+
+    Tools that must not be called are shown all the same if a grammar can forbid calls: then the prompt shares
+    the cached prefix of other turns.
+    """
     calls = calling(body)
     hidden = (
         calls and not calls.callable and (served.grammars is None or not hides_calls(served.template.style))
@@ -52,7 +55,7 @@ def setting_of(served: Served, body: ChatRequest) -> Setting:
 
 
 def form_of(body: ChatRequest, style: Style) -> Form:
-    """What the model may write."""
+    """Return the form that the model may write."""
     calls, family = calling(body), style.family
     form = Form(family.thoughts, channels=family.channels, drops=family.drops, stops=style.stops)
     if calls is None or not calls.callable or family.calls is None:
@@ -66,13 +69,13 @@ def form_of(body: ChatRequest, style: Style) -> Form:
 
 
 def hides_calls(style: Style) -> bool:
-    """Whether a grammar can forbid calls: they have a mark in free text."""
+    """Return True if a grammar can forbid calls: they have a mark in free text."""
     family = style.family
     return family.calls is not None and not (family.calls.bare or family.channels)
 
 
 def read_as(served: Served, body: ChatRequest, form: Form) -> Form:
-    """The part of the form that is parsed."""
+    """Return the part of the form that is read."""
     return form if _reads_thoughts(served, body) else form.without_thoughts
 
 
@@ -81,8 +84,7 @@ def _reads_thoughts(served: Served, body: ChatRequest) -> bool:
 
 
 def unthinking(served: Served, body: ChatRequest, prompt: str) -> str:
-    """The prompt, with the thoughts closed that it opens, where the server wants none and the body says
-    nothing of them."""
+    """Close the thoughts that the prompt opens, if the server wants none and the body says nothing."""
     thoughts, own = served.template.style.family.thoughts, body.template_variables
     wanted = served.template_variables.get("enable_thinking", True) or "enable_thinking" in own
     if thoughts is None or wanted or body.thinking_budget is not None:
@@ -91,9 +93,14 @@ def unthinking(served: Served, body: ChatRequest, prompt: str) -> str:
 
 
 def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
-    """A grammar that makes calls fit their functions: from the first token if a call is required, else from
-    the mark of a call. Allows thoughts before a structured reply. None: no grammar, or only that of the
-    body's own fields. Raises InvalidRequestError with the field. Slow: not for the event loop."""
+    """Return a grammar that makes calls fit their functions, None if only the body's own fields constrain.
+
+    It starts at the first token if a call is required, else at the mark of a call. Thoughts may precede a
+    structured reply. Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: Names the field.
+    """
     calls, grammars, held = calling(body), served.grammars, served.held_schemas
     if grammars is None or held is None:
         if calls is not None and calls.required:
@@ -115,8 +122,14 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
 
 
 def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
-    """The constraint with a limit on thoughts, if there is one and the model thinks. held: the one in
-    place of that of the body's own fields."""
+    """Return the constraint with a limit on thoughts, if there is one and the model thinks.
+
+    Args:
+        served: What the server offers.
+        body: The request.
+        form: The form of the reply.
+        held: Replaces the constraint of the body's own fields.
+    """
     thoughts, channels = form.thoughts, form.channels
     most = served.reasoning_budget if body.thinking_budget is None else body.thinking_budget
     if thoughts is None or most < 0:
@@ -127,12 +140,13 @@ def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start |
 
 
 def _calling(held: HeldSchemas, grammar: CallGrammar, asked: Asked) -> Start | None:
-    """Return what holds calls to their functions, as far as it can. None: calls have no mark, or their
-    grammar cannot be compiled and nothing requires that they fit.
+    """Return a constraint of calls as strict as can be compiled.
+
+    None if calls have no mark, or if their grammar does not compile and nothing requires that they fit.
 
     Raises:
-        InvalidRequestError: A schema of a strict function does not compile, or the grammar of a reply in a
-            form that is required.
+        InvalidRequestError: A schema of a strict function, or the grammar of a required form, does not
+            compile.
     """
     if len(asked.calls.callable) > MAX_HELD:
         if asked.calls.required or asked.answer is not None:
@@ -155,7 +169,7 @@ def _calling(held: HeldSchemas, grammar: CallGrammar, asked: Asked) -> Start | N
 def _compiled(
     grammars: Compiler, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
 ) -> Start | None:
-    """functions: schemas of arguments by name. None if calls have no mark. Raises InvalidRequestError."""
+    """Compile the grammar; None if calls have no mark. Raises InvalidRequestError."""
     schemas = [(place(i), functions[function.name]) for i, function in asked.calls.functions]
     if asked.calls.required:
         return grammars.lark(grammar.required(functions), "tools", schemas)
@@ -168,7 +182,7 @@ def _compiled(
 
 
 def _answer(body: StructuredFields) -> tuple[Schema | str | None, str]:
-    """Return the schema or the rule of a reply without calls, and its place.
+    """Return the schema or rule of a reply without calls, and the field that asks for it.
 
     Raises:
         InvalidRequestError: The schema is too large.

@@ -1,4 +1,4 @@
-"""The fields that all generating routes share."""
+"""Fields that all generating routes share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from server.engine.beams import MAX_BEAMS
 from server.engine.request import Exactness
 
 MAX_STOPS = 1024
-"""Stop strings: each is looked for in every piece of text, for 0.2 ms if there are 1024 of 12 characters."""
+"""Maximum stop strings: 1024 of 12 characters take 0.2 ms for each piece of text."""
 MAX_SALT = 256
 MAX_ADAPTERS = 64
-"""Scales that a request may name."""
+"""Maximum scales that a request may name."""
 MAX_CHOICES = 8
-"""Most replies to one prompt, those included that best_of throws away."""
+"""Maximum replies to one prompt, including those that best_of drops."""
 MAX_TOP_LOGPROBS = 20
 
 
@@ -46,7 +46,7 @@ UNSUPPORTED: Neutral = {
 }
 """See Body.unsupported."""
 UNTHINKING: Neutral = {"reasoning_budget": (-1,), "reasoning_budget_tokens": (-1,)}
-"""Of forms whose replies have no thoughts."""
+"""Fields without effect where replies have no thoughts."""
 
 
 class StreamOptions(Body):
@@ -59,21 +59,20 @@ class Speculative(Body):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     n_max: Count | None = None
-    """Most drafted tokens verified per step, 0 for none. The server's --draft-max bounds it."""
+    """Maximum drafted tokens verified per step, at most the server's --draft-max; 0: none."""
     n_min: Count = 0
-    """Fewer drafted tokens than that are not verified. At most n_max."""
+    """Fewer drafted tokens than this are not verified. At most n_max."""
     p_min: Share = 0.0
-    """Guesses on paths less likely than this are left out."""
+    """Guesses on paths less likely than this are dropped."""
     exactness: Exactness | None = None
-    """Width-stable: every step has the same number of rows, so that not even the last bits of the logits
-    depend on drafts."""
+    """Width-stable: each step has the same number of rows, so no bit of the logits depends on drafts."""
     drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
-    """Only guesses of these drafters; none of an empty list."""
+    """Use only guesses of these drafters; an empty list uses none."""
 
     @model_validator(mode="before")
     @classmethod
     def _one_unknown_is_enough(cls, data: Any) -> Any:
-        """Keeps one unknown field: pydantic reports each."""
+        """Keep only one unknown field, because pydantic reports each."""
         if not isinstance(data, dict):
             return data
         given = cast(dict[str, Any], data)
@@ -82,7 +81,7 @@ class Speculative(Body):
 
 
 class AdapterScale(Body):
-    """Of a LoRA adapter, by its place among the server's."""
+    """Scale of a LoRA adapter, which is named by its index among the server's."""
 
     id: Count
     scale: Finite
@@ -109,48 +108,51 @@ def _something(n: int) -> int:
 Most: TypeAlias = Annotated[
     int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_something)
 ]
-"""Most tokens of a reply."""
+"""Maximum tokens of a reply."""
 
 
 class SharedFields(SamplingFields):
-    """Those that have one name and meaning in every form: OpenAI's, else llama-server's; speculative is
-    duo's. id_slot: -1 for any. t_max_predict_ms: milliseconds after the first token at which a reply that has
-    begun a second line ends; 0 or less: never. n_indent: a line after the first that begins with fewer spaces
-    or tabs ends the reply. lora: scales of adapters, which have to be those of the start; empty: nobody
-    asks."""
+    """Fields with one name and meaning in every form: OpenAI's, else llama-server's, or duo's own."""
 
     model: str | None = None
     """The served model's id, or "default", or absent."""
     stream: bool = False
     prediction: PredictedContent | None = None
-    """What much of the reply is expected to be; it is offered as a draft."""
+    """Text that the reply is expected to repeat in large part; it is offered as a draft."""
     speculative: bool | Speculative | None = None
-    """false verifies no drafts; an object says which drafts are verified."""
+    """false verifies no drafts; an object selects the drafts that are verified."""
     n_keep: LastTokens = 0
-    """How many tokens of the prompt context_shift never forgets; -1 all of them. A BOS is kept besides. At
-    most the context less 4."""
+    """Tokens at the prompt's beginning that context_shift never drops; -1: the whole prompt.
+
+    A BOS is kept besides. At most the context less 4.
+    """
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
-    """What is cached of this request is shared with requests of the same salt only, so that nobody else
-    can tell by the time to the first token what was asked."""
+    """Share what is cached of this request only with requests of the same salt.
+
+    Otherwise the time to the first token could tell others what was asked.
+    """
     cache_prompt: bool = True
-    """Whether what is cached is used for the prompt. The prompt is cached for others in any case."""
+    """Use cached prompts. The prompt itself is cached for others in any case."""
     id_slot: LastTokens = -1
-    """The slot for it, see /slots, which is waited for; -1 is the one that suits best."""
+    """The slot to wait for, see /slots; -1: the slot that suits best."""
     t_max_predict_ms: int = 0
-    """A reply that has begun a second line ends, with length, so many milliseconds after its first token.
-    0 or less: never."""
+    """Milliseconds after its first token at which a reply of more than one line ends, with length.
+
+    0 or less: never.
+    """
     n_indent: Count = 0
-    """A line after the first that begins with fewer spaces or tabs ends the reply, with length, and is
-    left out."""
+    """The reply ends, with length, before a line after the first with fewer spaces or tabs."""
     lora: Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS, fail_fast=True)] = Field(
         default_factory=list[AdapterScale]
     )
-    """Scales of adapters, see /lora-adapters. Others than those of the start are refused; an empty list
-    says nothing."""
+    """Scales of adapters, see /lora-adapters; they have to be those that the server started with.
+
+    An empty list asks for nothing.
+    """
     timings_per_token: bool = False
-    """`timings` so far in every chunk with text."""
+    """Send the `timings` so far in every chunk with text."""
     return_progress: bool = False
-    """Chunks before the first text tell in `prompt_progress` how far the prompt is evaluated."""
+    """Report the evaluation of the prompt, as `prompt_progress`, in chunks before the first text."""
 
     @property
     def salt(self) -> str:
@@ -158,40 +160,46 @@ class SharedFields(SamplingFields):
 
 
 class GenerationFields(SharedFields, StructuredFields):
-    """Those of completions, with OpenAI's names, else llama-server's."""
+    """Fields of completions, with OpenAI's names, else llama-server's."""
 
     stream_options: StreamOptions | None = None
     max_tokens: Most | None = None
-    """Absent or -1, as --predict says, else the reply may go on until the context ends."""
+    """Absent or -1: as --predict says, else until the context ends."""
     n_predict: Annotated[int, Field(ge=-1)] | None = None
-    """llama-server's name for max_tokens. For 0 the prompt is evaluated, and one token generated."""
+    """llama-server's name for max_tokens. With 0 the prompt is evaluated, and one token generated."""
     stop: Stop | None = None
     """The reply ends before the first of these strings."""
     n: Choices = 1
-    """How many replies. The first is what n = 1 gives; the others have seeds of their own, made from the
-    request's."""
+    """Number of replies. The first is that of n = 1; the others have seeds made of the request's seed."""
     best_of: Choices | None = None
-    """Generate so many and return the n with the largest mean logprob per token, the largest first. By
-    default n. More than n cannot be streamed."""
+    """Generate this number of replies, and return the n with the largest mean logprob per token, best first.
+
+    By default n. More than n cannot be streamed.
+    """
     n_probs: TopLogprobs | None = None
-    """llama-server's name; above 0 the same as logprobs with so many top_logprobs."""
+    """llama-server's name; above 0 it asks for logprobs with this number of top_logprobs."""
     return_tokens: bool = False
-    """Token ids beside the text."""
+    """Return token ids beside the text."""
     return_sources: bool = False
-    """Who guessed which token of the content, in `sources`."""
+    """Return in `sources` who guessed which token of the content."""
     post_sampling_probs: bool = False
-    """Instead of logprobs the probabilities that the token was drawn with, after all samplers, as `prob`
-    and `top_probs`; tokens that could not be drawn are not listed. Not together with mirostat."""
+    """Return the probabilities, after all samplers, with which tokens were drawn, instead of logprobs.
+
+    They are named `prob` and `top_probs`; tokens that could not be drawn are not listed. Not with mirostat.
+    """
     context_shift: bool | None = None
-    """By default as --context-shift says. A reply that reaches the end of the context goes on: half of the
-    tokens after the first n_keep are forgotten, each time. Without max_tokens only a stop ends it. The
-    prompt has to fit the context all the same."""
+    """Continue a reply that reaches the context's end: drop half of the tokens after the first n_keep.
+
+    By default as --context-shift says. Without max_tokens only a stop ends such a reply. The prompt must fit
+    the context all the same.
+    """
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
-    """2 or more: a beam search of that many beams for the likeliest reply, by the mean logprob of its
-    tokens, instead of drawing one. logit_bias, ignore_eos, min_tokens and grammar count; temperature,
-    seed, filters and drafts do not. Streamed, text comes once all beams agree on it. Not together with n
-    or best_of above 1, context_shift, penalties, dry, xtc or mirostat. A server with few sequences refuses
-    many beams."""
+    """2 or more: find the likeliest reply by a beam search of this width, by its tokens' mean logprob.
+
+    logit_bias, ignore_eos, min_tokens and grammar count; temperature, seed, filters and drafts do not.
+    Streamed text comes once all beams agree on it. Not with n or best_of above 1, context_shift, penalties,
+    dry, xtc or mirostat. A server with few sequences refuses many beams.
+    """
 
     unsupported: ClassVar[Neutral] = UNSUPPORTED
 
@@ -207,39 +215,41 @@ class GenerationFields(SharedFields, StructuredFields):
 
     @property
     def continues(self) -> bool:
-        """Whether the prompt may hold an earlier reply."""
+        """True if the prompt may contain an earlier reply."""
         return True
 
     @property
     def tells_prompt(self) -> bool:
-        """Whether logprobs of the prompt are told."""
+        """True if logprobs of the prompt are returned."""
         return False
 
     @property
     def tells_reply(self) -> bool:
-        """Whether tokens of the reply are told: the engine draws one at least."""
+        """True if tokens of the reply are returned; the engine draws at least one anyway."""
         return True
 
     @property
     def n_generated(self) -> int:
-        """Replies generated per prompt; n of them are returned."""
+        """Return how many replies are generated per prompt; n of them are returned."""
         return self.best_of or self.n
 
     @property
     def n_logprobs(self) -> int | None:
-        """Likeliest tokens to report per token; None: no logprobs."""
+        """Return how many likeliest tokens are reported per token; None: no logprobs."""
         return self.n_probs or None
 
     @property
     def max_new_tokens(self) -> int | None:
-        """None: as the server says, else until the context ends. For no tokens at all there is one, as in
-        llama-server: the prompt is evaluated."""
+        """Return the maximum tokens of a reply; None: the server's, else until the context ends.
+
+        0 becomes 1, as in llama-server: the prompt is evaluated.
+        """
         given = self.max_tokens if self.max_tokens is not None else self.n_predict
         return None if given is None or given < 0 else max(1, given)
 
     @property
     def with_usage(self) -> bool:
-        """Whether a stream ends with a chunk of usage."""
+        """True if a stream ends with a chunk of usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def contradiction(self) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""What replies are generated with, by the names of requests, as llama-server tells it."""
+"""Report what replies are generated with, by the names of requests, as llama-server does."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from server.engine.request import GenerationRequest
 from server.sampling.params import SamplingParams
 
 OWN = ("dry_sequence_breakers", "logit_bias", "min_tokens", "banned_first", "pieces")
-"""Parameters that are a request's own: there are no defaults of them."""
+"""Parameters without a server default."""
 OFF: dict[str, Any] = {"adaptive_target": -1.0, "adaptive_decay": 0.9, "min_keep": 0, "lora": []}
-"""llama-server's, at values at which they change nothing."""
+"""llama-server's parameters that duo lacks, at values at which they change nothing."""
 
 
 def defaults_json(params: SamplingParams) -> dict[str, Any]:
+    """Return the default parameters."""
     names = [field.name for field in fields(params) if field.name not in OWN]
     return {name: getattr(params, name) for name in names} | OFF
 
 
 def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
-    """Return what GET /slots tells of a request beside its sampling; no text of it."""
+    """Return what GET /slots shows of a request beside its sampling; none of its text."""
     return {
         "ignore_eos": bool(body.ignore_eos),
         "max_tokens": n_predict,
@@ -38,7 +39,7 @@ def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
 
 
 def settings_json(body: GenerationFields, request: GenerationRequest) -> dict[str, Any]:
-    """Of one reply to the body."""
+    """Return all settings of one reply to the body."""
     n_predict = -1 if request.max_tokens is None else request.max_tokens
     breakers = BREAKERS if body.dry_sequence_breakers is None else body.dry_sequence_breakers
     return {

@@ -1,4 +1,4 @@
-"""Rules of a grammar, and the texts that they are made of, in llguidance's dialect of Lark."""
+"""Build rules of grammars, in llguidance's Lark, and their fixed text."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ from server.text.detokenize import mark_tokens
 
 _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
-"""Eight: two levels of indentation; without a bound, a weak model writes white space for ever."""
+"""Options of JSON in free text: up to eight white spaces, two levels of indentation.
+
+Without a limit, a weak model may write white space forever.
+"""
 _TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,8}/"]
 _LONGEST_LIMIT = 2_000
-"""Largest maxLength that is held in text between tags: a lexer has a state for each character."""
+"""Largest maxLength that is held in tagged text: the lexer has a state for each character."""
 _MOST_ORDERS = 3
-"""Required parameters whose every order is allowed in free text: 3 have 6 orders, 4 would have 24. With more,
-the schema's order holds."""
+"""Maximum required parameters that may come in any order in free text: 3 have 6 orders, 4 would have 24.
+
+More of them must come in the schema's order.
+"""
 _LINE = r"\n?"
 
 
 class GrammarRules:
-    """The rules that a grammar is made of, written for one vocabulary and one family's calls."""
+    """Builds rules for one vocabulary and one family's calls."""
 
     def __init__(self, vocabulary: Vocabulary, calls: Calls) -> None:
         self._vocabulary = vocabulary
@@ -36,25 +41,25 @@ class GrammarRules:
         self.begin(loose=False)
 
     def begin(self, *, loose: bool) -> None:
-        """A grammar. loose: with white space and in an order as the model likes."""
+        """Begin a grammar; `loose`: white space and the order of members are the model's choice."""
         self.loose = loose
         self.made: list[str] = list(_TERMINALS)
         self._texts: dict[tuple[str, int | None], str] = {}  # rules, by what ends a text and its limit
         self._longer_texts: dict[str, str] = {}  # rules of more text behind what ends a text
 
     def also(self, *rules: str) -> None:
-        """Rules of which the grammar has one each."""
+        """Add rules that the grammar does not have yet."""
         known = {rule.partition(":")[0] for rule in self.made}
         self.made += [rule for rule in rules if rule.partition(":")[0] not in known]
 
     def rule(self, body: str) -> str:
-        """The name of a new rule."""
+        """Add a rule, and return its new name."""
         name = f"r_{len(self.made)}"
         self.made.append(f"{name}: {body}")
         return name
 
     def json(self, schema: Schema) -> str:
-        """A value in JSON. Definitions are left out where nothing refers to them."""
+        """Return an expression for a value in JSON, with definitions only if something refers to them."""
         if (definition := input_of_custom(schema)) is not None:
             key, value = f'"{INPUT}"', self.held(definition, '"', in_json=True)
             words = ["{", key, ":", '"'] if self.loose else [f'{{{key}: "']
@@ -68,13 +73,13 @@ class GrammarRules:
     def held(
         self, definition: Definition, close: str, *, in_json: bool = False, ends_line: bool = False
     ) -> str:
-        """Return a new rule for a text that a definition allows, and what closes it.
+        """Add a rule for text that a definition allows and what closes it, and return its name.
 
         Args:
             definition: Of the text.
-            close: What stands behind it.
+            close: Text that stands behind it.
             in_json: It is within a JSON string.
-            ends_line: A line break may stand before what closes it.
+            ends_line: A line break may stand before `close`.
         """
         parts = ((self.control(part), part) for part in tokens_in(close))
         closing = [text_node(part) if token is None else Token(token) for token, part in parts]
@@ -84,16 +89,19 @@ class GrammarRules:
         return name
 
     def control(self, text: str) -> int | None:
-        """The token of its own that this text is."""
+        """Return the control token that has this text, None if none has."""
         return mark_tokens(self._vocabulary, [text]).get(text)
 
     def tokens_but(self, *marks: int) -> str:
-        """Any token but these, and none that ends the reply."""
+        """Return an expression for any token but these and those that end the reply."""
         return f"<[^{','.join(map(str, sorted({*marks, *self._vocabulary.eog})))}]>"
 
     def written(self, text: str) -> str:
-        """Fixed text of a pattern: control tokens by id, the rest as literals, white space apart: a lexer
-        that takes the longest match would take one long word for the only way."""
+        """Return an expression for the fixed text of a pattern: control tokens by id, the rest as literals.
+
+        White space is separate, since a lexer that takes the longest match would see one long word as the
+        only way.
+        """
         blank = r"([\s·]+)" if self.loose else r"(\n\s*)"
         parts = enumerate(re.split(blank, text if self.loose else text.replace("·", "")))
         free = self.loose or self.calls.parameter  # families of one syntax differ in line breaks
@@ -116,7 +124,7 @@ class GrammarRules:
         return " ".join([*found, *[literal(plain)] * bool(plain)])
 
     def until(self, name: str, mark: str, most: int | None = None) -> str:
-        """A rule for text that ends with a mark; most: its characters before that."""
+        """Return a rule for text that ends with a mark, of at most `most` characters before it."""
         before, after = self._lines
         token = self.control(mark)
         if token is not None and most is None:
@@ -130,19 +138,12 @@ class GrammarRules:
 
     @property
     def _lines(self) -> tuple[str, str]:
-        """Line breaks around a parameter's value that are none of it."""
+        """Return expressions for the line breaks around a parameter's value."""
         before = _LINE if "\n⟨value⟩" in self.calls.parameter else ""
         return before, _LINE if "⟨value⟩\n" in self.calls.parameter else ""
 
     def text_until(self, mark: str, schema: Schema, behind: Sequence[str] = ()) -> str:
-        """Return new rules for such text, which the schema may limit.
-
-        Args:
-            mark: Ends the text.
-            schema: Of the text.
-            behind: What follows the mark that ends it, beside white space; before anything else the mark is
-                text. Empty: the first mark ends it.
-        """
+        """Add a rule for text up to a mark, limited by the schema, and return its name."""
         most = self._most(schema)
         found = (mark, most)
         if found not in self._texts:
@@ -167,12 +168,12 @@ class GrammarRules:
         return f"(BLANK? {self._longer_texts[mark]})*"
 
     def _most(self, schema: Schema) -> int | None:
-        """Characters of a text at most."""
+        """Return the schema's limit on a text's characters, None without one."""
         most = schema.get("maxLength")
         return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
 
     def in_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
-        """Each once at most, in the schema's order."""
+        """Return an expression for members that come at most once, in the schema's order."""
         first = after = ""  # the rest, if nothing stands before it, and if something does
         for key, rule in reversed(list(rules.items())):
             here, further = f"{rule} {after}", f"{self.written(between)} {rule}"

@@ -1,4 +1,4 @@
-"""GET /health: whether the server makes progress. GET /ready: whether it takes requests."""
+"""GET /health tells whether the server makes progress, GET /ready whether it takes requests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from server.api.served import Health
 
 
 def health(state: Health) -> Response:
-    """200, or 503 while loading or stuck. A draining server is healthy."""
+    """Answer 200, or 503 while loading or stuck. A draining server is healthy."""
     return Json(state.as_json(), 200 if state.status in ("ok", "draining") else 503)
 
 
 def ready(state: Health) -> Response:
-    """200 if requests are taken, else 503."""
+    """Answer 200 if requests are taken, else 503."""
     body = {"status": state.status}
     return Json(body) if state.status == "ok" else Json(body, 503, {"Retry-After": "1"})
 

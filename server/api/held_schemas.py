@@ -1,4 +1,4 @@
-"""What calls are held to in place of schemas that no grammar can hold."""
+"""Replace schemas that no grammar can hold by ones that calls can be held to."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ logger = logging.getLogger("duo.api")
 
 NO_MEMBERS: Schema = {"properties": {}, "additionalProperties": False}
 MAX_KNOWN = 1024
-"""Schemas that are remembered not to compile: agents send the same ones in every turn, and to find out which
-of 100 it is takes a second."""
+"""Maximum schemas remembered not to compile.
+
+Agents send the same schemas in every turn, and finding out which of 100 fails takes a second.
+"""
 
 
 class HeldSchemas:
-    """Finds what to hold a request's calls to. Safe on any thread."""
+    """Finds the schemas that a request's calls are held to. Safe on any thread."""
 
     def __init__(self, grammars: Compiler) -> None:
         self.grammars = grammars
-        self._instead: dict[bytes, Schema] = {}  # by a digest of the schema; the oldest first
+        self._instead: dict[bytes, Schema] = {}  # by a digest of the schema, oldest first
         self._said: dict[tuple[str, str], None] = {}  # of a function, and what is not held; the oldest first
         self._lock = threading.Lock()
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
-        """Return schemas of arguments by function, with those in place of schemas known not to compile.
+        """Return the schema of arguments by function; a replacement where one is known not to compile.
 
         Raises:
             InvalidRequestError: A schema has no valid form, or one of a strict function is too large.
@@ -56,10 +58,10 @@ class HeldSchemas:
         return found
 
     def learn(self, calls: Calling, schemas: Mapping[str, Schema]) -> None:
-        """Find out which of these schemas do not compile, each by itself.
+        """Find out which of these schemas do not compile, one by one.
 
         Raises:
-            InvalidRequestError: One of a strict function does not.
+            InvalidRequestError: A schema of a strict function does not compile.
         """
         for i, function in calls.functions:
             try:
@@ -84,7 +86,7 @@ class HeldSchemas:
             return ANY_OBJECT
 
     def _relaxed(self, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
-        """Have as much of a schema as compiles stand for it, and say once what is not held."""
+        """Return the part of a schema that compiles, and log once what is not held."""
         held, left_out = self.grammars.held(schema, place(i))
         if left_out:
             with self._lock:
@@ -101,7 +103,7 @@ class HeldSchemas:
 
 
 def place(tool: int) -> str:
-    """Return the field of a tool's schema."""
+    """Return the name of the request's field that holds a tool's schema."""
     return f"tools.{tool}.function.parameters"
 
 
@@ -135,10 +137,12 @@ def _written(allowance: Allowance, schema: Schema, tool: int) -> Schema:
 
 
 def _arguments(function: FunctionDefinition, tool: int) -> Schema:
-    """Return what a function's arguments are to be. One without parameters has no arguments, as OpenAI says.
+    """Return the schema that a function's arguments are held to.
+
+    A function without parameters takes no arguments, as OpenAI says.
 
     Raises:
-        InvalidRequestError: The grammar of a custom tool has a fault.
+        InvalidRequestError: A custom tool's grammar is not valid.
     """
     if isinstance(function, CustomFunction) and (held := function.input_format) is not None:
         check_definition(held.syntax, held.definition, f"tools.{tool}.custom.format.grammar.definition")

@@ -1,9 +1,10 @@
-"""The exact tokens of earlier replies, so that the next turn finds them in the prompt cache.
+"""Keep the exact tokens of earlier replies, so that the next turn finds them in the prompt cache.
 
-A client sends a conversation back as text, and tokenising it again may give other tokens than were generated.
-Some templates also write an earlier reply differently. Where both spellings say one message, the prompt keeps
-the generated one. Where they do not, since thoughts are dropped for example, the beginning of the next prompt
-is evaluated while the server is idle."""
+A client sends a conversation back as text, and tokenising it again may not give the tokens that were
+generated. Some templates also write an earlier reply differently. Where both spellings say one message, the
+prompt keeps the generated one. Where they do not, for example since thoughts are dropped, the beginning of
+the next prompt is evaluated while the server is idle.
+"""
 
 from __future__ import annotations
 
@@ -34,23 +35,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("duo.api")
 
-WORTH_SETTLING = 16  # tokens that the next turn would have to evaluate
-# Seconds after a reply until it is remembered, if nobody wants that sooner: 1.3 ms of the interpreter, which
-# the last bytes of the reply and the next prompt need first. Half: a client that takes 10 ms to ask again is
-# held up; twice: what the next turn begins with is evaluated that much later.
+WORTH_SETTLING = 16
+"""Minimum tokens to evaluate ahead for the next turn."""
 LATER_S = 0.02
+"""Seconds after a reply until it is remembered, unless a request needs it sooner.
+
+Remembering takes 1.3 ms of the interpreter, which the reply's last bytes and the next prompt need first. With
+half of it, a client that asks again after 10 ms is held up; with twice as much, the next turn's beginning is
+evaluated later.
+"""
 
 
 def after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
-    """The tokens of a prompt, which begins with BOS if the model wants that."""
+    """Return the tokens of a prompt, with BOS in front if the model wants it."""
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
         return [vocabulary.bos, *tokens]
     return tokens
 
 
 class History:
-    """The conversations of one server. `tokens_of` and `recall` are safe from any thread, the rest is for the
-    event loop."""
+    """The conversations of one server.
+
+    `tokens_of` and `recall` are safe from any thread; everything else is for the event loop.
+    """
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -61,13 +68,20 @@ class History:
         self._wanted = asyncio.Event()
 
     def rendered(self, text: str, salt: str, room: Room | None = None) -> list[int]:
-        """The tokens of a prompt that the template has written, with earlier replies as they were generated.
-        Raises as tokens_of does."""
+        """Return the tokens of a rendered prompt, with earlier replies as they were generated.
+
+        Raises:
+            ContextOverflowError: The prompt is too long.
+        """
         return self._tokens_of(self._rewritten.as_generated(text, salt), salt, "messages", room)
 
     def tokens_of(self, text: str, salt: str, param: str) -> list[int]:
-        """The tokens of a text, in which control tokens may be written out, with those of earlier replies as
-        they were generated. Raises ContextOverflowError about this param, if possible before tokenising."""
+        """Return the tokens of a text that may spell control tokens, earlier replies as they were generated.
+
+        Raises:
+            ContextOverflowError: The text is too long; names `param`, and comes before tokenising if
+                possible.
+        """
         return self._tokens_of(printable(text), salt, param)
 
     def _tokens_of(self, text: str, salt: str, param: str, room: Room | None = None) -> list[int]:
@@ -78,8 +92,7 @@ class History:
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
-        """Add conversations from before the start, or of other leads, all of one salt. 8,000 tokens take 2 to
-        5 ms."""
+        """Add conversations from before the start or of other leads; 8,000 tokens take 2 to 5 ms."""
         for tokens in conversations:
             self._transcript.recall(tokens, salt)
 
@@ -91,8 +104,14 @@ class History:
         *,
         settle: bool,
     ) -> None:
-        """Remember what was said to a request of this prompt: a message, and its tokens with the stop token.
-        settle: also evaluate the beginning of the next turn."""
+        """Remember a reply, soon.
+
+        Args:
+            asked: The prompt that it answers.
+            request: The request to the engine.
+            said: The message, and its tokens including a stop token.
+            settle: Also evaluate the beginning of the next turn.
+        """
         remember = partial(self._remember, asked, request, said, settle)
         own = Context()  # it is none of the costs of the request that has ended
         remembering = asyncio.create_task(self._later(remember), context=own)
@@ -102,7 +121,7 @@ class History:
             doing.add_done_callback(those.discard)
 
     async def remembered(self) -> None:
-        """Wait until the replies that have ended are remembered: a turn that follows at once needs that."""
+        """Wait until all ended replies are remembered, for a turn that follows at once."""
         if self._remembering:
             self._wanted.set()
             try:
@@ -117,7 +136,7 @@ class History:
 
     @property
     def idle(self) -> bool:
-        """Whether everything is remembered and evaluated."""
+        """True if everything is remembered and evaluated."""
         return not self._tasks
 
     async def close(self) -> None:
@@ -141,7 +160,7 @@ class History:
     def _remember(
         self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], settle: bool
     ) -> list[int]:
-        """Returns the tokens that are worth evaluating in advance."""
+        """Remember a reply, and return the tokens that are worth evaluating ahead."""
         message, generated = said
         text = self._rewritten.as_generated(asked.text, request.salt)
         self._transcript.remember(text, request.prompt, generated, request.salt)
@@ -160,8 +179,15 @@ class History:
     def _rewrite(
         self, asked: Prompted, settled: str, prompt: str, said: tuple[Message, Sequence[int]], salt: str
     ) -> bool:
-        """Learn how the reply was generated, if the template's spelling of it, in the settled text, says the
-        message. prompt: the text that was evaluated for asked.text."""
+        """Learn how a reply was generated, if the template's spelling of it says the same message.
+
+        Args:
+            asked: The prompt that the reply answers.
+            settled: How the next turn's prompt begins.
+            prompt: The text that was evaluated in place of asked.text.
+            said: The message and its tokens.
+            salt: Only prompts of this salt use it.
+        """
         message, tokens = said
         generated = self._transcript.spelled(tokens)
         if not settled.startswith(asked.text):
@@ -176,6 +202,6 @@ class History:
 
 
 def _n_new(tokens: list[int], known: list[int]) -> int:
-    """Tokens to evaluate behind the known ones; 0 if they are too few to be worth it."""
+    """Return how many tokens to evaluate behind the known ones; 0 if they are too few to be worth it."""
     n_new = len(tokens) - common_prefix(known, tokens)
     return n_new if n_new >= WORTH_SETTLING else 0

@@ -1,4 +1,4 @@
-"""Reads and validates the bodies of requests."""
+"""Read and validate the bodies of requests."""
 
 from __future__ import annotations
 
@@ -23,23 +23,33 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 LARGE = 1 << 14
-"""Bytes. Smaller bodies are read in at most 2 ms, and need no thread."""
+"""Bytes of a body above which it is parsed in a thread; smaller ones take at most 2 ms."""
 MAX_MARKS = 1 << 20
-"""Commas of a body, and twice its quotation marks and opening brackets, those in texts included: a bound for
-its values, since the interpreter is held while they are parsed: for 50 ms by numbers, 300 by keys."""
+"""Maximum weight of a body's punctuation (MARKS), in texts or not, which limits the number of its values.
+
+The interpreter is held while a body is parsed: at this limit for 50 ms by numbers, 300 ms by keys.
+"""
 MARKS = {b",": 1, b'"': 2, b"{": 2, b"[": 2}
+"""Weights of commas, quotation marks and opening brackets."""
 _ESCAPES = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-"""Escapes in JSON; `half` is one of a pair of surrogates without the other."""
+"""Escapes in JSON; `half` is a surrogate without its other half."""
 REPLACEMENT = "\ufffd"
-WINDOW = 1 << 20  # bytes in which marks are counted at a time
+WINDOW = 1 << 20
+"""Bytes in which marks are counted at a time."""
 
 
 async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """The result of work, done on a prompt thread; if a body among the arguments may continue a reply, once
-    those that have ended are remembered. Raises BusyError; ClientDisconnect if the client leaves."""
+    """Call `work` on a prompt thread, and return its result.
+
+    If a body among the arguments may continue a reply, it waits until ended replies are remembered.
+
+    Raises:
+        BusyError: Too many calls wait.
+        ClientDisconnect: The client left.
+    """
     served: Served = request.state.served
 
     async def done() -> T:
@@ -51,8 +61,11 @@ async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> 
 
 
 async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
-    """make(body of the request), on a prompt thread if the body is large. Raises InvalidRequestError for
-    too many values."""
+    """Return make(body of the request), called on a prompt thread if the body is large.
+
+    Raises:
+        InvalidRequestError: The body has too many values.
+    """
     data = await request.body()
     if len(data) <= LARGE:
         return make(data)
@@ -67,13 +80,14 @@ async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
 
 
 async def read(request: Request, form: type[B]) -> B:
-    """The request's body, validated. Raises what parsed() and validated() raise."""
+    """Return the validated body of a request. Raises what parsed() and validated() raise."""
     return await from_body(request, lambda data: validated(form, salted(request, parsed(data))))
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """Return the body as a JSON object. Halves of characters become U+FFFD: a client that cuts a text within
-    an emoji sends one in every later turn.
+    """Return the body as a JSON object, with U+FFFD for halves of characters.
+
+    A client that cuts a text within an emoji sends such a half in every later turn.
 
     Raises:
         InvalidRequestError: The body is no JSON object.
@@ -98,8 +112,10 @@ def whole_characters(body: bytes) -> str:
 
 
 def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
-    """The body with the caller's own cache_salt (access.py). One that is not valid stays for validated() to
-    refuse."""
+    """Return the body with the caller's own cache_salt (access.py).
+
+    An invalid cache_salt is left for validated() to refuse.
+    """
     given = data.get("cache_salt")
     if given is not None and not (isinstance(given, str) and len(given) <= MAX_SALT):
         return data
@@ -108,8 +124,11 @@ def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def validated(form: type[B], data: dict[str, Any]) -> B:
-    """Raises InvalidRequestError that names a field that is not valid, not supported, or contradicts
-    another."""
+    """Validate a body.
+
+    Raises:
+        InvalidRequestError: Names a field that is invalid, unsupported, or contradicts another.
+    """
     try:
         body = form.model_validate(data)
     except ValidationError as error:
@@ -123,7 +142,7 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
 
 
 def check_model(name: str | None, *cards: ModelCard, does: str = "has") -> None:
-    """Raises NotFoundError for a name that none of these models has. None and "" mean the first."""
+    """Raise NotFoundError for a name that none of the models has; None and "" mean the first."""
     if name and not any(card.is_called(name) for card in cards):
         raise NotFoundError(
             f"The model `{name}` does not exist: this server {does} `{cards[0].id}`",

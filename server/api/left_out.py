@@ -1,4 +1,4 @@
-"""Says what of a request is left out: in the response each time, in the log once for each type."""
+"""Report what is left out of a request: in each response, and in the log once per type."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import logging
 logger = logging.getLogger("duo.api")
 
 _logged: set[str] = set()
-"""Types of tools that the log has named."""
+"""Types of tools that have been logged."""
 _MOST_LOGGED = 64
-"""Types: whoever invents more of them does not fill the log."""
+"""Maximum types that are logged, so that inventing types does not fill the log."""
 
 
 def left_out_tool(type: str, place: str) -> str:
-    """Return the words for a tool that only its inventor's servers can run.
+    """Return a sentence about a tool that only its inventor's servers can run.
 
     Args:
-        type: of the tool.
-        place: of the tool in the request, such as tools.3.
+        type: Of the tool.
+        place: Field of the request that holds the tool, such as tools.3.
     """
     if type not in _logged and len(_logged) < _MOST_LOGGED:
         _logged.add(type)

@@ -1,4 +1,4 @@
-"""Logprobs in OpenAI's shape."""
+"""Write logprobs in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from server.sampling.logprobs import TokenLogprobs
 def logprobs_json(
     vocabulary: Vocabulary, tokens: Iterable[TokenLogprobs], *, shares: bool = False, special: bool = False
 ) -> dict[str, Any]:
-    """The `logprobs` of a choice or a chunk. shares: probabilities instead of their logarithms, under
-    llama-server's names. special: the text has control tokens written out."""
+    """Return the `logprobs` of a choice or a chunk.
+
+    Args:
+        vocabulary: Of the tokens.
+        tokens: With their logprobs.
+        shares: Write probabilities, under llama-server's names, instead of logprobs.
+        special: The text has control tokens written out.
+    """
     name = "prob" if shares else "logprob"
     content: list[dict[str, Any]] = []
     for one in tokens:
@@ -29,25 +35,32 @@ def logprobs_json(
 
 
 def _entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
-    """`token` is for display, control tokens written out; `bytes`: what it adds to the text, null for
-    nothing. A token with part of a character has no text of its own."""
+    """Return an entry: `token` is for display, `bytes` is what the token adds to the text, null for nothing.
+
+    A token with only part of a character has no text of its own.
+    """
     added = vocabulary.piece(token, special=special)
     written = added or vocabulary.piece(token, special=True)
     return {"id": token, "token": written.decode("utf-8", "replace"), "bytes": [*added] if added else None}
 
 
 class LegacyLogprobs:
-    """Logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
+    """Writes logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
 
     def __init__(self, n_unseen: int = 0) -> None:
-        """n_unseen: characters of the first tokens that the text does not have."""
+        """Begin a reply whose text lacks the first n_unseen characters of its tokens."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = -n_unseen
 
     def told(self, entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """entries: from logprobs_json, of the next tokens; the first of a prompt has no logprob. text_offset:
-        the character of the text that the token begins in. top_logprobs includes the token itself; of tokens
-        with the same text, only the likeliest."""
+        """Return the logprobs of the next tokens.
+
+        text_offset is the index of the character in which the token begins. top_logprobs includes the token
+        itself; of tokens with one text only the likeliest.
+
+        Args:
+            entries: Of logprobs_json; the first token of a prompt has no logprob.
+        """
         told = {name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
         for entry in entries:
             told["text_offset"].append(max(0, self._offset))
@@ -66,7 +79,7 @@ def _top(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _written(entry: dict[str, Any]) -> str:
-    """A token with part of a character as OpenAI writes it: bytes:\\xf0\\x9f."""
+    """Return a token's text, or OpenAI's notation of part of a character: bytes:\\xf0\\x9f."""
     data = bytes(entry["bytes"] or ())
     try:
         return data.decode() or entry["token"]

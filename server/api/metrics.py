@@ -1,4 +1,4 @@
-"""GET /metrics, in Prometheus' text formats, with llama-server's names where it has the metric."""
+"""GET /metrics in Prometheus' text formats, with llama-server's names for metrics that it has."""
 
 from __future__ import annotations
 
@@ -127,8 +127,10 @@ def _cache(cached: TierCounts) -> Iterator[Metric]:
 
 
 def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
-    """Under llama-server's names what its dashboards show, older ones included (kv_cache). Rates are those of
-    all ended requests."""
+    """Yield metrics under llama-server's names, old ones included (kv_cache), for its dashboards.
+
+    Rates are those of all ended requests.
+    """
     counters = {
         "prompt_tokens": ("Prompt tokens evaluated.", traffic.n_prompt + traffic.n_embedded),
         "prompt_tokens_cached": ("Prompt tokens reused from the KV cache.", traffic.n_cached),

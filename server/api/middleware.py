@@ -1,6 +1,7 @@
-"""What every request passes: an id, a clock, bounds on its body, a handler of defects.
+"""Layers that every request passes: an id, a clock, limits on its body, a handler of defects.
 
-Plain ASGI, so that disconnects are seen."""
+They are plain ASGI, so that disconnects are seen.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +22,27 @@ from server.api.request_log import MAX_TOLD, Line, RequestLog
 from server.engine.request_account import CURRENT, RequestAccount
 from server.errors import InvalidRequestError
 
-MAX_BODY = 32 << 20  # bytes
+MAX_BODY = 32 << 20
+"""Maximum bytes of a body."""
 BODY_S = 600.0
+"""Seconds for a body to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Settings for requests. cors_origins: whose pages may use the server beside its own, "*" for all, LOCAL
-    (origins.py) for those of this machine, whatever their port; max_body: bytes; body_s: seconds for a body
-    to arrive; local: without keys, only names of this machine are answered."""
+    """Settings for requests."""
 
     access: Access = field(default_factory=Access)
+    # pages, beside its own, that may use the server; "*": all; LOCAL: any of this machine
     cors_origins: tuple[str, ...] = ()
-    max_body: int = MAX_BODY
-    body_s: float = BODY_S
+    max_body: int = MAX_BODY  # bytes
+    body_s: float = BODY_S  # seconds for a body to arrive
     log: RequestLog = field(default_factory=RequestLog)
-    local: bool = False
+    local: bool = False  # without keys, answer only under names of this machine
 
 
 class Cors(CORSMiddleware):
-    """Answers a browser that asks before it asks with 200, as llama-server does, whoever asks."""
+    """Answers every preflight request with 200, as llama-server does."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)
@@ -49,9 +51,10 @@ class Cors(CORSMiddleware):
 
 
 class RequestFrame:
-    """Adds x-request-id (the client's, if it sent one; request-id is Anthropic's name) and
-    openai-processing-ms, refuses large and slow bodies, opens the account of the request, writes the log
-    line."""
+    """The outermost layer: ids, times, limits on bodies, the account of the request, and its log line.
+
+    It sets x-request-id (the client's own, if sent), request-id (Anthropic's name) and openai-processing-ms.
+    """
 
     def __init__(self, app: ASGIApp, *, edge: Edge) -> None:
         self._app = app
@@ -94,10 +97,10 @@ def _id(scope: Scope) -> str:
 
 
 class _Body:
-    """The body of one request as it arrives. kept: its beginning, if the log wants it."""
+    """The body of one request as it arrives."""
 
     def __init__(self, scope: Scope, receive: Receive, edge: Edge) -> None:
-        self.kept = bytearray()
+        self.kept = bytearray()  # its beginning, if the log wants it
         self._receive = receive
         self._edge = edge
         self._encoding = Headers(scope=scope).get("content-encoding", "").strip().lower()
@@ -108,7 +111,7 @@ class _Body:
         self._deadline = asyncio.get_running_loop().time() + edge.body_s
 
     async def receive(self) -> Message:
-        """ASGI's receive(). Raises InvalidRequestError with status 408, 413 or 415."""
+        """Return ASGI's next message. Raises InvalidRequestError with status 408, 413 or 415."""
         if self._complete:  # what may still come is that the client goes away
             return await self._receive()
         edge = self._edge
@@ -138,8 +141,10 @@ class _Body:
 
 
 class AccessGate:
-    """Refuses requests without a key with a 401, where none is wanted those of foreign pages with a 403; sets
-    request.state.caller."""
+    """Sets request.state.caller, and refuses requests that have no valid key with a 401.
+
+    Where no key is wanted, it refuses those of foreign pages with a 403.
+    """
 
     def __init__(self, app: ASGIApp, *, edge: Edge) -> None:
         self._app = app
@@ -168,8 +173,10 @@ class AccessGate:
 
 
 class DefectNet:
-    """Answers unexpected exceptions as other errors. Starlette's own handler is outside of all middleware:
-    its answers would have no request id."""
+    """Turns unexpected exceptions into error responses.
+
+    Starlette's own handler is outside of all middleware, so its responses would have no request id.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -13,11 +13,11 @@ from server.api.served import ModelCard, Served
 from server.errors import NotFoundError
 
 ANTHROPICS = "anthropic-version"
-"""A header that all of its clients send."""
+"""Header that all of Anthropic's clients send."""
 
 
 async def list_models(request: Request, served: Served) -> Response:
-    """All on one page."""
+    """Answer with all models on one page."""
     if ANTHROPICS in request.headers:
         cards = [_anthropic_card(model) for model in served.models]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]}
@@ -26,7 +26,7 @@ async def list_models(request: Request, served: Served) -> Response:
 
 
 async def get_model(request: Request, served: Served) -> Response:
-    """By its id or an alias. Without either, all of them."""
+    """Answer with a model, found by id or alias; with all models if the id is empty."""
     id = request.path_params["id"]
     if not id:
         return await list_models(request, served)
@@ -70,7 +70,7 @@ def _anthropic_card(model: ModelCard) -> dict[str, Any]:
 
 
 def _drafts(served: Served) -> dict[str, Any]:
-    """Drafters of the model at this moment."""
+    """Return the draft mode and the number of drafters connected now."""
     health = served.health()
     accepted = [drafter for drafter in health.drafters if drafter.state == "accepted"]
     return {"mode": health.draft_mode, "drafters": len(accepted)}

@@ -1,4 +1,4 @@
-"""A reply in llama-server's own form."""
+"""Write a reply in llama-server's own form."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from server.text.detokenize import spelled
 def native_result(
     served: Served, body: GenerationFields, request: GenerationRequest, choice: ReplyChoice
 ) -> dict[str, Any]:
-    """Return what llama-server tells of a reply at its end, but for its content, tokens and probabilities.
+    """Return the fields of an ended reply, except its content, tokens and probabilities.
 
-    tokens_cached is what the KV cache holds, without the last token and dropped ones; truncated is true if
-    the context ended or was shifted.
+    tokens_cached counts what the KV cache holds, without the last token and dropped ones; truncated is true
+    if the context ended or was shifted.
     """
     stats = choice.stats()
     stop_type, word = why_stopped(choice)
@@ -45,7 +45,7 @@ def native_result(
 
 
 def said(portion: Portion) -> dict[str, Any]:
-    """Content, tokens and probabilities."""
+    """Return content, tokens and probabilities of a portion."""
     told: dict[str, Any] = {"content": portion.text, "tokens": portion.tokens or []}
     if portion.logprobs is not None:
         told["completion_probabilities"] = probabilities(portion.logprobs["content"])
@@ -53,7 +53,7 @@ def said(portion: Portion) -> dict[str, Any]:
 
 
 def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of OpenAI's logprobs. Tokens that add nothing to the text have no bytes."""
+    """Convert OpenAI's logprobs to llama-server's form, where tokens without text have empty bytes."""
     tops = ("top_logprobs", "top_probs")
     return [
         {name: probabilities(value) if name in tops else value for name, value in entry.items()}
@@ -63,7 +63,7 @@ def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def picked(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Those of its fields; a/b is b of its a. What is not there is left out."""
+    """Return only these fields of a result, where they exist; a/b is field b within field a."""
     found: dict[str, Any] = {}
     for field in fields:
         *outer, name = field.split("/")

@@ -1,6 +1,8 @@
-"""Whom a server lets in that wants no key: programs, and web pages of its own, but not every page that
-somebody on this machine looks at. A page can send requests to any address, and read the replies once its own
-name leads there (DNS rebinding). What it cannot do is say other names than its own in Host and Origin."""
+"""Decide which requests a server without keys accepts: programs and its own pages, but not foreign pages.
+
+A web page that somebody on this machine looks at can send requests to any address, and read the replies once
+its own name resolves to that address (DNS rebinding). But it cannot choose what stands in Host and Origin.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,20 @@ from server.errors import ForeignPageError
 LOCAL = "localhost"
 LOCAL_ORIGINS = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 SAFE_NAMES = re.compile(r"(.+\.)?(localhost|internal)\.?")
-"""Names that public DNS does not have (RFC 6761; ICANN reserved .internal in 2024), containers' name for this
-machine among them."""
+"""Names that public DNS does not have: RFC 6761, and .internal, which ICANN reserved in 2024.
+
+Containers' name for this machine is among them.
+"""
 
 
 def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> None:
-    """Raises ForeignPageError for a request of a page from elsewhere. origins: of others that are welcome, as
-    Edge has them; local: only this machine is served, so that Host must be a name of it, or an address."""
+    """Raise ForeignPageError for a request of a foreign page.
+
+    Args:
+        headers: Of the request.
+        origins: Pages that may use the server, see Edge.
+        local: Only this machine is served, so Host must be one of its names, or an address.
+    """
     host, origin = headers.get("host", LOCAL).lower(), headers.get("origin")
     if local and not _safe(host):
         raise ForeignPageError(
@@ -38,7 +47,7 @@ def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> N
 
 
 def _safe(host: str) -> bool:
-    """Whether this value of Host cannot have come by DNS from somebody else."""
+    """Return True if no foreign DNS can have led to this value of Host."""
     name = re.sub(r":\d+$", "", host)
     try:
         return bool(SAFE_NAMES.fullmatch(name)) or bool(ip_address(name.strip("[]")))

@@ -1,4 +1,4 @@
-"""Grammars of values in Python's and Gemma's writing, in llguidance's dialect of Lark."""
+"""Make grammars, in llguidance's Lark, of values in Python's and Gemma's writing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.schema_form import Schema
 
 _Writing: TypeAlias = Callable[[Schema], list[str]]
-"""The ways to write a value of a schema."""
+"""Returns the alternatives by which a value of a schema may be written."""
 
 _MOST_VALUES = 256
-"""Values within values of a grammar that have rules of their own, and values of one `enum`: llguidance takes
-65,535 symbols in all, and follows 1,000 ways at once."""
+"""Maximum nested values of a grammar with rules of their own, and maximum values of one `enum`.
+
+llguidance takes 65,535 symbols in all, and follows 1,000 alternatives at once.
+"""
 _MOST_KEYS = 32
-"""Keys of objects at one place that may be written in Python, too."""
+"""Maximum keys of objects at one place that may be written in Python, beside JSON."""
 _LONGEST_LIST = 100
 """Largest limit on a list's length that is held outside JSON."""
 _OF_LISTS = frozenset({"type", "items", "minItems", "maxItems"})
+"""Keywords that hold for lists written in Python; a schema with any other allows JSON only."""
 _OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties"})
-"""Keywords that lists and objects in Python are held to. With any other keyword JSON alone is let through."""
+"""Keywords that hold for objects written in Python; a schema with any other allows JSON only."""
 
 
 class OwnValues(GrammarRules):
-    """Values of arguments that are no JSON."""
+    """Builds rules for values that are not JSON."""
 
     def begin(self, *, loose: bool) -> None:
         super().begin(loose=loose)
@@ -36,7 +39,7 @@ class OwnValues(GrammarRules):
         self._unwritten: list[tuple[str, _Writing, Schema]] = []
 
     def python(self, schema: Schema) -> str:
-        """A value in JSON or in Python."""
+        """Return an expression for a value in JSON or in Python."""
         values = only_values(schema)
         written = [self.json({"enum": list(values)} if values else schema), *self._in_python(schema)]
         return self._any_of(written)
@@ -45,7 +48,7 @@ class OwnValues(GrammarRules):
         return self._any_of(self._in_gemma(schema))
 
     def ordered(self, rules: Mapping[str, str], needed: Sequence[str], between: str = "") -> str:
-        """Members in the schema's order, or in an order as the model likes."""
+        """Return an expression for members in the schema's order, or in any if the grammar is loose."""
         return (self.in_any_order if self.loose else self.in_order)(rules, needed, between)
 
     def _any_of(self, written: Sequence[str]) -> str:
@@ -55,7 +58,14 @@ class OwnValues(GrammarRules):
         return f"({' | '.join(dict.fromkeys(written))})"
 
     def _within(self, writing: _Writing, schema: Any, whole: Schema, otherwise: str | None = None) -> str:
-        """The name of a rule for a value within another; otherwise: what stands for it beyond the limit."""
+        """Return the name of a rule for a nested value.
+
+        Args:
+            writing: How to write it.
+            schema: Of the value.
+            whole: The schema that it is part of.
+            otherwise: Expression for it once the grammar has too many rules.
+        """
         inner = resolved(schema, whole)
         shape = {key: value for key, value in inner.items() if key not in definitions(inner)}
         found = (writing, json.dumps(shape, sort_keys=True))
@@ -67,7 +77,7 @@ class OwnValues(GrammarRules):
         return self._named[found]
 
     def python_rules(self) -> None:
-        """Any value in Python."""
+        """Add rules for any value in Python."""
         self.also(
             r"P_STRING: /'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"/",
             "P_WORD: /True|False|None|true|false|null|-?[0-9]{1,18}(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
@@ -109,7 +119,7 @@ class OwnValues(GrammarRules):
         return self._listed(way, item, self.written(", ")) or self.json(way)
 
     def _listed(self, way: Schema, item: str, between: str) -> str:
-        """A list, as long as the schema says; "" if it may be longer than a grammar takes."""
+        """Return an expression for a list of the schema's length; "" if a grammar cannot take that length."""
         least, most = way.get("minItems", 0), way.get("maxItems", _LONGEST_LIST)
         if way.get("items") is False or most == 0:
             return '"[" "]"'
@@ -136,7 +146,7 @@ class OwnValues(GrammarRules):
         return f'"{{" {self.ordered(rules, needed, ", ")} "}}"'
 
     def gemma_rules(self) -> None:
-        """Any value in Gemma's writing."""
+        """Add rules for any value in Gemma's writing."""
         quote = self.spelled(GEMMA_QUOTE)
         self.also(
             f"g_string: {quote} {self.text_until(GEMMA_QUOTE, {})}",
@@ -185,7 +195,7 @@ class OwnValues(GrammarRules):
         return f'"{{" {self.ordered(rules, cast(Sequence[str], way.get("required") or ()), ",")} "}}"'
 
     def _one_in_gemma(self, value: Any) -> str:
-        """One value. The text of a string has no control tokens."""
+        """Return an expression for one value; a string's text has no control tokens."""
         if value is None:
             return '"null" | "None"'
         quote = self.spelled(GEMMA_QUOTE)

@@ -1,9 +1,9 @@
-"""When the tokens of a stream are told, so that it flows as evenly as without guesses. Pure.
+"""Decide when the tokens of a stream are sent, so that it flows as evenly as without drafts. Pure.
 
-A step with guesses brings several tokens at once and takes longer than one without: a burst and a pause. A
-stream holds the tokens of a step that took longer than a frame and sends them one by one, at most a plain
-step apart, within the time of HELD such steps. It sends the end of a reply at once. A frame is what a server
-gathers tokens for before it tells any.
+A step with accepted guesses brings several tokens at once and takes longer than a step without: a burst and a
+pause. If a step took longer than a frame, its tokens are sent one by one, at most an undrafted step apart,
+within the time of HELD such steps. The end of a reply is sent at once. A frame is the time for which a server
+gathers tokens before it sends any.
 """
 
 from __future__ import annotations
@@ -14,38 +14,48 @@ from typing import TypeAlias
 
 from server.text.message import Piece
 
-# Seconds of a frame where none is given: that of a screen, and of a CPU (GATHER_S in engine/thread.py). Half:
-# twice the chunks; twice: the gaps of a model that makes 50 tokens per second show.
 FRAME_S = 0.016
-# Steps in whose time what waits is told. 95th percentile of gaps by that without guesses, two replies of 400M
-# at once, BF16 and Q8_0 (benchmarks.inside): half, 1.66 and 1.88 instead of 1.54 and 1.72; twice, 1.44 and
-# 1.66, but tokens are late by twice as much.
+"""Seconds of a frame by default: that of a screen, and of a CPU (GATHER_S in engine/thread.py).
+
+Half of it doubles the number of chunks; with twice as much, gaps show at 50 tokens per second.
+"""
 HELD = 2.0
+"""Steps in whose time all waiting tokens are sent.
+
+The 95th percentile of gaps, relative to that without guesses, with two replies of 400M at once, BF16 and Q8_0
+(benchmarks.inside), is 1.54 and 1.72. With half of HELD it is 1.66 and 1.88; with twice, 1.44 and 1.66, but
+tokens are late by twice as much.
+"""
 
 
 class Pace:
-    """Of one stream. Times in seconds: at by the engine's clock, now by the event loop's."""
+    """Times the tokens of one stream, in seconds: `at` by the engine's clock, `now` by the event loop's."""
 
     __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_step_s", "_told_at", "n_waiting")
 
     def __init__(self, frame_s: float = FRAME_S) -> None:
-        """frame_s: between two portions at least; a step that takes no longer is told at once."""
+        """Begin a stream with at least frame_s between portions; shorter steps are sent at once."""
         self._frame_s = frame_s
-        self.n_waiting = 0  # tokens that are not told yet
-        self._at = 0.0  # of the latest step
+        self.n_waiting = 0  # tokens that are not sent yet
+        self._at = 0.0  # time of the latest step
         self._step_s = 0.0
         self._every_s = 0.0  # between two tokens
-        self._told_at = 0.0  # when the token told last was due
+        self._told_at = 0.0  # when the last token sent was due
         self._next_frame = 0.0
 
     def spreads(self, n: int, at: float) -> bool:
-        """Note that a step of n tokens has ended, and return whether they wait for their turn: step() is to
-        follow then."""
+        """Note the end of a step of n tokens; return True if they have to wait, and step() must follow."""
         self._step_s, self._at = at - self._at if self._at else 0.0, at
         return self.n_waiting > 0 or (n > 1 and self._step_s > self._frame_s)
 
     def step(self, n: int, plain_s: float, now: float) -> None:
-        """The step brought n tokens. plain_s: what it would have taken without guesses; 0: it had none."""
+        """Add the n tokens of a step.
+
+        Args:
+            n: Tokens.
+            plain_s: Estimated seconds of the step without guesses; 0: it had none.
+            now: Time by the event loop.
+        """
         was_empty = not self.n_waiting
         self.n_waiting += n
         if n == self.n_waiting == 1:
@@ -56,7 +66,7 @@ class Pace:
             self._told_at = max(self._told_at, now - self._every_s)
 
     def due(self, now: float) -> int:
-        """How many tokens are told now."""
+        """Take the tokens that are due now, and return their number."""
         n, every_s = self.n_waiting, self._every_s
         if every_s:
             n = min(n, int((now - self._told_at) / every_s + 1e-6))
@@ -69,7 +79,7 @@ class Pace:
 
     @property
     def next_at(self) -> float | None:
-        """When more are due, if nothing comes until then; None if none wait."""
+        """Return when more tokens are due, unless a step comes earlier; None if none wait."""
         return max(self._next_frame, self._told_at + self._every_s) if self.n_waiting else None
 
 
@@ -78,8 +88,7 @@ _Held: TypeAlias = tuple[list[Piece], int]
 
 
 class Untold:
-    """Pieces of a reply that are not told yet. pace: when those of a step with several tokens are told;
-    None: at once."""
+    """Pieces of a reply that are not sent yet."""
 
     def __init__(self) -> None:
         self.pace: Pace | None = None
@@ -93,21 +102,27 @@ class Untold:
 
     @property
     def n_waiting(self) -> int:
-        """Tokens that are not due."""
+        """Return the number of tokens that are not due."""
         return len(self._held)
 
     @property
     def next_at(self) -> float | None:
-        """As Pace.next_at."""
+        """Return the time that Pace.next_at returns."""
         return self.pace.next_at if self.pace is not None else None
 
     def spreads(self, n: int, at: float) -> bool:
-        """As Pace.spreads()."""
+        """Return what Pace.spreads() returns, False without a pace."""
         return self.pace is not None and self.pace.spreads(n, at)
 
     def spread(self, n_settled: int, read: Sequence[_Held], plain_s: float, now: float) -> None:
-        """The tokens of a step, after n_settled characters of the reply. plain_s, now: as Pace.step() takes
-        them."""
+        """Add the tokens of a step, to be sent one by one.
+
+        Args:
+            n_settled: Characters of the reply that were settled before.
+            read: Pieces of each token.
+            plain_s: See Pace.step().
+            now: See Pace.step().
+        """
         if not self._held:
             self._n_settled = n_settled
         told = [held for held in read if held[0]]
@@ -116,14 +131,18 @@ class Untold:
             self.pace.step(len(told), plain_s, now)
 
     def add(self, pieces: Sequence[Piece]) -> None:
-        """More, which waits for nothing but what is before it."""
+        """Add pieces that are sent as soon as all before them are."""
         if self._held:
             self._held[-1][0].extend(pieces)
         else:
             self._due += pieces
 
     def take(self, n_settled: int, now: float, *, ends: bool) -> tuple[list[Piece], int]:
-        """What is told now, and how many of n_settled characters are settled with it. ends: all of it."""
+        """Take the pieces to be sent now; all of them if the reply `ends`.
+
+        Returns:
+            The pieces, and how many of the n_settled characters are settled with them.
+        """
         n_due = len(self._held) if ends or self.pace is None else self.pace.due(now)
         for _ in range(n_due):
             pieces, self._n_settled = self._held.popleft()

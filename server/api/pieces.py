@@ -1,4 +1,4 @@
-"""What is tokenised: texts, token ids, both mixed, in llama-server's forms."""
+"""Read prompts and inputs in llama-server's forms: texts, token ids, or both mixed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.errors import FieldError
 from server.llama.backend import Vocabulary
 
 Pieces: TypeAlias = Sequence[str | int]
-"""One prompt or input: texts and token ids, in turn."""
+"""One prompt or input: texts and token ids in a row."""
 
 _ID: dict[str, Any] = {"type": "integer", "minimum": 0}
 _PROMPT_STRING: dict[str, Any] = {
@@ -41,18 +41,17 @@ ONE_PROMPT: dict[str, Any] = {"anyOf": [{"type": "string"}, _MIXED]}
 PROMPTS: dict[str, Any] = {
     "anyOf": [{"type": "string"}, _PROMPT_STRING, {"type": "array", "minItems": 1, "items": _ITEM}]
 }
-"""Forms that validators check, as the contract has them: see also inputs_schema."""
+"""Forms that validators check, for the contract; see also inputs_schema."""
 
 
 def inputs_schema(most: int) -> dict[str, Any]:
-    """Return the form of what is embedded, of at most so many inputs."""
+    """Return the JSON schema of an embedding's input, with at most this number of inputs."""
     listed = {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": [_ITEM, _TEXT_PARTS]}}
     return {"anyOf": [{"type": "string", "minLength": 1}, listed, _PROMPT_STRING, _TEXT_PARTS]}
 
 
 def unwrapped(given: Any) -> Any:
-    """Texts in place of objects with a prompt_string, or with text parts as content, alone or in a list.
-    Raises ValueError for what is no text."""
+    """Replace objects with a prompt_string, or with text parts, by their text. Raises ValueError."""
     if isinstance(given, list):
         return [unwrapped(one) if isinstance(one, dict) else one for one in cast(list[Any], given)]
     if not isinstance(given, dict):
@@ -78,7 +77,7 @@ def _text_of(parts: Any) -> str:
 
 
 def apart(given: str | list[Any]) -> list[Pieces]:
-    """As in llama-server: a list with an id in it is one prompt, any other list several prompts."""
+    """Split an input into prompts as llama-server does: a list with an id in it is one prompt."""
     if isinstance(given, str):
         return [[given]]
     if any(isinstance(item, int) for item in given):
@@ -87,13 +86,14 @@ def apart(given: str | list[Any]) -> list[Pieces]:
 
 
 def are_pieces(pieces: object) -> bool:
+    """Return True if it is a list of texts and token ids, and not empty."""
     if not isinstance(pieces, list) or not pieces:
         return False
     return all(isinstance(p, str | int) and not isinstance(p, bool) for p in cast(list[object], pieces))
 
 
 def joined_ids(vocabulary: Vocabulary, pieces: Pieces, param: str, *, special: bool) -> list[int]:
-    """Raises FieldError for an id that there is not."""
+    """Return the tokens of a prompt. Raises FieldError for an id that the vocabulary lacks."""
     tokens: list[int] = []
     for piece in pieces:
         if isinstance(piece, str):

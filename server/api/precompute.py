@@ -1,4 +1,4 @@
-"""POST /v1/precompute: evaluate a conversation that is being typed while the server is idle."""
+"""POST /v1/precompute evaluates a conversation, which is still being typed, while the server is idle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from server.engine.request import GenerationRequest
 
 
 async def create(request: Request, served: Served) -> Response:
-    """Answers when the prompt is evaluated, or a reply is asked for. A client that goes away ends it."""
+    """Answer when the prompt is evaluated, or a request needs the engine. A client that leaves ends it."""
     body = await parse(request, served)
     prompt = await aside(request, _prompt, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
@@ -30,7 +30,7 @@ async def create(request: Request, served: Served) -> Response:
 
 
 def _prompt(served: Served, body: ChatRequest) -> list[int]:
-    """Without the last token, which may become another one with what is typed next."""
+    """Return the prompt's tokens without the last one, which further typing may change."""
     text = served.template.begun(
         [message.for_template() for message in body.messages], setting_of(served, body)
     )

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, or Anthropic's: the one place where DuoErrors become HTTP."""
+"""Write errors in OpenAI's shape or Anthropic's: the one place where a DuoError becomes HTTP."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""By status; of others invalid_request_error, or api_error from 500 on."""
+"""Type by status; for others invalid_request_error, or api_error from 500 on."""
 
 
 def body(error: DuoError) -> dict[str, Any]:
-    """OpenAI's error object, always with all four keys."""
+    """Return OpenAI's error object, always with all four keys."""
     told = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
     return {"error": told | error.more}
 
 
 def anthropic_body(error: DuoError) -> dict[str, Any]:
-    """Anthropic's error object. Its clients look for these words in the message about a long prompt."""
+    """Return Anthropic's error object. About a long prompt it has the words that clients search for."""
     account = CURRENT.get()
     message = error.message
     if isinstance(error, ContextOverflowError):
@@ -58,7 +58,7 @@ def anthropic_body(error: DuoError) -> dict[str, Any]:
 
 
 def respond(error: DuoError, path: str) -> Response:
-    """In the form of the API that the path belongs to."""
+    """Return a response in the form of the API that the path belongs to."""
     told = anthropic_body(error) if ANTHROPIC_ROUTES.match(path) else body(error)
     return Json(told, error.status, _headers(error))
 
@@ -80,12 +80,12 @@ async def on_duo_error(request: Request, error: DuoError) -> Response:
 
 
 async def on_disconnect(*_: object) -> Response:
-    """Nobody reads it: the client left while it sent its body, or later."""
+    """Return a response that nobody reads, since the client has left."""
     return Response(status_code=499)
 
 
 async def on_http_exception(request: Request, error: HTTPException) -> Response:
-    """Answers unknown routes and wrong methods."""
+    """Answer unknown routes and wrong methods."""
     what = f"{error.detail}: {request.method} {request.url.path}"
     response = respond(InvalidRequestError(what, status=error.status_code), request.url.path)
     response.headers.update(error.headers or {})
@@ -93,6 +93,6 @@ async def on_http_exception(request: Request, error: HTTPException) -> Response:
 
 
 def defect(what: str, error: Exception) -> DuoError:
-    """Logs an unexpected exception with its traceback; the error for the client has no details."""
+    """Log an unexpected exception with its traceback, and return an error without details for the client."""
     logger.error("%s failed", what, exc_info=error)
     return DuoError("the server failed: see its log")

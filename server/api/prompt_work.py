@@ -1,4 +1,4 @@
-"""Threads for parsing, rendering and tokenising: a long prompt would block the event loop."""
+"""Threads for parsing, rendering and tokenising, since a long prompt would block the event loop."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ Ts = TypeVarTuple("Ts")
 Job: TypeAlias = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 N_THREADS = 2
-"""At a time. Python code runs on one at a time anyway; with a second one a short prompt passes a long one."""
+"""Number of threads; Python runs one at a time anyway, but a short prompt can overtake a long one."""
 MAX_WAITING = 64
-"""Prompts, as many as --max-queued requests."""
+"""Maximum waiting prompts, the same number as of --max-queued requests."""
 STUCK_S = 30.0
-"""Seconds after which work has hung: thrice what a template may take to render."""
+"""Seconds after which work counts as stuck: three times what a template may take to render."""
 CLOSE_S = 5.0
-"""Seconds for what runs to end when the server does."""
+"""Seconds for running work to end when the server shuts down."""
 
 
 class PromptWork:
-    """Used on one event loop. Its threads are daemons: work that hangs does not keep the process from
-    ending. They are kept, since the loop waits for a thread to start, for 1 ms beside a decode on all
-    cores."""
+    """Runs work on a few threads, for one event loop.
+
+    The threads are daemons, so work that hangs does not keep the process alive. They are reused, because
+    starting one blocks the loop for 1 ms beside a decode on all cores.
+    """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._turns = FairSemaphore(N_THREADS, Places(max_waiting))
-        self._running: dict[asyncio.Future[Any], float] = {}  # since when
+        self._running: dict[asyncio.Future[Any], float] = {}  # start time of running work
         self._jobs = SimpleQueue[Job | None]()
         self._end: Callable[[], None] | None = None  # of the threads, once there are any
 
@@ -45,9 +47,13 @@ class PromptWork:
         return self._turns.n_waiting
 
     async def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """The result of work(*arguments). Raises BusyError if max_waiting calls wait already, or as many of
-        this tenant as may. If the caller is cancelled, work that waits never begins, and the result of work
-        that runs is dropped."""
+        """Return the result of work(*arguments).
+
+        If the caller is cancelled, waiting work never begins, and the result of running work is dropped.
+
+        Raises:
+            BusyError: max_waiting calls wait already, or the tenant's share of them.
+        """
         whose = tenant()
         await self._turns.enter(whose)
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -61,7 +67,7 @@ class PromptWork:
         return await asyncio.shield(done)
 
     def stuck(self) -> str | None:
-        """That work has run for STUCK_S, if it has. Safe from any thread."""
+        """Return a message if work has run for STUCK_S, else None. Safe from any thread."""
         due = time.monotonic() - STUCK_S
         hangs = any(began < due for began in list(self._running.values()))
         return f"a prompt was not prepared in {STUCK_S:.0f} s" if hangs else None

@@ -15,7 +15,7 @@ from server.text.detokenize import spelled
 
 
 async def props(_: Request, served: Served) -> Response:
-    """Of paths only the file's name."""
+    """Answer with the properties; of paths only the file's name."""
     health, vocabulary = served.health(), served.vocabulary
     body = {
         "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _params(served)},
@@ -35,7 +35,7 @@ async def props(_: Request, served: Served) -> Response:
 
 
 def _params(served: Served) -> dict[str, Any]:
-    """Default parameters, named as in requests."""
+    """Return default parameters by the names of requests."""
     n = -1 if served.max_tokens is None else served.max_tokens
     seed = -1 if served.seed is None else served.seed
     return {**defaults_json(served.defaults), "seed": seed, "max_tokens": n, "n_predict": n}

@@ -1,4 +1,4 @@
-"""Errors of a chat completion in the words of the form that was turned into one."""
+"""Translate errors of a chat completion to the field names of another form."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeAlias
 from server.errors import InvalidRequestError
 
 Names: TypeAlias = Sequence[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]]
-"""What fields of a chat completion are called in another form: what matches, and what stands in its place."""
+"""Patterns of a chat completion's fields, and the names that replace them."""
 
 
 @contextmanager
 def renamed(names: Names) -> Generator[None]:
-    """Raise errors that name a field with the names of another form, each of `names` in turn."""
+    """Raise errors inside with fields renamed by each of `names` in turn."""
     try:
         yield
     except InvalidRequestError as error:

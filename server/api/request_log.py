@@ -12,33 +12,34 @@ from server.engine.request_account import RequestAccount
 logger = logging.getLogger("duo.requests")
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
-"""Paths that monitors ask every few seconds: logged only when they fail."""
-MAX_TOLD = 1 << 16  # bytes of a body
+"""Paths that monitors request every few seconds, which are logged only when they fail."""
+MAX_TOLD = 1 << 16
+"""Maximum bytes of a body in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """What is logged. prompts: also the bodies."""
+    """What is logged."""
 
     requests: bool = False
-    prompts: bool = False
+    prompts: bool = False  # also the bodies
 
 
 @dataclass(slots=True)
 class Line:
-    """One request. status: None until the reply has begun; first_ms, ms: since the request came."""
+    """The log line of one request."""
 
     method: str
     path: str
     account: RequestAccount
-    status: int | None = None
-    first_ms: float = 0.0
-    ms: float = 0.0
-    key: str = ""
+    status: int | None = None  # None until the reply has begun
+    first_ms: float = 0.0  # milliseconds from the request to the reply's first byte
+    ms: float = 0.0  # milliseconds from the request to the reply's end
+    key: str = ""  # a short name that does not reveal the API key
     body: bytes = b""
 
     def fields(self) -> dict[str, Any]:
-        """For JSON logs. key: a short name that does not reveal the key."""
+        """Return the fields of a JSON log."""
         account = self.account
         fields: dict[str, Any] = {
             "request_id": account.id,
@@ -63,6 +64,7 @@ class Line:
         return fields
 
     def tell(self) -> None:
+        """Log the line, unless it is a monitor's and all is well."""
         if self.path in PROBES and self.status == 200:
             return
         fields = self.fields()

@@ -1,4 +1,4 @@
-"""POST /v1/rerank: how well documents answer a query, in Jina's form or in TEI's."""
+"""POST /v1/rerank: rate how well documents answer a query, in Jina's form or in TEI's."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ Documents: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=MAX_I
 
 
 class RerankRequest(Body):
-    """documents and return_documents are Jina's names, texts and return_text TEI's, whose answer is a bare
-    list."""
+    """Body in Jina's or TEI's form.
+
+    documents and return_documents are Jina's names, texts and return_text TEI's, whose answer is a bare list.
+    """
 
     query: str
     documents: Documents | None = None
@@ -32,11 +34,11 @@ class RerankRequest(Body):
     model: str | None = None
     """The id of the model that ranks, a name of the one that generates, "default", or absent."""
     top_n: Count | None = None
-    """How many results are told, at most."""
+    """Return at most this number of results."""
     return_documents: bool = False
-    """In Jina's form."""
+    """Return each document's text, in Jina's form."""
     return_text: bool = False
-    """In TEI's form."""
+    """Return each document's text, in TEI's form."""
 
     @property
     def ranked(self) -> Sequence[str]:
@@ -47,7 +49,7 @@ class RerankRequest(Body):
 
 
 async def create(request: Request, served: Served) -> Response:
-    """A score for each document, the best first."""
+    """Answer with a score for each document, best first."""
     if served.reranking is None:
         raise NotSupportedError(
             "this server does not rank: start it with --rerank-model FILE, or with --reranking"
@@ -67,7 +69,7 @@ async def create(request: Request, served: Served) -> Response:
 
 
 def _ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
-    """Raises ContextOverflowError, and FieldError where query and document are both empty."""
+    """Tokenise the pairs. Raises ContextOverflowError, or FieldError if query and document are both empty."""
     all_ids = [embedder.pair(body.query, document) for document in body.ranked]
     if (longest := max(map(len, all_ids))) > embedder.n_ctx:
         raise ContextOverflowError(longest, embedder.n_ctx, param="query")
@@ -77,7 +79,7 @@ def _ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
 
 
 def _results(body: RerankRequest, scores: Sequence[float]) -> Iterator[Mapping[str, Any]]:
-    """As many as were asked for, the best first."""
+    """Yield the results asked for, best first."""
     best = sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)[: body.top_n]
     for i in best:
         text = body.ranked[i]

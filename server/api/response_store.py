@@ -1,4 +1,4 @@
-"""Stored responses, which later requests may name."""
+"""Store responses that later requests may refer to."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response, and what later ones need of it."""
+    """A response, and what later requests need of it."""
 
     response: Json
-    messages: Sequence[Json]  # the conversation with this response as chat messages, without instructions
+    messages: Sequence[Json]  # the conversation up to this response as chat messages, without instructions
     input_items: Sequence[Json] = ()  # the conversation before this response, as items
 
     @property
     def items(self) -> Sequence[Json]:
-        """The conversation with this response, as items."""
+        """Return the conversation up to and with this response, as items."""
         return [*self.input_items, *self.response.get("output", ())]
 
 
 class ResponseStore:
-    """A bounded memory: drops the least recently used response. Salts are separate. Each response counts its
-    whole conversation, so dropping one leaves the others whole. For the event loop."""
+    """A bounded memory that drops the least recently used response. For the event loop only.
+
+    Salts are separate. Each response counts its whole conversation, so dropping one leaves the others whole.
+    """
 
     def __init__(self, *, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
@@ -69,7 +71,7 @@ class ResponseStore:
         return found[0] if found else None
 
     def delete(self, salt: str, id: str) -> bool:
-        """Forget a response; returns whether there was one."""
+        """Forget a response; return True if it was there."""
         held = self._held.pop((salt, id), None)
         if held is None:
             return False

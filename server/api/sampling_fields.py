@@ -1,4 +1,4 @@
-"""The sampling fields of a request, and the SamplingParams that they give."""
+"""Sampling fields of a request, and their conversion to SamplingParams."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ BREAKERS = ("\n", ":", '"', "*")
 Breaker = Annotated[str, Field(min_length=1, max_length=40)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 RepeatPenalty = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
-"""Far beyond what is of use; logits that are divided by it stay finite."""
+"""Limits far beyond any use, within which divided logits stay finite."""
 
 MAX_STOP_TOKENS = 1024
-"""As of `logit_bias`."""
+"""Maximum stop tokens, the same number as of biases."""
 MAX_BIASES = 1024
-"""Entries of logit_bias, as in vLLM."""
+"""Maximum entries of logit_bias, as in vLLM."""
 MOST = (1 << 31) - 1
-"""Tokens: what drafters are told as 32 bits."""
+"""Largest number of tokens: drafters are told it in 32 bits."""
 MOST_DIGITS = 19
-"""Of a token id: what 64 bits hold."""
+"""Maximum digits of a token id, which fit 64 bits."""
 SEED: dict[str, Any] = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}
 _BIAS = {"anyOf": [{"type": "number"}, {"const": False}]}
 _PAIR: dict[str, Any] = {
@@ -48,9 +48,9 @@ BIASES: dict[str, Any] = {
         {"type": "array", "items": {"type": "array", **_PAIR}, "maxItems": MAX_BIASES},
     ]
 }
-"""Forms that validators check, as the contract has them."""
+"""Forms that validators check, for the contract."""
 VAST = 1e6
-"""Above, as below TINY, what is said in logits or of them makes no difference."""
+"""Values are limited to this, since larger ones have no further effect on logits."""
 
 _OTHER_NAMES = {
     "top-k": "top_k",
@@ -78,14 +78,16 @@ _LETTERS = {
     "t": "temperature",
     "i": "infill",
 }
-"""llama-server's short form: a text of these."""
+"""llama-server's letters for samplers."""
 
 _wrong = partial(FieldError, "logit_bias")
 
 
 class SamplingFields(Body):
-    """Names and meanings are OpenAI's, else llama-server's; min_tokens is vLLM's. Absent: the server's
-    default, which switches off everything after min_p."""
+    """Sampling parameters; names and meanings are OpenAI's, else llama-server's, min_tokens is vLLM's.
+
+    If absent, the server's default holds, which switches off everything after min_p.
+    """
 
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
     """Applied last, as in llama.cpp; 0 is argmax. The server's --temp by default (0.8)."""
@@ -108,7 +110,7 @@ class SamplingFields(Body):
     repeat_penalty: RepeatPenalty | None = None
     """1: none."""
     repeat_last_n: LastTokens | None = None
-    """How many of the last tokens the three penalties count; 0 none, -1 all."""
+    """How many of the last tokens the three penalties count; 0: none, -1: all."""
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     dry_multiplier: NotNegative | None = None
@@ -117,8 +119,7 @@ class SamplingFields(Body):
     dry_allowed_length: Count | None = None
     dry_penalty_last_n: LastTokens | None = None
     dry_sequence_breakers: Annotated[list[Breaker], Field(max_length=32, fail_fast=True)] | None = None
-    """Texts that a repetition may not cross. By default a line break, a colon, a quotation mark, an
-    asterisk."""
+    """Texts that a repetition may not cross; by default line break, colon, quotation mark and asterisk."""
     mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
     """0: off."""
     mirostat_tau: NotNegative | None = None
@@ -126,22 +127,25 @@ class SamplingFields(Body):
     logit_bias: Annotated[dict[str, Any] | list[Any], at_most(MAX_BIASES), WithJsonSchema(BIASES)] | None = (
         None
     )
-    """What is added to the logits of tokens: an object from token ids to numbers, or a list of pairs. A
-    text instead of an id stands for each of its tokens; false instead of a number bans. Biases of one
-    token add up."""
+    """Numbers added to the logits of tokens: an object from token ids to numbers, or a list of pairs.
+
+    A text instead of an id stands for each of its tokens; false instead of a number bans. Biases of one token
+    add up.
+    """
     ignore_eos: bool = False
-    """Bans every token that ends a reply."""
+    """Ban every token that ends a reply."""
     min_tokens: Count | None = None
-    """No token that ends the reply may be chosen before so many have been. Stop strings still end it."""
+    """Choose no token that ends the reply before this number of tokens. Stop strings still end it."""
     repetition_penalty: RepeatPenalty | None = None
-    """vLLM's name of `repeat_penalty`: over all tokens, those of the prompt included, unless `repeat_last_n`
-    says how many."""
+    """vLLM's name of `repeat_penalty`: over all tokens, also the prompt's, without `repeat_last_n`."""
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
-    """vLLM's: tokens that end the reply and are no part of it, after `min_tokens`."""
+    """vLLM's: tokens that end the reply, and are no part of it, after `min_tokens`."""
     samplers: str | Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Which samplers run, in this order, as a list or with semicolons between: penalties, dry,
-    top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature, infill. Or a text of llama-server's letters
-    for them, in this order edskypmxti, without semicolons. Others do not run. Mirostat replaces them all."""
+    """Samplers to run, in this order, as a list or separated by semicolons; all others do not run.
+
+    They are penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature and infill. A text of
+    llama-server's letters works too: edskypmxti stand for them in this order. Mirostat replaces them all.
+    """
 
     @field_validator("seed")
     @classmethod
@@ -177,8 +181,10 @@ class SamplingFields(Body):
 
 
 def not_for_beams(fields: SamplingFields) -> str | None:
-    """The first field that changes scores in a way that a beam search does not support. Temperature and
-    filters are ignored there."""
+    """Return the first field that a beam search cannot honour, None if there is none.
+
+    Temperature and filters are ignored there.
+    """
     asked = {
         "presence_penalty": fields.presence_penalty,
         "frequency_penalty": fields.frequency_penalty,
@@ -191,7 +197,7 @@ def not_for_beams(fields: SamplingFields) -> str | None:
     return next((name for name, value in asked.items() if value), None)
 
 
-# What SamplingParams takes as it comes.
+# fields that SamplingParams takes unchanged
 _PLAIN = tuple(
     name
     for name in SamplingFields.model_fields
@@ -203,8 +209,13 @@ _PLAIN = tuple(
 def sampling_params(
     fields: SamplingFields, defaults: SamplingParams, vocabulary: Vocabulary
 ) -> SamplingParams:
-    """The defaults with the given fields. Draws a seed if none is given, or -1, as in llama.cpp. Raises
-    InvalidRequestError."""
+    """Return the defaults with the given fields.
+
+    Without a seed, or with -1, a random one is drawn, as in llama.cpp.
+
+    Raises:
+        InvalidRequestError: A field names what the vocabulary lacks.
+    """
     said = ((name, getattr(fields, name)) for name in _PLAIN)
     given: dict[str, Any] = {name: _tame(name, value) for name, value in said if value is not None}
     if fields.top_k is not None:
@@ -245,8 +256,11 @@ def stop_tokens(fields: SamplingFields, vocabulary: Vocabulary) -> frozenset[int
 def _biases(
     given: dict[str, Any] | list[Any], banned: Iterable[int], vocabulary: Vocabulary
 ) -> tuple[tuple[int, float], ...]:
-    """(token id, bias), sorted by id. OpenAI: an object from ids to numbers. llama.cpp: also a list of pairs,
-    false to ban, a text for all of its tokens. Biases of one token add up."""
+    """Return pairs of token id and bias, sorted by id; biases of one token add up.
+
+    OpenAI has an object from ids to numbers; llama.cpp also a list of pairs, false to ban, and a text for all
+    of its tokens.
+    """
     biases: dict[int, float] = {}
     for what, value in _pairs(given):
         bias = _bias(what, value)
@@ -257,7 +271,7 @@ def _biases(
 
 
 def _tame(name: str, value: Any) -> Any:
-    """Bounds a value so that no arithmetic overflows and tiny values are 0 for every sampler."""
+    """Limit a value so that no arithmetic overflows, and tiny values are 0 for every sampler."""
     if not isinstance(value, float):
         return value
     return 0.0 if name in ("temperature", "dynatemp_range") and value < TINY else min(value, VAST)
@@ -268,7 +282,7 @@ def _clipped(bias: float) -> float:
 
 
 def _pairs(given: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
-    """Raises ValueError."""
+    """Return pairs of token and bias. Raises ValueError."""
     return given.items() if isinstance(given, dict) else map(_pair, given)
 
 
@@ -282,7 +296,7 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 def _bias(what: Any, value: Any) -> float:
-    """Raises ValueError."""
+    """Return a bias as a number. Raises ValueError."""
     if value is False:
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

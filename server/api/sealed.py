@@ -1,6 +1,6 @@
-"""Texts that a client keeps and sends back without reading them: thoughts, and summaries of conversations.
+"""Encode texts that a client keeps and sends back without reading them: thoughts, and summaries.
 
-Nothing here is secret, and nobody checks a signature: the client could read the text, or write another one.
+Nothing here is secret, and no signature is checked: the client could read the text, or write another one.
 Pure.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 
 UNSIGNED = "unsigned"
-"""The signature of thoughts that are shown: clients drop thoughts without any."""
+"""Signature of thoughts that are shown: clients drop thoughts that have none."""
 _THOUGHTS = "thoughts:"
 _SUMMARY = "summary:"
 
@@ -20,7 +20,7 @@ def holding(thoughts: str) -> str:
 
 
 def held(signature: str) -> str:
-    """Return the thoughts in a signature, or none if another server wrote it."""
+    """Return the thoughts in a signature, "" if another server wrote it."""
     return _decoded(signature, _THOUGHTS)
 
 
@@ -30,7 +30,7 @@ def sealed_summary(summary: str) -> str:
 
 
 def summary_in(content: str) -> str:
-    """Return the summary in encrypted content, or none if another server wrote it."""
+    """Return the summary in encrypted content, "" if another server wrote it."""
     return _decoded(content, _SUMMARY)
 
 

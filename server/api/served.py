@@ -1,4 +1,4 @@
-"""What the routes serve."""
+"""What the routes serve: models, engine, defaults, and their state of health."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ Part: TypeAlias = Literal["slots", "metrics", "ui"]
 DraftMode: TypeAlias = Literal["async", "sync"]
 
 TOKEN_COUNTS = ("drafted", "accepted")
-"""What DrafterHealth.counts has in tokens; all others are messages, by what became of them."""
+"""Keys of DrafterHealth.counts that count tokens; all others count messages by outcome."""
 
 
 ANY = "*"
+"""Alias that stands for every name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model in /v1/models, /props and the page. created: Unix seconds. note: shown in the page. aliases:
-    other names, ANY for all. file: name of its file. n_bytes: of its weights."""
+    """A model in /v1/models, /props and the chat page."""
 
     id: str
-    created: int
+    created: int  # Unix seconds
     n_ctx: int
     n_params: int
     description: str
-    note: str | None = None
-    aliases: Sequence[str] = ()
-    file: str = ""
+    note: str | None = None  # shown on the page
+    aliases: Sequence[str] = ()  # other names; ANY: every name
+    file: str = ""  # name of its file
     n_vocab: int = 0
-    n_bytes: int = 0
+    n_bytes: int = 0  # of its weights
     quantization: str | None = None
 
     def is_called(self, name: str) -> bool:
@@ -61,7 +61,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A model that embeds or ranks, which may be the one that generates."""
+    """A model that embeds or ranks; it may be the one that generates."""
 
     worker: EmbeddingWorker
     card: ModelCard
@@ -69,65 +69,59 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class DrafterHealth:
-    """One drafter on the bus. reason: of its refusal. counts: its messages and tokens by outcome. name: what
-    people call it. guess_ms: milliseconds of a guess by its latest message, 0 if unknown. rests: why it is
-    given no conversation, None if it does not rest."""
+    """One drafter on the bus."""
 
     id: str
     model: str
     state: Literal["accepted", "refused"]
-    reason: str | None = None
-    counts: dict[str, int] = field(default_factory=dict[str, int])
-    name: str = ""
-    guess_ms: float = 0.0
-    rests: str | None = None
+    reason: str | None = None  # why it was refused
+    counts: dict[str, int] = field(default_factory=dict[str, int])  # messages and tokens by outcome
+    name: str = ""  # shown to people
+    guess_ms: float = 0.0  # milliseconds of a guess by its latest message; 0: unknown
+    rests: str | None = None  # why it is paused; None if it is not
 
 
 @dataclass(frozen=True, slots=True)
 class ExactnessHealth:
-    """tier: the default of requests; stable_width: rows of a step under width-stable. probe: what duo probe
-    found on this machine, None if it did not run."""
+    """How exactly drafts leave the text unchanged."""
 
-    tier: Literal["default", "width-stable"]
-    stable_width: int
-    probe: dict[str, Any] | None = None
+    tier: Literal["default", "width-stable"]  # default of requests
+    stable_width: int  # rows of a step under width-stable
+    probe: dict[str, Any] | None = None  # what `duo probe` found on this machine; None if it did not run
 
 
 @dataclass(frozen=True, slots=True)
 class GateHealth:
-    """What drafts are weighed with. tokens_per_second: recent rate of all sessions; step_ms: milliseconds of
-    a decode by rows; width: rows that the latest step was padded to, 0 for none; steady_ms: milliseconds of
-    a decode among others of its width."""
+    """What drafts are weighed with."""
 
-    tokens_per_second: float = 0.0
+    tokens_per_second: float = 0.0  # recent rate of all sessions
+    # milliseconds of a decode by its rows
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
-    width: int = 0
+    width: int = 0  # rows that the latest step was padded to; 0: none
+    # milliseconds of a decode among others of its width
     steady_ms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """status 'stuck': there is work and no progress; 'draining': replies end, no request is taken.
-    step_python_us: median microseconds of Python in a one-session step. n_decodes: of the model since the
-    start; n_decoding: requests in them, counted in each. cells: of the KV cache in use, and in all. reason:
-    why it is stuck, if it is."""
+    """State of the engine; "stuck": work without progress, "draining": replies end, no request is taken."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int
     slots_busy: int
     queued: int
-    step_python_us: float
+    step_python_us: float  # median microseconds of Python in a step of one session
     drafters: Sequence[DrafterHealth] = ()
     exactness: ExactnessHealth = field(default_factory=lambda: ExactnessHealth("default", 8))
     gate: GateHealth = field(default_factory=GateHealth)
     draft_mode: DraftMode = "async"
-    n_decodes: int = 0
-    n_decoding: int = 0
-    cells: tuple[int, int] = (0, 0)
-    reason: str | None = None
+    n_decodes: int = 0  # decodes of the model since the start
+    n_decoding: int = 0  # requests in these decodes, counted in each
+    cells: tuple[int, int] = (0, 0)  # cells of the KV cache in use, and in all
+    reason: str | None = None  # why it is stuck, if it is
 
     def as_json(self) -> dict[str, Any]:
-        """The body of GET /health."""
+        """Return the body of GET /health."""
         return {
             "status": self.status,
             **({"reason": self.reason} if self.reason else {}),
@@ -149,43 +143,37 @@ class AskEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """health: of the engine. fingerprint: OpenAI's system_fingerprint. grammars: None if replies cannot be
-    constrained. traffic: must observe the generator's events. ask: None if there are no slots. slot_files:
-    None if slots are not saved. cached: counts of the tiers below the KV cache. embedding, reranking:
-    None if nothing embeds or ranks. seed, max_tokens, reasoning_budget, reasoning_format, template_variables,
-    context_shift, verbose: defaults of requests; None for a random seed and no limit, -1 for thoughts without
-    one. frame_s: of streams, as Pace takes it; 0: each step is told at once. hidden: what is not served.
-    places: the generator's, for requests. adapters: files and scales of LoRA adapters."""
+    """Everything that the routes need."""
 
     generator: Generator
     vocabulary: Vocabulary
     template: ChatTemplate
     model: ModelCard
     defaults: SamplingParams
-    health: Callable[[], Health]
-    fingerprint: str
-    grammars: Compiler | None = None
-    traffic: Traffic = field(default_factory=Traffic)
-    ask: AskEngine | None = None
-    slot_files: NamedFiles | None = None
-    cached: Callable[[], TierCounts] = TierCounts
-    embedding: Embedding | None = None
-    reranking: Embedding | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    reasoning_budget: int = -1
+    health: Callable[[], Health]  # of the engine
+    fingerprint: str  # OpenAI's system_fingerprint
+    grammars: Compiler | None = None  # None if replies cannot be constrained
+    traffic: Traffic = field(default_factory=Traffic)  # must observe the generator's events
+    ask: AskEngine | None = None  # None if there are no slots
+    slot_files: NamedFiles | None = None  # None if slots are not saved
+    cached: Callable[[], TierCounts] = TierCounts  # counts of the tiers below the KV cache
+    embedding: Embedding | None = None  # None if nothing embeds
+    reranking: Embedding | None = None  # None if nothing ranks
+    seed: int | None = None  # default of requests; None: random
+    max_tokens: int | None = None  # default of requests; None: no limit
+    reasoning_budget: int = -1  # default limit on tokens of thoughts; -1: none
     reasoning_format: str = "auto"
     template_variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_shift: bool = False
     verbose: bool = False
-    frame_s: float = FRAME_S
-    hidden: frozenset[Part] = frozenset()
-    adapters: Sequence[tuple[str, float]] = ()
+    frame_s: float = FRAME_S  # seconds of a stream's frame, see Pace; 0: send each step at once
+    hidden: frozenset[Part] = frozenset()  # parts that are not served
+    adapters: Sequence[tuple[str, float]] = ()  # files and scales of LoRA adapters
     responses: ResponseStore = field(default_factory=ResponseStore)
     prompts: PromptMemory = field(default_factory=PromptMemory)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)
-    places: Places = field(default_factory=lambda: Places(1 << 30))
+    places: Places = field(default_factory=lambda: Places(1 << 30))  # queue of the generator, for requests
     history: History = field(init=False)
     held_schemas: HeldSchemas | None = field(init=False)
 
@@ -195,7 +183,7 @@ class Served:
         object.__setattr__(self, "history", History(self))  # derived; frozen for everybody else
 
     def state(self) -> Health:
-        """The engine's health, and that of the prompt threads."""
+        """Return the health of the engine and of the prompt threads."""
         health, work = self.health(), self.prompt_work
         health = replace(health, queued=health.queued + work.n_waiting)
         if health.reason is None and (reason := work.stuck()):
@@ -208,6 +196,6 @@ class Served:
 
     @property
     def models(self) -> list[ModelCard]:
-        """The generating model, and those that embed and rank if they are others."""
+        """Return the generating model, and those that embed and rank if they are others."""
         cards = [self.model, *(one.card for one in (self.embedding, self.reranking) if one)]
         return list({card.id: card for card in reversed(cards)}.values())[::-1]

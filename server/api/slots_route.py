@@ -1,6 +1,6 @@
 """GET /slots and POST /slots/{id}?action=save|restore|erase, as llama-server has them.
 
-The engine's part is done on its thread, files are read and written on another one: streams go on meanwhile.
+The engine copies states on its thread; files are read and written on another one, so that streams go on.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from server.errors import DuoError, FieldError, InvalidRequestError, NotFoundErr
 
 
 class FileBody(Body):
-    """The body of save and restore: a file name, and the salt that the conversation was asked for with."""
+    """Body of save and restore."""
 
     filename: Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MOST_BYTES})]
     """At most 128 bytes, printable, without `/`, `\\`, `:` or `..`, not beginning with a dot. Saving
     replaces a file of that name and salt."""
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] = ""
-    """That of the conversation's requests."""
+    """The salt of the conversation's requests."""
 
     def contradiction(self) -> tuple[str, str] | None:
         why = fault(self.filename)
@@ -40,7 +40,7 @@ class FileBody(Body):
 
 
 async def list_slots(_: Request, served: Served) -> Response:
-    """Answer with all slots: counts and parameters, never what was said."""
+    """Answer with all slots: counts and parameters, never any text."""
     if "slots" in served.hidden:
         raise NotSupportedError("this server does not list its slots: start it without --no-slots")
     slots = await _asking(served)(lambda engine: engine.slots.list())
@@ -48,6 +48,7 @@ async def list_slots(_: Request, served: Served) -> Response:
 
 
 async def act(request: Request, served: Served) -> Response:
+    """Save, restore or erase a slot."""
     action = request.query_params.get("action")
     if action not in ("save", "restore", "erase"):
         raise FieldError("action", "must be save, restore or erase")
@@ -116,7 +117,7 @@ def _id(text: str) -> int:
 
 
 def _listed(slot: Slot, served: Served) -> dict[str, Any]:
-    """Return a slot as llama-server lists it; what it says of a reply is there once there was one."""
+    """Return a slot as llama-server lists it; fields about a reply appear after the first reply."""
     told: dict[str, Any] = {
         "id": slot.id,
         "n_ctx": served.model.n_ctx,

@@ -1,4 +1,4 @@
-"""The cost of a reply: usage as in OpenAI, timings as in llama-server, metrics as in vLLM."""
+"""Report the cost of a reply: usage as in OpenAI, timings as in llama-server, metrics as in vLLM."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from server.engine.events import DrafterCount, Stats
 
 
 def combined(all_stats: Sequence[Stats]) -> Stats:
-    """Stats of several replies to one prompt as one request: the prompt counts once, as the first reply met
-    it; tokens and steps add up, times are the longest."""
+    """Join the stats of several replies to one prompt as if they were one request.
+
+    The prompt counts once, as the first reply found it; tokens and steps are added, times are the longest.
+    """
     drafters: dict[str, DrafterCount] = {}
     for name, count in (item for stats in all_stats for item in stats.drafters.items()):
         drafters[name] = drafters.get(name, DrafterCount()) + count
@@ -32,7 +34,7 @@ def combined(all_stats: Sequence[Stats]) -> Stats:
 
 
 def summed(all_stats: Sequence[Stats]) -> Stats:
-    """Stats of replies to several prompts as one request: like combined(), but each prompt counts."""
+    """Join the stats of replies to several prompts: like combined(), but each prompt counts."""
     return replace(
         combined(all_stats),
         n_prompt=sum(stats.n_prompt for stats in all_stats),
@@ -42,7 +44,7 @@ def summed(all_stats: Sequence[Stats]) -> Stats:
 
 
 def usage(stats: Stats, n_reasoning: int = 0) -> dict[str, Any]:
-    """OpenAI's usage object. n_reasoning: tokens of thoughts."""
+    """Return OpenAI's usage object; n_reasoning are the tokens of thoughts."""
     return {
         "prompt_tokens": stats.n_prompt,
         "completion_tokens": stats.n_predicted,
@@ -57,19 +59,22 @@ def usage(stats: Stats, n_reasoning: int = 0) -> dict[str, Any]:
 
 
 def evaluating(progress: Mapping[str, Any]) -> Stats:
-    """Of a reply whose prompt is evaluated so far. progress: as a chunk tells it."""
+    """Return the stats of a reply whose prompt is being evaluated, from a chunk's progress."""
     return Stats(progress["processed"], progress["cache"], 0, 0, progress["time_ms"], 0.0)
 
 
 def measured(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
-    """timings and metrics of n_choices replies together."""
+    """Return the timings and metrics of n_choices replies together."""
     metrics = {"speculative_decoding": _speculative(stats), "truncated": stats.truncated}
     return {"timings": timings(stats, n_choices), "metrics": metrics}
 
 
 def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
-    """Decoding rates exclude the first token of each reply: its time belongs to the prompt.
-    undrafted_per_second: an estimate, in replies with guesses only."""
+    """Return llama-server's timings of n_choices replies together.
+
+    Decoding rates exclude the first token of each reply, whose time belongs to the prompt.
+    undrafted_per_second is an estimate, and only there for replies with guesses.
+    """
     n_evaluated, n_decoded = stats.n_prompt - stats.n_cached, stats.n_predicted - n_choices
     drafted = stats.n_drafted and stats.undrafted_ms
     estimate = {"undrafted_per_second": n_decoded / stats.undrafted_ms * 1e3} if drafted else {}
@@ -86,7 +91,7 @@ def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
 
 
 def _speculative(stats: Stats) -> dict[str, Any]:
-    """As in vLLM. mean_acceptance_length: tokens committed per step with drafts, its own token included."""
+    """Return metrics as in vLLM; mean_acceptance_length counts the model's own token of each step."""
     n_drafts = sum(stats.accepted_per_step)
     return {
         "num_drafts": n_drafts,
@@ -98,7 +103,7 @@ def _speculative(stats: Stats) -> dict[str, Any]:
 
 
 def shares(count: DrafterCount) -> dict[str, Any]:
-    """With vLLM's names."""
+    """Return drafted and accepted tokens under vLLM's names."""
     return {
         "num_draft_tokens": count.drafted,
         "num_accepted_draft_tokens": count.accepted,

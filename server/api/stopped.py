@@ -1,4 +1,4 @@
-"""Why a reply ended, in llama-server's words."""
+"""Report why a reply ended, in llama-server's words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StopType: TypeAlias = Literal["eos", "word", "limit"]
 
 
 def why_stopped(choice: ReplyChoice) -> tuple[StopType, str]:
-    """With the stop string, "" if it was none."""
+    """Return the reason, and the stop string, "" if it was none."""
     if choice.reason == "length":
         return "limit", ""
     return ("word" if choice.stop_string else "eos"), choice.stop_string or ""

@@ -1,4 +1,4 @@
-"""Fields for structured replies, and the constraint that they give."""
+"""Fields for structured replies, and the constraint that they ask for."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from server.grammar.schema_form import Schema
 
 MAX_NAME = 64
 MAX_CHOICE_TEXTS = 1000
-"""Texts of a choice: llguidance gives up at more ways to go on at one place."""
+"""Maximum texts of a choice: llguidance gives up at more alternatives in one place."""
 
 
 class NamedSchema(Body):
-    """OpenAI's schema of a reply. It always fits, strict or not."""
+    """OpenAI's schema of a reply, which always fits it, strict or not."""
 
     definition: Annotated[dict[str, Any], Field(alias="schema")]
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
@@ -37,11 +37,11 @@ class ResponseFormat(Body):
     json_schema: NamedSchema | None = None
     """Goes with json_schema. The reply fits the schema, strict or not."""
     definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    """Goes with json_object, as in llama-server. Without it any object will do."""
+    """Goes with json_object, as in llama-server; without it any object is accepted."""
 
 
 def _read_json(given: Any) -> Any:
-    """Return the object that a text is JSON of."""
+    """Return the value of JSON text; other values are returned as they are."""
     try:
         return json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
@@ -55,7 +55,7 @@ Choice: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOI
 
 
 class StructuredOutputs(Body):
-    """vLLM's form of a reply: one of the first five."""
+    """vLLM's form of a reply: one of the first five fields."""
 
     definition: Annotated[SchemaOrText, Field(alias="json")] = None
     """A JSON schema, or JSON text of one."""
@@ -76,7 +76,7 @@ class StructuredOutputs(Body):
 
 
 class StructuredFields(Body):
-    """At most one of these is given."""
+    """Fields that ask for a structured reply; at most one is given."""
 
     response_format: ResponseFormat | None = None
     """The form of the reply, or of one that calls no tools."""
@@ -98,20 +98,20 @@ class StructuredFields(Body):
 
 @dataclass(frozen=True, slots=True)
 class WantedForm:
-    """The form of a reply: one of the last three fields says it."""
+    """The form of a reply, which one of the last three fields describes."""
 
     place: str
     """The field that asks for it."""
     schema: Schema | None = None
-    """JSON that fits it."""
+    """The reply is JSON that fits this schema."""
     rule: str = ""
-    """A text that this expression of Lark describes."""
+    """The reply is a text that this Lark expression describes."""
     grammar: str = ""
-    """A text that this grammar generates, GBNF or Lark."""
+    """The reply is a text of this grammar, GBNF or Lark."""
 
     @property
     def field(self) -> str:
-        """The field of the body that the place is in."""
+        """Return the body's field that `place` is within."""
         return self.place.partition(".")[0]
 
 
@@ -119,7 +119,7 @@ ANY_JSON_OBJECT: Schema = {"type": "object"}
 
 
 def wanted_forms(body: StructuredFields) -> list[WantedForm]:
-    """Return what these fields ask for; more than one contradict each other."""
+    """Return all forms that these fields ask for; more than one is a contradiction."""
     found = [WantedForm("grammar", grammar=body.grammar)] if body.grammar else []
     if body.json_schema is not None:
         found.append(WantedForm("json_schema", body.json_schema))
@@ -141,7 +141,7 @@ def wanted_forms(body: StructuredFields) -> list[WantedForm]:
 
 
 def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
-    """Return the forms of those that are given, by vLLM's names."""
+    """Return the forms that vLLM's fields ask for."""
     found: list[WantedForm] = []
     for name, value in given.items():
         place = prefix + name
@@ -162,19 +162,19 @@ def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
 
 
 def _matching(regex: str) -> str:
-    """Return what in Lark matches a regular expression. It is a whole match in any case."""
+    """Return a Lark expression that matches a regular expression, always the whole text."""
     whole = re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", regex.removeprefix("^"))
     escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", whole, flags=re.DOTALL)
     return f"/{escaped}/".replace("\n", r"\n") if escaped else '""'
 
 
 def forms(body: StructuredFields) -> list[str]:
-    """Fields that ask for a structured reply; at most one is allowed."""
+    """Return the fields that ask for a structured reply; at most one is allowed."""
     return [form.field for form in wanted_forms(body)]
 
 
 def incoherent(body: StructuredFields) -> tuple[str, str] | None:
-    """The first of these fields that contradicts another, or is not honoured, and why."""
+    """Return the first field that contradicts another, or is not supported, and why."""
     asked, vllm = body.response_format, body.structured_outputs
     if asked is not None and asked.type == "json_schema" and asked.json_schema is None:
         return "response_format.json_schema", "required"
@@ -194,7 +194,11 @@ def incoherent(body: StructuredFields) -> tuple[str, str] | None:
 
 
 def constraint(served: Served, body: StructuredFields) -> Start | None:
-    """None: any text. Raises InvalidRequestError with the field. Slow: not for the event loop."""
+    """Return the constraint that these fields ask for, None for any text. Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: Names the field that cannot be honoured.
+    """
     form = wanted_form(body)
     if form is None:
         return None
@@ -215,5 +219,5 @@ def constraint(served: Served, body: StructuredFields) -> Start | None:
 
 
 def wanted_form(body: StructuredFields) -> WantedForm | None:
-    """Return what a reply has to be; None for any text."""
+    """Return the form that a reply must have, None for any text."""
     return next(iter(wanted_forms(body)), None)

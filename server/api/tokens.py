@@ -23,17 +23,16 @@ from server.text.guard import unguarded
 
 
 class TokenizeRequest(Body):
-    """content: a text, or a list of texts and token ids. add_special: begin with the model's BOS;
-    parse_special: read control tokens written in the text; with_pieces: add the text of each token."""
+    """Body of /tokenize."""
 
     content: str | Annotated[list[str | Count], Field(fail_fast=True)]
     """A text, or texts and token ids in a row."""
     add_special: bool = False
     """Begin with the BOS that the model wants."""
     parse_special: bool = True
-    """Control tokens written in a text are such."""
+    """Read control tokens that are written in a text."""
     with_pieces: bool = False
-    """Tell what each token stands for."""
+    """Return the text of each token."""
 
 
 class DetokenizeRequest(Body):
@@ -51,7 +50,7 @@ async def detokenize(request: Request, served: Served) -> Response:
 
 
 async def apply_template(request: Request, served: Served) -> Response:
-    """The prompt of a chat completion with this body."""
+    """Answer with the prompt of a chat completion of this body."""
     _, _, text = await aside(request, rendered, served, await parse(request, served))
     return Json({"prompt": unguarded(text)})
 
@@ -70,7 +69,7 @@ def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:
 
 
 def _piece(vocabulary: Vocabulary, token: int) -> Any:
-    """A text, or a list of bytes that are no text."""
+    """Return a token's text, or a list of its bytes if they are no text."""
     data = vocabulary.piece(token, special=True)
     try:
         return data.decode()

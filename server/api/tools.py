@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from server.api.body import Body, EchoedSchema, type_of
 
 MAX_TOOLS = 1 << 14
-"""Tools of a request: to read and render each takes up to 0.1 ms of a core."""
+"""Maximum tools of a request: each takes up to 0.1 ms of a core to read and render."""
 NAME = r"^[a-zA-Z0-9_.:/-]{1,128}$"
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 CUSTOM_INPUT: dict[str, Any] = {
@@ -21,7 +21,7 @@ CUSTOM_INPUT: dict[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""Arguments of the function that stands for a custom tool."""
+"""Schema of the arguments of a function that stands for a custom tool."""
 
 
 def _no_list(parameters: Any) -> Any:
@@ -30,15 +30,17 @@ def _no_list(parameters: Any) -> Any:
 
 
 class FunctionDefinition(Body):
-    """strict: refuse a schema of which a part cannot be held. All else is held in any case."""
+    """A function; `strict` refuses a schema of which a part cannot be held, else that part is dropped."""
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
     parameters: Annotated[EchoedSchema | None, BeforeValidator(_no_list)] = None
-    """A JSON schema of an object, nested at most 120 levels deep whatever the choice of tools. Absent, or
-    without properties and keywords that let others in, no arguments."""
+    """JSON schema of an object, nested at most 120 levels deep.
+
+    Absent, or without properties and keywords that allow others: no arguments.
+    """
     strict: bool | None = None
-    """True refuses, under auto too, what would otherwise be left unchecked."""
+    """true refuses a schema of which a part cannot be held, even under auto."""
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
@@ -57,7 +59,7 @@ class CustomFormat(Body):
 
     type: Literal["text", "grammar"] = "text"
     grammar: InputFormat | None = None
-    """Required of the type grammar."""
+    """Required with the type grammar."""
 
     @model_validator(mode="after")
     def _has_its_grammar(self) -> Self:
@@ -79,7 +81,7 @@ class CustomDefinition(Body):
 
     @property
     def as_function(self) -> CustomFunction:
-        """The function that stands for this tool."""
+        """Return the function that stands for this tool."""
         grammar, said = self.format.grammar, self.description or ""
         if grammar is not None:
             said += f"\n\nThe input matches this {grammar.syntax} grammar:\n{grammar.definition}"
@@ -93,10 +95,10 @@ class CustomDefinition(Body):
 
 
 class ShownTool(Body):
-    """Fields of functions and custom tools."""
+    """Base of functions and custom tools."""
 
     in_message: bool = False
-    """Whether a message shows the tool, so that the chat template does not."""
+    """True if a message shows the tool, so the chat template must not."""
 
     def shown_as(self, function: FunctionDefinition) -> dict[str, Any]:
         """Return the tool in the form that chat templates take."""
@@ -129,7 +131,7 @@ class CustomTool(ShownTool):
 
 
 def kind_of_tool(given: Any) -> str:
-    """Return the tag of a tool, or of the choice of one: what is wrong with it is told of that form."""
+    """Return the tag of a tool or of a named tool, so that errors are about its own form."""
     return "a custom tool" if type_of(given) == "custom" else "a function"
 
 
@@ -178,24 +180,28 @@ ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedTool | Allowe
 
 
 class ToolFields(Body):
-    """OpenAI's."""
+    """OpenAI's fields about tools."""
 
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
-    """Functions that the reply may call. A model whose chat template knows none is told of them in words."""
+    """Functions that may be called. A model whose template knows no tools reads about them in the prompt."""
     tool_choice: ToolChoice | None = None
-    """none: no calls; models whose calls cannot be told from text are not shown the tools then. auto, the
-    default: calls are made to fit the functions from their mark on, where the model's family marks them;
-    a schema is held without the keywords that no grammar can hold, unless it is strict: then it is refused
-    with a 400 that names the place in it. required, a function, or allowed tools of mode required: the reply
-    is calls and nothing else but thoughts."""
+    """none: no calls. Models whose calls look like text are then not shown the tools.
+
+    auto, the default: calls fit the functions from their mark on, if the model's family marks them. A schema
+    is held without the keywords that no grammar can hold, unless it is strict: then it is refused with a 400
+    that names the place in it. required, a function, or allowed tools of mode required: the reply is calls
+    and nothing but thoughts beside them.
+    """
     parallel_tool_calls: bool | None = None
-    """false: one call at most. Where a call must be made, a model that is told of tools in words makes one
-    unless this is true."""
+    """false: at most one call.
+
+    If a call is required, a model that is told of tools in words makes one unless this is true.
+    """
 
     @model_validator(mode="before")
     @classmethod
     def _parameters_of_uncalled_tools_may_be_wrong(cls, data: Any) -> Any:
-        """Drop what is no schema where no tool may be called: it is neither shown nor held."""
+        """Drop invalid parameters if no tool may be called: then they are neither shown nor held."""
         if not isinstance(data, dict):
             return data
         given = cast(dict[str, Any], data)
@@ -214,17 +220,16 @@ def _without_wrong_parameters(tool: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """tools: those of the request; callable: indices of those that may be called; required: one must be;
-    most: calls at most, None for any number."""
+    """Which tools may be called."""
 
-    tools: Sequence[Tool]
-    callable: Sequence[int]
-    required: bool = False
-    most: int | None = None
+    tools: Sequence[Tool]  # all tools of the request
+    callable: Sequence[int]  # indices of those that may be called
+    required: bool = False  # at least one call must be made
+    most: int | None = None  # maximum calls; None: any number
 
     @property
     def functions(self) -> list[tuple[int, FunctionDefinition]]:
-        """Callable functions with their indices."""
+        """Return callable functions with their indices."""
         return [(i, self.tools[i].function) for i in self.callable]
 
     @property
@@ -233,7 +238,7 @@ class Calling:
 
 
 def calling(body: ToolFields) -> Calling | None:
-    """None without tools."""
+    """Return which tools may be called, None without tools."""
     tools, choice = body.tools or [], body.tool_choice
     if not tools:
         return None
@@ -246,7 +251,7 @@ def calling(body: ToolFields) -> Calling | None:
 
 
 def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
-    """Names of callable functions (None: all), and whether one must be called."""
+    """Return the names of callable functions (None: all), and True if one must be called."""
     match choice:
         case NamedFunctionTool() | NamedCustomTool():
             return frozenset({choice.function.name}), True
@@ -262,7 +267,7 @@ def _is_of_objects(schema: dict[str, Any]) -> bool:
 
 
 def incoherent(body: ToolFields) -> tuple[str, str] | None:
-    """The first of these fields that contradicts another, and why."""
+    """Return the first of these fields that contradicts another, and why."""
     names = dict[str, int]()
     wanted, required = _chosen(body.tool_choice)
     for i, tool in enumerate(body.tools or ()):

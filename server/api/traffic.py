@@ -1,4 +1,4 @@
-"""Totals since the server started, counted from the engine's events, for /metrics."""
+"""Count totals since the server's start from the engine's events, for /metrics."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from server.engine.events import (
 )
 
 MAX_SOURCES = 256
-"""Drafters that tokens are counted for. Their names change with every restart, so there is no end of them."""
+"""Maximum drafters that are counted: names change with every restart, so they would add up forever."""
 
 
 class Traffic(Tally):
-    """An observer of the engine's events, to be read on their event loop. Counts only grow; the drafters not
-    heard of for longest are dropped."""
+    """Observes the engine's events; to be read on their event loop.
+
+    Counts only grow. Of too many drafters, those not heard of for longest are dropped.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What stands in a prompt for a part of a message that the model cannot see. Pure."""
+"""Replace parts of a message that the model cannot see by short texts. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _KINDS = (("image", "an image"), ("screenshot", "an image"), ("audio", "a sound"
 
 
 def stand_in(type: str) -> str:
-    """Return a text in place of a part of this type: a picture, a file or a sound."""
+    """Return a text that stands for a part of this type: a picture, a file or a sound."""
     what = next((called for part, called in _KINDS if part in type), "a file")
     return f"[{what} that this model cannot see: it reads text only]"
 
 
 def text_of(part: Any) -> str:
-    """Return what a part of any type says, or what stands for it.
+    """Return the text of a part of any type, or the text that stands for it.
 
     Args:
         part: JSON in OpenAI's or Anthropic's form: an object with a type and, if it is a text, a text.

@@ -101,8 +101,10 @@ class ChunkCall(TypedDict):
 
 
 class ChunkDelta(TypedDict):
-    """Each choice has the role in its first chunk, text in the next, nothing in its last. The last chunk of
-    the choice that ends last has timings and metrics of them all."""
+    """A delta: the role in a choice's first chunk, then text, nothing in its last.
+
+    The last chunk of the choice that ends last has timings and metrics of all choices.
+    """
 
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[Annotated[str, Field(min_length=1)] | None]
@@ -161,8 +163,10 @@ class Completion(TypedDict):
 
 
 class CompletionChunkChoice(TypedDict):
-    """Each choice has the prompt in its first chunk, if echo asks for it, and no text in its last. The last
-    chunk of the choice that ends last has timings and metrics of them all."""
+    """A choice: with the prompt in its first chunk if echo asks for it, without text in its last.
+
+    The last chunk of the choice that ends last has timings and metrics of all choices.
+    """
 
     index: Annotated[int, Field(ge=0, le=63)]
     text: str
