@@ -49,7 +49,7 @@ DRAFT_ROW = 0.1  # 1.2 td for 3 rows, as 1B on an H200. Twice: alternatives gain
 DRAFT_MAX, LEAVES, N_BRANCHES = 64, 3, 8  # the defaults of duo
 MOST_AT_ONCE = 8
 MOST_ROWS = 1 + 2 * DRAFT_MAX
-N_BATCH = 512
+CLOCKED_BATCH = 512
 CERTAIN = 1000.0  # logit of what is said, beside 0: no noise is as large
 
 
@@ -60,8 +60,8 @@ class Reciter(PreparedBackend):
         """decoded: told the rows of each decode."""
         n_ctx = N_CELLS * MOST_AT_ONCE
         super().__init__(np.zeros((1, vocab.size), np.float32), n_ctx, Watch(), n_seqs=LEAVES * MOST_AT_ONCE)
-        self.vocab, self.n_batch = vocab, N_BATCH
-        self._out = np.zeros((N_BATCH, vocab.size), np.float32)
+        self.vocab, self.n_batch = vocab, CLOCKED_BATCH
+        self._out = np.zeros((CLOCKED_BATCH, vocab.size), np.float32)
         self._known, self.told = known, decoded
         self._held: dict[int, list[int]] = {}
 
@@ -197,7 +197,7 @@ def run(
     times = StepTimes(most, {n: step_us(n) / 1e6 for n in range(1, most + 1)})
     speculator = CountingSpeculator(policy, remote=remote, times=times, clock=world.clock)
     events: list[tuple[int, Event]] = []
-    limits = Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
+    limits = Limits(n_batch=CLOCKED_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
     engine = Engine(
         target,
         speculator,

@@ -21,7 +21,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks import program, report, texts
-from benchmarks.clocked import DRAFT_MAX, LEAVES, N_BATCH
+from benchmarks.clocked import CLOCKED_BATCH, DRAFT_MAX, LEAVES
 from benchmarks.inside import HARD, SHORTEST, SLOW
 from benchmarks.machines import Machine
 from benchmarks.prompts import PYTHON, hard, load
@@ -46,7 +46,7 @@ from server.speculation.speculator import Speculator
 from server.speculation.step_times import StepTimes
 from tests.benchmarks.virtual import World
 
-MOST_ROWS = 64
+MAX_STEP_ROWS = 64
 CELLS_STEP = 256  # by which llama.cpp rounds the cells up that a decode attends to
 PROMPT_ROWS = 34  # of a decode from which it is a prompt's: a step has at most 33
 WAYS_ASKED = "temperature 0", "temperature 1"
@@ -198,14 +198,14 @@ def speculator(model: TimedModel, gpu: Gpu, *, own: bool) -> Speculator:
     """As a lead on this GPU makes it at its start."""
     known = {n: ms / 1e3 for n, ms in gpu.steady.items()}
     curve = Machine(gpu.steady, gpu.guess, 0.0)
-    calibrated = {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MOST_ROWS + 1)}
+    calibrated = {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MAX_STEP_ROWS + 1)}
     wide = [_between(gpu.built, n) for n in known if n > 1]
     change_ms = gpu.again if own else sum(wide) / len(wide)
-    times = StepTimes(MOST_ROWS, calibrated, ShapeTimes(known, change_ms / 1e3))
+    times = StepTimes(MAX_STEP_ROWS, calibrated, ShapeTimes(known, change_ms / 1e3))
     inline = BlockDraft(model, clock=model.world.clock)
     for _ in range(8):
         inline.td.observe(gpu.guess / 1e3)
-    policy = Policy(leaves=LEAVES, lookup=False, max_rows=MOST_ROWS, overlaps=True)
+    policy = Policy(leaves=LEAVES, lookup=False, max_rows=MAX_STEP_ROWS, overlaps=True)
     return Speculator(policy, inline=inline, times=times, clock=model.world.clock)
 
 
@@ -219,7 +219,7 @@ def replies(
         if isinstance(event, Finished):
             ends[id] = event.stats.n_predicted - 1, event.stats.predicted_ms / 1e3
 
-    limits = Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
+    limits = Limits(n_batch=CLOCKED_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES)
     engine = Engine(model, proposer, happened, n_slots=1, limits=limits, clock=model.world.clock)
     for id, one in enumerate(asked):
         engine.submit(id, GenerationRequest(one.prompt, one.sampling, n, stop_tokens=model.vocab.eog))

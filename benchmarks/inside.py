@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks import program, report, texts
-from benchmarks.clocked import DRAFT_MAX, LEAVES, MOST_AT_ONCE, MOST_ROWS, N_BATCH, Reciter, told
+from benchmarks.clocked import CLOCKED_BATCH, DRAFT_MAX, LEAVES, MOST_AT_ONCE, MOST_ROWS, Reciter, told
 from benchmarks.machines import MACHINES, Machine
 from benchmarks.prompts import PYTHON, hard, load
 from benchmarks.texts import N_CELLS, N_SEQS, WAYS, Text, write
@@ -120,7 +120,7 @@ class Lead:
             kind(draft, self._world, StepTimes(most, calibrated)),
             self._happened,
             n_slots=n_slots,
-            limits=Limits(n_batch=N_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES),
+            limits=Limits(n_batch=CLOCKED_BATCH, draft_max=DRAFT_MAX, leaves=LEAVES),
             clock=self._world.clock,
         )
 

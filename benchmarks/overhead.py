@@ -24,7 +24,7 @@ from benchmarks import prepared, program, report
 from benchmarks.bytecodes import BytecodeWatch
 from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
 from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, PreparedBlock, Script, Watch
-from drafters.kinds import WIDEST
+from drafters.kinds import MAX_DRAFT_ROWS
 from server.engine.engine import Engine
 from server.engine.events import Committed, Event
 from server.engine.request import GenerationRequest
@@ -47,11 +47,11 @@ DRAFT_US = 60.0  # bound for a drafted row at temperature 0: 8 of them take 10 %
 WARM_UP_STEPS, WARM_UP_TURNS = 20, 60
 DRAFT_S = 0.00005  # of a decode of the draft model in the lead
 R = 8.0  # turns of the drafter per plain step. At 20 its messages are more than a lead takes (MAX_RATE)
-MIXED: dict[int, float] = {1: 2.0, WIDEST: 2.0}  # seconds: a change of shape is much too dear
+MIXED: dict[int, float] = {1: 2.0, MAX_DRAFT_ROWS: 2.0}  # seconds: a change of shape is much too dear
 SHAPES = {
-    "path": Shapes({1: 0.0005, WIDEST: 1.0}, MIXED),  # so are branches
+    "path": Shapes({1: 0.0005, MAX_DRAFT_ROWS: 1.0}, MIXED),  # so are branches
     "tree": UNKNOWN,
-    "padded tree": Shapes({1: 0.0005, WIDEST: 0.0005}, MIXED),
+    "padded tree": Shapes({1: 0.0005, MAX_DRAFT_ROWS: 0.0005}, MIXED),
 }
 
 
@@ -108,7 +108,7 @@ class SteppedLead:
         self.tokens: list[int] = []  # committed ones
         self._between: Callable[[], None] = lambda: None
         guesses = GUESSES[what]
-        limits = Limits(n_batch=prepared.N_BATCH, draft_max=DEPTH, leaves=guesses.leaves)
+        limits = Limits(n_batch=prepared.PREPARED_BATCH, draft_max=DEPTH, leaves=guesses.leaves)
         model, inline = self._models(guesses)
         self._proposer = self._make_proposer(guesses, inline)
         self._engine = Engine(model, self._proposer, self._count, n_slots=1, limits=limits, clock=self.watch)

@@ -34,13 +34,14 @@ from tests.fake_backend import FakeVocabulary
 
 N_PROMPT = 512  # tokens
 N_ROWS = 48  # different rows of a set
-N_BATCH = 64
+PREPARED_BATCH = 64
 N_EMBD = 4096  # of hidden rows
 DEPTH, LEAVES = 8, 3  # guesses of a step, and leaves of a tree of them
 RIGHT = 0.8  # of guesses
 RIGHT_RUN = 28  # tokens that a drafter with a model is told, of which the last is not what it draws
 TD_S = 0.001  # of a guess of the scripted drafter: two of them make a message
-SURE, UNSURE, SECOND = 0.86, 0.59, 0.39  # its confidence in a guess, and in a second one
+# The draft's confidence in a sure guess, in an unsure one, and in a second one.
+SURE_CONFIDENCE, UNSURE_CONFIDENCE, SECOND_CONFIDENCE = 0.86, 0.59, 0.39
 STEEPNESS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0)  # of rows: what a logit loses while the rank grows e times
 DECODE_S, ROW_S = 0.010, 0.00002  # of a decode, as the proposer sees it
 
@@ -97,7 +98,7 @@ class PreparedBackend:
     n_tail = 0
     can_shift = True
     overlaps = False
-    n_batch = N_BATCH
+    n_batch = PREPARED_BATCH
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class PreparedBackend:
         self.n_ctx = self.n_cells = n_ctx
         self.n_rows_last = self.n_decodes = 0
         self._rows = rows
-        self._out = np.zeros((N_BATCH, rows.shape[1]), np.float32)
+        self._out = np.zeros((PREPARED_BATCH, rows.shape[1]), np.float32)
         self._watch = watch
 
     def decode(self, batch: Batch) -> Logits:
@@ -173,8 +174,8 @@ class PreparedBlock(PreparedBackend):
     @functools.cached_property
     def _arrays(self) -> tuple[LlamaBatch, Any, Any]:
         """What a decode reads, and pointers to the logits and the hidden rows that it makes."""
-        own = np.zeros((N_BATCH, N_EMBD), np.float32)
-        return LlamaBatch(N_BATCH), self._out.ctypes.data_as(FLOATS), own.ctypes.data_as(FLOATS)
+        own = np.zeros((PREPARED_BATCH, N_EMBD), np.float32)
+        return LlamaBatch(PREPARED_BATCH), self._out.ctypes.data_as(FLOATS), own.ctypes.data_as(FLOATS)
 
     def target_rows(self, n: int) -> Hidden:
         return np.zeros((n, N_EMBD), np.float32)
@@ -185,7 +186,7 @@ class PreparedBlock(PreparedBackend):
         arrays.fill(batch)
         arrays.embed(hidden)
         n = len(self.decode(batch))
-        return view(logits, N_BATCH, self.vocab.size)[:n], view(own, N_BATCH, N_EMBD)[:n]
+        return view(logits, PREPARED_BATCH, self.vocab.size)[:n], view(own, PREPARED_BATCH, N_EMBD)[:n]
 
 
 def prompt_of(n_vocab: int) -> list[int]:
@@ -285,9 +286,11 @@ class ScriptedDrafter(Drafter):
         for session in sessions:
             position = len(session.tokens)
             sure = self._script.is_sure(position)
-            session.add(DraftGuess(self._script.guess(position), SURE if sure else UNSURE))
+            session.add(
+                DraftGuess(self._script.guess(position), SURE_CONFIDENCE if sure else UNSURE_CONFIDENCE)
+            )
             if self._branches and not sure:
-                session.branch(position, DraftGuess(self._script.instead(position), SECOND))
+                session.branch(position, DraftGuess(self._script.instead(position), SECOND_CONFIDENCE))
         return sessions
 
     def close(self, session: DraftSession, *, keep: bool) -> None: ...

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import prepared, program, report
 from benchmarks.bytecodes import BytecodeWatch
-from benchmarks.prepared import N_BATCH, PreparedBackend, QuietBus, Watch
+from benchmarks.prepared import PREPARED_BATCH, PreparedBackend, QuietBus, Watch
 from server.engine.engine import Engine
 from server.engine.events import Event
 from server.engine.request import GenerationRequest
@@ -76,7 +76,7 @@ class QuietLead:
         self._ids, self._live = count(), list[int]()
         self._backend = backend = RandomBackend(n_sessions, watch)
         proposer = _make_proposer(awake, backend, watch)
-        limits = Limits(n_batch=N_BATCH, draft_max=prepared.DEPTH, leaves=1)
+        limits = Limits(n_batch=PREPARED_BATCH, draft_max=prepared.DEPTH, leaves=1)
         self._engine = Engine(backend, proposer, _ignore, n_slots=n_sessions, limits=limits, clock=watch)
         for _ in range(n_sessions):
             self._begin()
@@ -131,8 +131,8 @@ def measure(n_sessions: int, n_steps: int, watch: type[Watch]) -> Mapping[str, S
 
 def measure_all(args: argparse.Namespace) -> program.Result:
     """Measure every case and return the section. Raises StartupError."""
-    if not 0 < args.sessions <= N_BATCH - QUIET_PROMPT_TOKENS or args.n < 1:
-        raise StartupError(f"--sessions: 1 to {N_BATCH - QUIET_PROMPT_TOKENS}, --n: 1 or more")
+    if not 0 < args.sessions <= PREPARED_BATCH - QUIET_PROMPT_TOKENS or args.n < 1:
+        raise StartupError(f"--sessions: 1 to {PREPARED_BATCH - QUIET_PROMPT_TOKENS}, --n: 1 or more")
     name, unit, watch = ("bytecodes", 1.0, BytecodeWatch) if args.bytecodes else ("microseconds", 1e-6, Watch)
     found = measure(args.sessions, args.n, watch)
     lines = [[awake, *[f"{spent / unit:.0f}" for spent in medians]] for awake, medians in found.items()]
@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--sessions",
         type=int,
-        default=N_BATCH - QUIET_PROMPT_TOKENS,
+        default=PREPARED_BATCH - QUIET_PROMPT_TOKENS,
         help="that decode, with what reads a prompt",
     )
     add("--n", type=int, default=300, help="steps of each case")

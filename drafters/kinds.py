@@ -28,7 +28,7 @@ MODEL_CAPACITY = 4
 OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
 # Rows of a decode whose times are measured, and of all where one shape pays: a path and two branches. Twice:
 # a GPU's decode takes 2.9 ms instead of 2.3 (1B on an H200, extrapolated); half: there are no branches
-WIDEST = 3
+MAX_DRAFT_ROWS = 3
 _CELLS = 32  # enough to open a model for its vocabulary
 
 # A new kind is its module, its line here, and the import.
@@ -69,12 +69,12 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     options = settings.options(
         path,
         n_cells=settings.ctx_size or default_cells(path, capacity, settings.weights, settings.rope),
-        n_seqs=settings.sequences + settings.branches + WIDEST - 1,
+        n_seqs=settings.sequences + settings.branches + MAX_DRAFT_ROWS - 1,
         n_threads=settings.threads,
     )
     backend = stack.enter_context(closing(LlamaBackend(options)))
     n_branches = 0 if settings.translate else settings.branches
-    shapes = measure(backend, range(1, WIDEST + 1)) if n_branches else UNKNOWN
+    shapes = measure(backend, range(1, MAX_DRAFT_ROWS + 1)) if n_branches else UNKNOWN
     drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, shapes=shapes)
     if settings.translate is None:
         return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)

@@ -17,7 +17,7 @@ from server.grammar.schema_form import Schema
 
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
 _ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
-_DEEPEST = 4
+_MAX_ELEMENT_DEPTH = 4
 """Maximum nesting of elements that is held to a schema; deeper ones are free text.
 
 With twice as much, grammars of schemas that refer to themselves become larger.
@@ -174,7 +174,7 @@ class ArgumentGrammar(OwnValues):
         elif types != _OBJECT:
             return ""
         self._n_elements += len(of_all)
-        if not of_all or depth >= _DEEPEST or self._n_elements > _MOST_ELEMENTS:
+        if not of_all or depth >= _MAX_ELEMENT_DEPTH or self._n_elements > _MOST_ELEMENTS:
             return ""
         mark = self.calls.parameter.partition("<⟨key⟩")[0]
         rules: dict[str, str] = {}

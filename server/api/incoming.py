@@ -37,7 +37,7 @@ _ESCAPES = re.compile(
 )
 """Escapes in JSON; `half` is a surrogate without its other half."""
 REPLACEMENT = "\ufffd"
-WINDOW = 1 << 20
+COUNTED_BYTES = 1 << 20
 """Bytes in which marks are counted at a time."""
 
 
@@ -70,8 +70,8 @@ async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
     if len(data) <= LARGE:
         return make(data)
     n_marks = 0
-    for at in range(0, len(data), WINDOW):
-        n_marks += sum(data.count(mark, at, at + WINDOW) * weight for mark, weight in MARKS.items())
+    for at in range(0, len(data), COUNTED_BYTES):
+        n_marks += sum(data.count(mark, at, at + COUNTED_BYTES) * weight for mark, weight in MARKS.items())
         if n_marks > MAX_MARKS:
             raise InvalidRequestError(
                 f"the body has too many values: more than {MAX_MARKS} commas, say", status=413

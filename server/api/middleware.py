@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.api import problem
 from server.api.access import NOBODY, PUBLIC, PUBLIC_BELOW, Access, Caller, offered
 from server.api.origins import check_headers
-from server.api.request_log import MAX_TOLD, Line, RequestLog
+from server.api.request_log import MAX_LOGGED_BYTES, Line, RequestLog
 from server.engine.request_account import CURRENT, RequestAccount
 from server.errors import InvalidRequestError
 
@@ -130,7 +130,7 @@ class _Body:
         chunk = message.get("body", b"")
         self._n_received += len(chunk)
         self._check_size(self._n_received)
-        if edge.log.prompts and len(self.kept) < MAX_TOLD:
+        if edge.log.prompts and len(self.kept) < MAX_LOGGED_BYTES:
             self.kept += chunk
         self._complete = not message.get("more_body", False)
         return message

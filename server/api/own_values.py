@@ -20,7 +20,7 @@ _MOST_VALUES = 256
 
 llguidance takes 65,535 symbols in all, and follows 1,000 alternatives at once.
 """
-_MOST_KEYS = 32
+_MAX_OBJECT_KEYS = 32
 """Maximum keys of objects at one place that may be written in Python, beside JSON."""
 _LONGEST_LIST = 100
 """Largest limit on a list's length that is held outside JSON."""
@@ -89,7 +89,7 @@ class OwnValues(GrammarRules):
     def _in_python(self, schema: Schema) -> list[str]:
         self.python_rules()
         each = ways(schema)
-        if sum(len(way.get("properties") or ()) for way in each) > _MOST_KEYS:
+        if sum(len(way.get("properties") or ()) for way in each) > _MAX_OBJECT_KEYS:
             return [self.json(schema)]
         return [one for way in each for one in self._way_in_python(way)]
 

@@ -23,9 +23,9 @@ N_THREADS = 2
 """Number of threads; Python runs one at a time anyway, but a short prompt can overtake a long one."""
 MAX_WAITING = 64
 """Maximum waiting prompts, the same number as of --max-queued requests."""
-STUCK_S = 30.0
+PROMPT_STUCK_S = 30.0
 """Seconds after which work counts as stuck: three times what a template may take to render."""
-CLOSE_S = 5.0
+PROMPT_CLOSE_S = 5.0
 """Seconds for running work to end when the server shuts down."""
 
 
@@ -67,15 +67,15 @@ class PromptWork:
         return await asyncio.shield(done)
 
     def stuck(self) -> str | None:
-        """Return a message if work has run for STUCK_S, else None. Safe from any thread."""
-        due = time.monotonic() - STUCK_S
+        """Return a message if work has run for PROMPT_STUCK_S, else None. Safe from any thread."""
+        due = time.monotonic() - PROMPT_STUCK_S
         hangs = any(began < due for began in list(self._running.values()))
-        return f"a prompt was not prepared in {STUCK_S:.0f} s" if hangs else None
+        return f"a prompt was not prepared in {PROMPT_STUCK_S:.0f} s" if hangs else None
 
     async def close(self) -> None:
-        """Wait for running work, at most CLOSE_S, and end the threads."""
+        """Wait for running work, at most PROMPT_CLOSE_S, and end the threads."""
         if self._running:
-            await asyncio.wait(self._running, timeout=CLOSE_S)
+            await asyncio.wait(self._running, timeout=PROMPT_CLOSE_S)
         if self._end is not None:
             self._end()
             self._end = None

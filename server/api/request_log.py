@@ -13,7 +13,7 @@ logger = logging.getLogger("duo.requests")
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 """Paths that monitors request every few seconds, which are logged only when they fail."""
-MAX_TOLD = 1 << 16
+MAX_LOGGED_BYTES = 1 << 16
 """Maximum bytes of a body in the log."""
 
 
@@ -60,7 +60,7 @@ class Line:
                 "accepted_tokens": account.n_accepted,
             }
         if self.body:
-            fields["body"] = self.body[:MAX_TOLD].decode(errors="replace")
+            fields["body"] = self.body[:MAX_LOGGED_BYTES].decode(errors="replace")
         return fields
 
     def tell(self) -> None:

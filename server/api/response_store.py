@@ -12,7 +12,7 @@ import orjson
 Json: TypeAlias = dict[str, Any]
 
 MOST_RESPONSES = 1024
-MOST_BYTES = 64 << 20
+MAX_STORED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ResponseStore:
     Salts are separate. Each response counts its whole conversation, so dropping one leaves the others whole.
     """
 
-    def __init__(self, *, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, *, most: int = MOST_RESPONSES, most_bytes: int = MAX_STORED_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._held: OrderedDict[tuple[str, str], tuple[StoredResponse, int]] = OrderedDict()

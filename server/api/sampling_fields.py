@@ -31,7 +31,7 @@ MAX_STOP_TOKENS = 1024
 """Maximum stop tokens, the same number as of biases."""
 MAX_BIASES = 1024
 """Maximum entries of logit_bias, as in vLLM."""
-MOST = (1 << 31) - 1
+MAX_INT32 = (1 << 31) - 1
 """Largest number of tokens: drafters are told it in 32 bits."""
 MOST_DIGITS = 19
 """Maximum digits of a token id, which fit 64 bits."""
@@ -219,7 +219,7 @@ def sampling_params(
     said = ((name, getattr(fields, name)) for name in _PLAIN)
     given: dict[str, Any] = {name: _tame(name, value) for name, value in said if value is not None}
     if fields.top_k is not None:
-        given["top_k"] = min(max(fields.top_k, 0), MOST)  # llama.cpp and vLLM: below 0 is off
+        given["top_k"] = min(max(fields.top_k, 0), MAX_INT32)  # llama.cpp and vLLM: below 0 is off
     if fields.repetition_penalty is not None:
         given["repeat_penalty"] = fields.repetition_penalty
         given.setdefault("repeat_last_n", -1)

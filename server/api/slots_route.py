@@ -19,7 +19,7 @@ from server.api.generation_fields import MAX_SALT
 from server.api.generation_settings import defaults_json
 from server.api.incoming import read
 from server.api.served import AskEngine, Served
-from server.cache.named import MOST_BYTES, FullError, NamedFiles, NamedState, fault
+from server.cache.named import MAX_NAME_BYTES, FullError, NamedFiles, NamedState, fault
 from server.cache.record import CorruptError, ForeignError
 from server.engine.slots import Slot
 from server.errors import DuoError, FieldError, InvalidRequestError, NotFoundError, NotSupportedError
@@ -28,7 +28,7 @@ from server.errors import DuoError, FieldError, InvalidRequestError, NotFoundErr
 class FileBody(Body):
     """Body of save and restore."""
 
-    filename: Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MOST_BYTES})]
+    filename: Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME_BYTES})]
     """At most 128 bytes, printable, without `/`, `\\`, `:` or `..`, not beginning with a dot. Saving
     replaces a file of that name and salt."""
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] = ""

@@ -15,7 +15,7 @@ from server.errors import InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Start
 from server.grammar.schema_form import Schema
 
-MAX_NAME = 64
+MAX_SCHEMA_NAME = 64
 MAX_CHOICE_TEXTS = 1000
 """Maximum texts of a choice: llguidance gives up at more alternatives in one place."""
 
@@ -24,7 +24,7 @@ class NamedSchema(Body):
     """OpenAI's schema of a reply, which always fits it, strict or not."""
 
     definition: Annotated[dict[str, Any], Field(alias="schema")]
-    name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
+    name: Annotated[str, Field(max_length=MAX_SCHEMA_NAME)] | None = None
     """Without effect."""
     strict: bool | None = None
     """Without effect."""

@@ -14,7 +14,8 @@ logger = logging.getLogger("duo.cache")
 
 MOMENT_S = 0.1  # seconds that a part of 8 MB waits for a busy model: 80 MB/s at least. Off by two: 40 or 160
 PATIENT_S = 5.0  # seconds where no memory is short: 512 MB take 5 minutes at most. Off by two: 10 or 2.5
-CLOSE_S = 5.0  # seconds for the job of each thread at the end: a part takes ms. Twice: 20 s if a disk hangs
+# Seconds for the job of each thread at the end: a part takes ms. Twice: 20 s if a disk hangs.
+CARRIER_CLOSE_S = 5.0
 
 
 class Background:
@@ -170,4 +171,4 @@ class Carriers:
     def close(self) -> None:
         """Drop queued writes. May be called twice."""
         for thread in (self.writer, self.reader):
-            thread.close(CLOSE_S)
+            thread.close(CARRIER_CLOSE_S)

@@ -19,7 +19,7 @@ from pathlib import Path
 from server.cache.files import STALE_NS
 from server.cache.record import ForeignError, digest, opened, private, read, record, salt_digest
 
-MOST_BYTES = 128  # of a name: with a salt's prefix of 34 below the 255 of file systems; twice is above
+MAX_NAME_BYTES = 128  # of a name: with a salt's prefix of 34 below the 255 of file systems; twice is above
 ASIDE = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
 ANY_MODEL = digest("slots")  # instead of a fingerprint: a name stands for one file, whichever model wrote it
 
@@ -47,8 +47,8 @@ def fault(name: str) -> str | None:
         return "may not begin with a dot, nor contain '..'"
     if not name.isprintable():
         return "may contain printable characters only"
-    if len(name.encode()) > MOST_BYTES:
-        return f"is longer than {MOST_BYTES} bytes"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return f"is longer than {MAX_NAME_BYTES} bytes"
     return None
 
 

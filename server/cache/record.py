@@ -25,7 +25,7 @@ from typing import BinaryIO
 import numpy as np
 
 MAGIC = b"duo-kv\r\n"  # a copy that rewrites line ends shows in the first bytes
-VERSION = 1
+RECORD_VERSION = 1
 HEAD = struct.Struct("<8sIIQ32s32s")
 SUM = struct.Struct("<I")
 CHUNK = 8 << 20  # bytes written before asking whether to go on: 3 to 15 ms of a core. Off by two: so are they
@@ -99,7 +99,8 @@ def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
 def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes) -> Record:
     """salt: a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
-    head = HEAD.pack(MAGIC, VERSION, len(tokens), len(payload), fingerprint, bytes.fromhex(salt)) + packed
+    fields = MAGIC, RECORD_VERSION, len(tokens), len(payload), fingerprint, bytes.fromhex(salt)
+    head = HEAD.pack(*fields) + packed
     name = name_of(fingerprint, salt, tokens)
     return Record(name, head + SUM.pack(zlib.crc32(head)), payload)
 
@@ -145,8 +146,8 @@ def read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
     if len(fixed) < HEAD.size:
         raise CorruptError("it ends too early")
     _, version, n_tokens, n_bytes, of, salt = HEAD.unpack(fixed)
-    if version != VERSION:
-        raise ForeignError(f"of version {version}, not {VERSION}")
+    if version != RECORD_VERSION:
+        raise ForeignError(f"of version {version}, not {RECORD_VERSION}")
     if size != HEAD.size + 4 * n_tokens + n_bytes + 2 * SUM.size:
         raise CorruptError("it is not as long as it says")
     packed = file.read(4 * n_tokens)

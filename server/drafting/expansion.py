@@ -20,7 +20,7 @@ from server.sampling.draft_token import DraftGuess
 # A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
 PATH_MIN = 0.05
 TD_WEIGHT = 0.05  # of one measured time per guess: it is shown and paces messages: off by two changes little
-KEEP = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
+MISTAKES_KEPT = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
 GAIN_WEIGHT = 1 / 32  # of one decode. Half or twice: the width follows a text after 64 or 16 decodes
 BETTER = 1.25  # times as much another width must bring, as a change is slow. 1.5: fewer changes
 
@@ -78,7 +78,7 @@ class Slack:
     """
 
     def __init__(self) -> None:
-        self._mistakes = Ratio(KEEP)
+        self._mistakes = Ratio(MISTAKES_KEPT)
 
     def committed(self, n_mistakes: int, step_s: float) -> None:
         """Count n_mistakes tokens that a session's lead said in step_s seconds and nobody had guessed."""

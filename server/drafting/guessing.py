@@ -19,17 +19,18 @@ from server.sampling.peaks import Peaks
 
 # A guess this likely needs no second one. 0.95: of 69 wrong guesses of the bundled pair 13 were surer; 0.998
 # and twice the sequences for branches: 1 percent more tokens a step (benchmarks.clocked, r = 16).
-SURE = 0.98
+CERTAIN_CONFIDENCE = 0.98
 # Of a position where the rules differ. Simulated: equals change twice in 1,000 such positions, and one that
 # is right in 40 percent of them, not 20, is found after 32. Twice: 9 changes, 13 positions; half: 0.6 and 64.
 RULE_WEIGHT = 1 / 64
 # Share of such positions by which the other must be better. Half: 7 changes, 13 positions; twice: 0.2 and 98.
 RULE_MARGIN = 0.1
-_FEW = 2048  # tokens whose noise is looked at: 34 us of 500 for a flat row. Half: 21 us; twice: 60
+_MAX_CANDIDATES = 2048  # tokens whose noise is looked at: 34 us of 500 for a flat row. Half: 21 us; twice: 60
 # How far below the largest logit: at temperature 1 a token there is 6e-6 times as likely. Half: 2e-3,
 # so that tokens that may be drawn are overlooked; twice: more noise to compute.
-_WIDEST, _NARROWER = 12.0, (9.0, 6.0, 3.0, 1.0)
-_SHORT = 8192  # logits whose sum of exponentials costs no more than an estimate: 7 us. Twice: 14 against 8
+_WIDEST_GAP, _NARROWER_GAPS = 12.0, (9.0, 6.0, 3.0, 1.0)
+# Logits whose sum of exponentials costs no more than an estimate: 7 us. Twice: 14 against 8.
+_QUICK_ROW = 8192
 
 
 class NextToken:
@@ -68,7 +69,7 @@ class NextToken:
         noisy = None if self._likeliest else _NoisyScores(peaks, self._sampling, self._position, drawn)
         confidence = noisy.share(drawn) if noisy else 1.0 / _mass(peaks)
         guess = DraftGuess(self.token, confidence, None, 0.0, drawn, top)
-        if not second or not confidence < SURE:
+        if not second or not confidence < CERTAIN_CONFIDENCE:
             return guess
         noisy = noisy or _NoisyScores(peaks, self._sampling, self._position, drawn)
         others = noisy.best_but({self.token, drawn})
@@ -80,7 +81,7 @@ class NextToken:
 def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
     confidence = 1.0 / _mass(peaks)
     guess = DraftGuess(top, confidence, None, 0.0, top, top)
-    if not second or not confidence < SURE or len(peaks.row) < 2:
+    if not second or not confidence < CERTAIN_CONFIDENCE or len(peaks.row) < 2:
         return guess
     others = peaks.runners_up(top, min(2, len(peaks.maxima) - 1))
     return _with_others(
@@ -98,7 +99,7 @@ def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGue
 
 def _mass(peaks: Peaks) -> float:
     """Return the sum of exp(logit - top); approximate for a long row, at a fraction of the cost."""
-    if len(peaks.row) > _SHORT:
+    if len(peaks.row) > _QUICK_ROW:
         return peaks.mass()
     return float(np.exp(peaks.row - np.float32(peaks.top)).sum())
 
@@ -138,13 +139,13 @@ class _NoisyScores:
 
 
 def _near(peaks: Peaks, drawn: int) -> Ids:
-    """Return the ids of the likeliest tokens, _FEW at most, and the drawn one; ascending."""
-    ids = peaks.above(peaks.top - _WIDEST)
-    for window in _NARROWER:
-        if len(ids) <= _FEW:
+    """Return the ids of the likeliest tokens, _MAX_CANDIDATES at most, and the drawn one; ascending."""
+    ids = peaks.above(peaks.top - _WIDEST_GAP)
+    for window in _NARROWER_GAPS:
+        if len(ids) <= _MAX_CANDIDATES:
             break
         ids = peaks.above(peaks.top - window)
-    ids = ids[:_FEW]
+    ids = ids[:_MAX_CANDIDATES]
     at = int(ids.searchsorted(drawn))
     return ids if at < len(ids) and ids[at] == drawn else np.insert(ids, at, drawn)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from server.llama.backend import Backend
 
 STEP, TURN = 0, 1  # what a conversation's spare sequences keep: the state before a step, that at its mark
-MARGIN = 16  # tokens at the end of a prompt that a template may write differently in the next turn
-WORTH = 64  # tokens from one mark to the next, at least: each splits a prompt step in two
+TURN_MARGIN = 16  # tokens at the end of a prompt that a template may write differently in the next turn
+MIN_MARK_TOKENS = 64  # tokens from one mark to the next, at least: each splits a prompt step in two
 
 
 class Checkpoints:
@@ -42,8 +42,8 @@ class Checkpoints:
 
     def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
         """Token of a prompt after which a mark is worth it, 0 for none. n_held: tokens that are cached."""
-        at = n_prompt - MARGIN
-        return at if self._n_each > TURN and at > n_held and at - self.marks[seq] >= WORTH else 0
+        at = n_prompt - TURN_MARGIN
+        return at if self._n_each > TURN and at > n_held and at - self.marks[seq] >= MIN_MARK_TOKENS else 0
 
     def mark(self, seq: int, length: int) -> None:
         """Keep the present state, of this length, for later sessions to go on from; until the next mark."""

@@ -27,7 +27,7 @@ from server.llama.backend import Backend
 # with 64 sessions on an H100), and what they do would hold up the engine after it. Half: 5 to 8 sessions were
 # held up by 0.05 ms at most, and gain nothing; twice: 16 clients lose a part of the 15 percent that this
 # brings them with drafts (ADR 1).
-MANY = 8
+MANY_SESSIONS = 8
 
 
 class Engine:
@@ -50,7 +50,7 @@ class Engine:
         self._state = state = EngineState(backend, proposer, emit, n_slots, limits, clock)
         self.meter = Meter(state)
         self.residence = state.residence
-        # to be called before a decode of more than MANY sessions, and while a GPU decodes
+        # to be called before a decode of more than MANY_SESSIONS sessions, and while a GPU decodes
         self.before: Callable[[], None] | None = None
         self.meanwhile: Callable[[], None] | None = None
         self.slots = Slots(state)
@@ -104,7 +104,7 @@ class Engine:
         guesses = draft(state, works, n_held)
         batch, layouts = build(state, works, guesses, n_held)
         batch.meanwhile = lambda: self._overlap(guesses)
-        if len(works) > MANY:
+        if len(works) > MANY_SESSIONS:
             self._tell_early(guesses)
         try:
             logits = meter.decode(batch, works, n_held)

@@ -14,10 +14,10 @@ WEIGHT = 0.2
 # stopped for a minute while it saved a conversation saves none again, since only moves tell what they take.
 # Half: that moves take ten times as long is known after 12 of them instead of 7; twice: one such stop makes
 # moving look 2.4 times as slow, not 1.6.
-OUTLIER = 4.0
+MAX_BYTE_RATIO = 4.0
 # Of the past, per measured step: about the last 50 count. 3 percent of scatter in one reply make a slope
 # uncertain by 0.9 of itself (simulated). 25: by 2; 100: by 0.45, but a slower machine shows after as many.
-KEEP = 0.98
+STEPS_KEPT = 0.98
 REPLY = 64  # steps that a reply is taken to have: assumed. Twice: a slope half as steep moves a conversation
 FORM = 1.0  # of memory(): numbers of another one may mean something else
 LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: a file that says more is wrong
@@ -30,8 +30,8 @@ class MoveCosts:
         self.token_s = Smoothed(WEIGHT, 0.001)  # at first: a model of 1,000 prompt tokens a second,
         self.byte_s = Smoothed(WEIGHT, 1e-9)  # and 1 GB/s
         self.cell_bytes = 0.0  # 0: not known yet
-        self._token = Slope(KEEP)  # seconds of a prompt token by cells in use
-        self._step = Slope(KEEP)  # seconds of a step without prompt rows by cells in use
+        self._token = Slope(STEPS_KEPT)  # seconds of a prompt token by cells in use
+        self._step = Slope(STEPS_KEPT)  # seconds of a step without prompt rows by cells in use
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
         """Learn from a step of n_tokens prompt rows."""
@@ -46,7 +46,7 @@ class MoveCosts:
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
         """Learn from a state of n_tokens that went into the KV cache, or out of it."""
         self.cell_bytes = n_bytes / n_tokens
-        self.byte_s.observe(min(seconds / n_bytes, OUTLIER * self.byte_s.value))
+        self.byte_s.observe(min(seconds / n_bytes, MAX_BYTE_RATIO * self.byte_s.value))
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
         """Whether loading beats evaluating what is missing; n_resident: prompt tokens in the KV cache."""
@@ -102,5 +102,5 @@ def _plausible(moments: Sequence[float]) -> bool:
     than LONGEST_S.
     """
     weight, x, y, xx, xy = moments
-    bounded = weight * (1 - KEEP) < 1.001 and y <= LONGEST_S * weight and xy <= LONGEST_S * x
+    bounded = weight * (1 - STEPS_KEPT) < 1.001 and y <= LONGEST_S * weight and xy <= LONGEST_S * x
     return bounded and x * x <= 1.001 * weight * xx

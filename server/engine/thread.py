@@ -53,7 +53,7 @@ MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause dou
 GATHER_S = {False: 0.016, True: 0.002}
 SAVE_S = 10.0  # at most, until conversations are on disk when the server ends
 JOIN_S = 0.5  # at most, for a thread that is to end, before it is looked at again
-ANSWER_S = 60.0  # at most for a question, which is answered between two steps
+QUESTION_TIMEOUT_S = 60.0  # at most for a question, which is answered between two steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class EngineThread:
     async def ask(self, question: Callable[[Engine], T]) -> T:
         """Return the question's result, or raise what it raises, on the engine thread between two steps.
 
-        Raises BusyError after ANSWER_S; a question that has not begun then is dropped.
+        Raises BusyError after QUESTION_TIMEOUT_S; a question that has not begun then is dropped.
         """
         answer: Future[T] = Future()
 
@@ -173,7 +173,7 @@ class EngineThread:
 
         self.command(command)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
+            return await asyncio.wait_for(asyncio.wrap_future(answer), QUESTION_TIMEOUT_S)
         except TimeoutError as error:
             raise BusyError("the engine does not answer: try again later", draining=True) from error
 

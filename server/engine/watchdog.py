@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-STUCK_S = 60.0  # without a finished step, before health tells; half: slow steps look stuck, twice: told late
+# Without a finished step, before health tells; half: slow steps look stuck, twice: told late.
+STEP_STUCK_S = 60.0
 LOOK_S = 1.0  # at most, that counts between two looks: a process that was stopped and goes on is not stuck
 
 
@@ -42,7 +43,7 @@ class Watchdog:
     @property
     def complaint(self) -> str | None:
         """That no step has finished for long, if so."""
-        told = self._silent_s > min(STUCK_S, self._limit_s)
+        told = self._silent_s > min(STEP_STUCK_S, self._limit_s)
         return f"no step of the model has finished for {self._silent_s:.0f} s" if told else None
 
     @property

@@ -29,7 +29,7 @@ from functools import cached_property
 _TOKENS = re.compile(r"(\]<\]\w+\[>\[|</?[^<>\s]+>|\[/?\w+\])")
 SLOT = re.compile(r"⟨(\w+)⟩")
 ARGUMENTS = ("object", "json", "parameters", "python", "gemma")
-LONGEST = 256
+MAX_MARKUP_HEAD = 256
 """Maximum characters of a call's head (mark, name, id), a parameter's head, a key, a channel's header.
 
 Without a limit, text that only looks like a call would be held back to its end and rescanned at each token.

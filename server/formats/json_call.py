@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from server.formats.call_state import ArgumentReader, CallState, after_blank
-from server.formats.description import LONGEST
+from server.formats.description import MAX_MARKUP_HEAD
 from server.formats.jsonscan import ValueScanner
 from server.text.guard import unguarded
 from server.text.message import CallBegun
@@ -95,8 +95,8 @@ class JsonCallReader(ArgumentReader):
             return at + 1
         if text[at] == ",":
             return at + 1
-        key = _KEY.match(text, at, at + LONGEST)
-        if key is None and text[at] == '"' and len(text) < at + LONGEST:
+        key = _KEY.match(text, at, at + MAX_MARKUP_HEAD)
+        if key is None and text[at] == '"' and len(text) < at + MAX_MARKUP_HEAD:
             return None
         self._key = _decoded(key[1]) if key else None
         if not key or key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
@@ -123,7 +123,7 @@ class JsonCallReader(ArgumentReader):
         end = self._value.scan(text, at)
         if self._streams and end > at:
             self._tell_arguments(text[at:end])
-        if not self.begun and self._key in _SHORT_KEYS and end - self._value_from > LONGEST:
+        if not self.begun and self._key in _SHORT_KEYS and end - self._value_from > MAX_MARKUP_HEAD:
             self.state = CallState.FAILED
             return None
         if not self._value.done:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from server.formats.call_state import ArgumentReader, CallState, after_blank, new_call_id
-from server.formats.description import LONGEST, Calls, Thoughts
+from server.formats.description import MAX_MARKUP_HEAD, Calls, Thoughts
 from server.formats.json_call import JsonCallReader
 from server.formats.marks import Marks
 from server.formats.reader_choice import reader_of
@@ -203,9 +203,9 @@ class MessageReader(SettledText):
         at = after_blank(self._buffer)
         begun = self._buffer.startswith(channels.start, at)
         at += len(channels.start) if begun else 0
-        end = self._buffer.find(channels.message, at, LONGEST)
+        end = self._buffer.find(channels.message, at, MAX_MARKUP_HEAD)
         if end < 0:
-            if len(self._buffer) < LONGEST and not self._ended:
+            if len(self._buffer) < MAX_MARKUP_HEAD and not self._ended:
                 return False
             if self._ended and (begun or channels.may_begin_header(self._buffer)):
                 return self._ignore()
@@ -241,7 +241,7 @@ class MessageReader(SettledText):
         if head is None:
             if self._cut and (self._within or self._calls.may_begin(self._buffer[self._blank :])):
                 return self._ignore()
-            return (self._ended or len(self._buffer) - self._blank >= LONGEST) and otherwise()
+            return (self._ended or len(self._buffer) - self._blank >= MAX_MARKUP_HEAD) and otherwise()
         self._within = True
         if self._calls.arguments == "object":
             return self._call_from(head.end(), self._object(strict=False), otherwise)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 
 from server.formats.schemas import STRING, Schema, fits, resolved, types_of
 
-DEEPEST = 32
+MAX_VALUE_DEPTH = 32
 """Maximum nesting of values; deeper ones stay text. No tool's arguments come near."""
 _WORDS: dict[str, Any] = {
     "true": True,
@@ -165,7 +165,7 @@ class LooseText:
         return between if quote is None else key
 
     def _value(self, depth: int) -> Any:
-        if depth > DEEPEST:
+        if depth > MAX_VALUE_DEPTH:
             raise ValueError(self._text)
         first = self._next()
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)

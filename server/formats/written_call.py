@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from server.formats.call_state import ArgumentReader, CallState, after_blank
-from server.formats.description import LONGEST, Calls, words
+from server.formats.description import MAX_MARKUP_HEAD, Calls, words
 from server.formats.jsonscan import BracketScanner
 from server.formats.schemas import STRING, Schema, resolved, types_of
 from server.formats.values import LooseText, dumped, nested, quoted, typed
@@ -64,7 +64,7 @@ class TaggedCallReader(ArgumentReader):
             return at
         head = self._calls.key.match(text, start)
         if head is None or head.end() == len(text):  # a line break may follow
-            if len(text) - start >= LONGEST:
+            if len(text) - start >= MAX_MARKUP_HEAD:
                 self.finish()
             return None
         self._begin_value(head)

@@ -62,7 +62,8 @@ each state of MAX_MULTIPLE, and for each token accepted by its texts. Resident m
 llguidance 1.9.1 and vocabularies of 259 and 8,192 tokens: 20 kinds of schemas took 4 to 335 for a byte, usual
 ones 50 to 130, and up to 4,800 for a token. Too low by half, the kept grammars hold twice the memory they
 should."""
-MAX_TOKENS = 20_000  # of all texts of one compiled grammar: its lexer has grown by 100 MB at most then
+# Of all texts of one compiled grammar: its lexer has grown by 100 MB at most then.
+MAX_GRAMMAR_TOKENS = 20_000
 
 
 class CompiledGrammar:
@@ -94,14 +95,14 @@ class CompiledGrammar:
     @property
     def worn(self) -> bool:
         """True if the next text should have a grammar compiled anew."""
-        return self.n_tokens >= MAX_TOKENS
+        return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
         """Raise InvalidRequestError if a text's matcher is beyond LIMITS, as all are with its lexer."""
         try:
             _check(matcher, self.param)
         except InvalidRequestError:
-            self.n_tokens = MAX_TOKENS
+            self.n_tokens = MAX_GRAMMAR_TOKENS
             raise
 
     def can_go_on(self, matcher: LLMatcher) -> bool:

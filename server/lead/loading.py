@@ -17,7 +17,7 @@ from server.llama.assistant import Assistant
 from server.llama.backend import Backend, Batch, PredictionBlock
 from server.llama.cuda_graphs import forgo_graphs_of_many, forgo_graphs_on_host
 from server.llama.eagle3 import LlamaHead
-from server.llama.embedder import MOST_TOKENS, LlamaEmbedder, ranks
+from server.llama.embedder import MAX_INPUT_TOKENS, LlamaEmbedder, ranks
 from server.llama.embedding import Pooling
 from server.llama.hub import fetch, source
 from server.llama.library import computes_elsewhere, default_cells
@@ -244,10 +244,14 @@ def _beside(
     """Return the target's weights, or another model, with half the threads, so that replies go on."""
     n_threads = max(1, max(target.options.n_threads, target.options.n_threads_batch) // 2)
     if other is not None:
-        options = LlamaOptions(other, MOST_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights)
+        options = LlamaOptions(
+            other, MAX_INPUT_TOKENS, 1, n_threads=n_threads, weights=settings.draft_weights
+        )
     else:
         attention = settings.flash_attn  # all rows of a text are evaluated at once
-        options = replace(target.options, n_cells=MOST_TOKENS, n_threads=n_threads, flash_attention=attention)
+        options = replace(
+            target.options, n_cells=MAX_INPUT_TOKENS, n_threads=n_threads, flash_attention=attention
+        )
     model = target.model if other is None else None
     return stack.enter_context(closing(LlamaEmbedder(options, pooling=pooling, model=model)))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from server.errors import BackendError
 from server.llama.backend import Batch, Hidden, Logits
-from server.llama.graph_keys import MOST_ROWS, GraphKeys
+from server.llama.graph_keys import MAX_DECODE_ROWS, GraphKeys
 from server.llama.library import COMPRESSED, C, LoadedModel
 from server.llama.threads import Threads
 from server.llama.windows import CHUNKED, Windows
@@ -89,7 +89,7 @@ class LlamaContext:
         self.threads = Threads(handle, fixed=overlaps)
         self.n_tail = int(C.llama_n_rs_seq(handle))
         # if not 0, parts of prompts with more rows must not be recorded (cuda_graphs.py)
-        self.unlike_rows = MOST_ROWS if self.keys else 0
+        self.unlike_rows = MAX_DECODE_ROWS if self.keys else 0
         self.dropped: list[int] = []  # of the logits of the latest decode, those that nobody wanted
         # rows of the latest part of a prompt, and how many of them were wanted, by whether any was
         self._shapes = {False: (0, 0), True: (0, 0)}

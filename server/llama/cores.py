@@ -6,7 +6,7 @@ import os
 
 from server.errors import StartupError
 
-MOST = 8192  # cores that Linux can be built for (NR_CPUS on x86-64)
+MAX_CORES = 8192  # cores that Linux can be built for (NR_CPUS on x86-64)
 
 
 def of_mask(text: str) -> frozenset[int]:
@@ -15,8 +15,8 @@ def of_mask(text: str) -> frozenset[int]:
         bits = int(text.removeprefix("0x"), 16) if text else 0
     except ValueError as error:
         raise ValueError(f"{text} is no hexadecimal number") from error
-    if bits < 0 or bits >> MOST:
-        raise ValueError(f"{text} names cores beyond {MOST}")
+    if bits < 0 or bits >> MAX_CORES:
+        raise ValueError(f"{text} names cores beyond {MAX_CORES}")
     return frozenset(core for core in range(bits.bit_length()) if bits >> core & 1)
 
 
@@ -29,7 +29,7 @@ def of_range(text: str) -> frozenset[int]:
         return frozenset()
     first, hyphen, last = text.partition("-")
     ends = first or "0", last or str((os.cpu_count() or 1) - 1)
-    if not hyphen or not all(end.isdecimal() and int(end) < MOST for end in ends):
+    if not hyphen or not all(end.isdecimal() and int(end) < MAX_CORES for end in ends):
         raise ValueError(f"{text} is not FIRST-LAST")
     found = frozenset(range(int(ends[0]), int(ends[1]) + 1))
     if not found:

@@ -18,8 +18,9 @@ from server.llama.library import C, LoadedModel, complaint, tokenize
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 
-MOST_TOKENS = 2048  # of an input: attention is computed over all of it at once, in memory that grows with it
-N_SEQS = 16  # inputs at once: more short ones fill a batch hardly better
+# Of an input: attention is computed over all of it at once, in memory that grows with it.
+MAX_INPUT_TOKENS = 2048
+INPUTS_AT_ONCE = 16  # inputs at once: more short ones fill a batch hardly better
 _POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
@@ -51,10 +52,17 @@ class LlamaEmbedder:
         handle = self.model.handle
         if C.llama_model_has_encoder(handle) and C.llama_model_has_decoder(handle):
             raise StartupError(f"{options.model_path} is an encoder with a decoder: duo cannot embed with it")
-        self.n_ctx = min(options.n_cells, self.model.longest(options.rope), MOST_TOKENS)
-        self.n_seqs = N_SEQS
+        self.n_ctx = min(options.n_cells, self.model.longest(options.rope), MAX_INPUT_TOKENS)
+        self.n_seqs = INPUTS_AT_ONCE
         self._params = context_params(
-            replace(options, n_cells=self.n_ctx, n_seqs=N_SEQS, n_batch=self.n_ctx, n_ubatch=0, n_streams=0)
+            replace(
+                options,
+                n_cells=self.n_ctx,
+                n_seqs=INPUTS_AT_ONCE,
+                n_batch=self.n_ctx,
+                n_ubatch=0,
+                n_streams=0,
+            )
         )
         self._params.embeddings = True
         self._params.pooling_type = self._pooling(pooling)

@@ -13,13 +13,13 @@ from server.errors import BusyError
 from server.llama.embedding import Embedder, Vectors
 from server.tenants import FairSemaphore, Places
 
-MAX_QUEUED = 32  # requests, the running one included: each holds at most a body of inputs
+MAX_EMBED_WAITING = 32  # requests, the running one included: each holds at most a body of inputs
 
 
 class EmbeddingWorker:
     """Embeds one request after another. embed() belongs to an event loop; close() ends the thread."""
 
-    def __init__(self, embedder: Embedder, *, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(self, embedder: Embedder, *, max_queued: int = MAX_EMBED_WAITING) -> None:
         self.embedder = embedder
         self._turns = FairSemaphore(1, Places(max_queued - 1))
         self._closing = threading.Event()

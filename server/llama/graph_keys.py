@@ -25,11 +25,11 @@ NOBODY = -1  # the sequence whose sampler this is
 # Rows up to which a part of a prompt has the graph of its shape; longer ones share one, and are not recorded
 # (LlamaContext). Half: more parts of prompts make logits that nobody wants, so that shapes differ. Twice:
 # more prompts leave 1 MB of the host's memory to ggml for 10 s, each for its number of rows.
-MOST_ROWS = 128
+MAX_DECODE_ROWS = 128
 # Shapes whose keys are kept, 2 KB each. One that is forgotten within the 10 s for which ggml keeps its graph
 # may leave it to another shape: steps of 5 ms that all differ are 2,000 shapes. Half: just enough for these.
 # Twice: 8 MB more.
-MOST_KEYS = 4096
+MAX_GRAPH_KEYS = 4096
 PROMPTS = 0  # instead of rows, for the graph that longer parts of prompts share
 _FIRST = 4  # operations of a graph among which the rows of its tokens' embeddings are read
 # Operations of a graph whose sizes tell its shape. The number of cells shows at the 38th at the latest, where
@@ -97,7 +97,7 @@ class GraphKeys:
         reading = [i for i in range(min(n, _FIRST)) if _operation(nodes[i]) == b"GET_ROWS"]
         at = reading[-1] + 1 if reading else 0
         n_rows, n_wanted = int(_n_rows(nodes[max(0, at - 1)])), int(_n_rows(nodes[n - 1]))
-        if n_rows > MOST_ROWS and n_wanted < n_rows:
+        if n_rows > MAX_DECODE_ROWS and n_wanted < n_rows:
             shape = PROMPTS, min(1, n_wanted)
         else:
             shape = n_rows, n_wanted, *[int(_n_elements(nodes[i])) for i in range(min(n, _TELLING))]
@@ -113,7 +113,7 @@ class GraphKeys:
         """
         context = self.keys.pop(shape, 0) or int(_init(_InitParams(_overhead(), None, True)))
         self.keys[shape] = context  # the latest one is the last
-        if len(self.keys) > MOST_KEYS:
+        if len(self.keys) > MAX_GRAPH_KEYS:
             _free(self.keys.pop(next(iter(self.keys))))
         _reset(context)
         return int(_new_tensor(context, _FLOAT, 1))

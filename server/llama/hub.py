@@ -17,8 +17,8 @@ _GGUF = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNOREC
 # What guesses for a model beside it, by its name: as llama.cpp tells such files (common/download.cpp).
 _HEAD = re.compile(r"(?:.*/)?[^/]*(?:mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
-ANSWER_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
-_FEW = 12  # names that an error lists at most
+HUB_TIMEOUT_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
+_MAX_LISTED = 12  # names that an error lists at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
 def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
     """Return the repository's files, and whether that is only the local cache's part of them."""
     try:
-        about = hub.HfApi().model_info(wanted.repository, timeout=ANSWER_S)
+        about = hub.HfApi().model_info(wanted.repository, timeout=HUB_TIMEOUT_S)
         return [file.rfilename for file in about.siblings or ()], False
     except (hub.errors.HfHubHTTPError, hub.errors.HFValidationError) as error:
         if getattr(error, "response", None) is None or error.response.status_code < 500:
@@ -119,7 +119,7 @@ def _is_of(name: str, quant: str) -> bool:
 
 
 def _offer(names: Sequence[str]) -> str:
-    return f"it has {listed(models, _FEW)}" if (models := _models(names)) else "it has no GGUF file"
+    return f"it has {listed(models, _MAX_LISTED)}" if (models := _models(names)) else "it has no GGUF file"
 
 
 def _first_line(error: Exception) -> str:

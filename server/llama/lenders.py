@@ -18,7 +18,8 @@ from typing import TypeAlias
 
 from server.errors import LostLenderError, StartupError
 
-ANSWER_S = 5.0  # until a lender that is busy with another lead, or a network that drops packets, is told
+# Until a lender that is busy with another lead, or a network that drops packets, is told.
+GREETING_TIMEOUT_S = 5.0
 HELLO, CAPABILITIES = 14, 24  # ggml-rpc.cpp: RPC_CMD_HELLO; transport.h: RPC_CONN_CAPS_SIZE, in bytes
 ANSWER = struct.pack("<Q", 4 + CAPABILITIES)  # the length of a version and of capabilities
 PROTOCOL = (7, 0)  # ggml-rpc.h: major and minor version; another one cannot be spoken with
@@ -37,7 +38,7 @@ def greet(lender: str) -> None:
     what = f"--rpc: {lender}"
     try:
         with socket.socket() as link:
-            link.settimeout(ANSWER_S)
+            link.settimeout(GREETING_TIMEOUT_S)
             link.connect(_split(lender))
             link.sendall(struct.pack("<BQ", HELLO, CAPABILITIES) + bytes(CAPABILITIES))
             answer = link.makefile("rb").read(10)  # a length, then the version

@@ -17,7 +17,7 @@ RopeScaling: TypeAlias = Literal["none", "linear", "yarn"]
 
 MAX_SEQS = 256  # sequences: LLAMA_MAX_SEQ of llama.cpp
 _TRUE = {"true": True, "false": False}
-_LONGEST = 127  # bytes of a key or a text in llama_model_kv_override
+_MAX_OVERRIDE_BYTES = 127  # bytes of a key or a text in llama_model_kv_override
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Override:
         """From KEY=TYPE:VALUE, llama.cpp's form. Raises ValueError."""
         key, _, typed = text.partition("=")
         kind, colon, value = typed.partition(":")
-        if not (key and colon) or max(len(key.encode()), len(value.encode())) > _LONGEST:
+        if not (key and colon) or max(len(key.encode()), len(value.encode())) > _MAX_OVERRIDE_BYTES:
             raise ValueError(f"{text} is not KEY=TYPE:VALUE, short enough, with TYPE int, float, bool or str")
         match kind:
             case "int":
@@ -64,9 +64,8 @@ class Adapter:
 
 
 HOST = "CPU"  # the buffer type of the host's memory, as ggml names it
-EXPERTS = (
-    r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # names of experts' tensors, as llama.cpp's --cpu-moe has them
-)
+# Names of experts' tensors, as llama.cpp's --cpu-moe has them.
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
 @dataclass(frozen=True, slots=True)

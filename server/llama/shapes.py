@@ -31,7 +31,7 @@ SETTLE, TIMED = 4, 5
 SLOW_S = 0.1  # seconds of a decode beside which its graph does not matter: 11 s of a start. Twice: 22
 # Factor that a change must cost at least. Of decodes that scatter by a tenth luck passes it in 0.1 percent of
 # starts, or 1 percent with TIMED = 3 (simulated). 1.05: in 6; 1.2: changes that cost up to a fifth are borne.
-WORTH = 1.1
+MIN_SHAPE_GAIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Shapes:
 
     @property
     def change_costs(self) -> bool:
-        return sum(self.mixed.values()) > WORTH * sum(self.steady.values())
+        return sum(self.mixed.values()) > MIN_SHAPE_GAIN * sum(self.steady.values())
 
     @property
     def change_s(self) -> float:
@@ -54,7 +54,11 @@ class Shapes:
     @property
     def padding_pays(self) -> bool:
         """Whether padding every decode to the widest is quicker than mixed widths."""
-        return median(self.mixed.values()) > WORTH * self.steady[max(self.steady)] if self.steady else False
+        return (
+            median(self.mixed.values()) > MIN_SHAPE_GAIN * self.steady[max(self.steady)]
+            if self.steady
+            else False
+        )
 
 
 UNKNOWN = Shapes({}, {})

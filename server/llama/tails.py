@@ -16,22 +16,22 @@ from server.llama.options import LlamaOptions
 
 # Rows: a block guesses two to four. Off by two: wrong guesses before the last two have rows evaluated again,
 # or every step takes 2 % longer (four add 2 to 3 % on an H100, eight 4 to 5 %).
-MOST = 4
+MAX_TAIL = 4
 # Kept states take at most this share of what the weights take. Off by two: four slots of Qwen3.6 35B-A3B keep
 # one state each instead of three, or one slot of a 27B model gives states the memory of 100,000 tokens.
 SHARE = 0.25
-MARGIN = 2  # rows that micro-batches are longer than a tail, or llama.cpp ends the process
+TAIL_MARGIN = 2  # rows that micro-batches are longer than a tail, or llama.cpp ends the process
 
 
 def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
     """Return the options with as long a tail as is useful, and as llama.cpp and memory allow."""
     if not (options.n_tail and gains(model, options.head is not None)):
         return replace(options, n_tail=0)
-    asked = replace(options, n_tail=min(options.n_tail, MOST))
+    asked = replace(options, n_tail=min(options.n_tail, MAX_TAIL))
     granted, n_bytes = _of_a_sequence(model, asked)
     n_states = int(SHARE * model.n_bytes / max(1, n_bytes * options.n_seqs))
     n_ubatch = min(options.n_ubatch or options.n_batch, options.n_batch)
-    return replace(options, n_tail=max(0, min(granted, n_states - 1, n_ubatch - MARGIN)))
+    return replace(options, n_tail=max(0, min(granted, n_states - 1, n_ubatch - TAIL_MARGIN)))
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
@@ -47,7 +47,7 @@ def gains(model: LoadedModel, has_head: bool = False) -> bool:
 
 def _of_a_sequence(model: LoadedModel, options: LlamaOptions) -> tuple[int, int]:
     """How long a tail a small context has, and the bytes of one state."""
-    n_rows = options.n_tail + MARGIN
+    n_rows = options.n_tail + TAIL_MARGIN
     small = replace(options, n_cells=CELLS_STEP, n_seqs=1, n_streams=0, n_batch=n_rows, n_ubatch=n_rows)
     context = LlamaContext()
     with closing(context):

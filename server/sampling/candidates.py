@@ -17,7 +17,7 @@ from server.sampling.noise import gumbel
 from server.sampling.peaks import Peaks
 
 TINY = 1e-6  # temperature: a smaller one is 0, since logits divided by one may be infinite
-_MANY = 4_096  # candidates: more are drawn faster from a whole row
+_MAX_CANDIDATES_KEPT = 4_096  # candidates: more are drawn faster from a whole row
 
 
 class Candidates:
@@ -70,7 +70,7 @@ class Candidates:
         """Return the index of a sample of the candidates' softmax."""
         if self.ids is None:
             return draw_softmax(self.logits, seed, position)
-        if len(self) > _MANY:
+        if len(self) > _MAX_CANDIDATES_KEPT:
             row = np.full(self._n_vocab, -np.inf)
             row[self.ids] = self.logits
             return int(np.searchsorted(self.ids, draw_softmax(row, seed, position)))

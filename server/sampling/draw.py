@@ -20,9 +20,9 @@ from server.sampling.race import Floats, race
 Row: TypeAlias = npt.NDArray[np.float32]
 
 _WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)  # logits below the top where the nucleus is looked for
-_SURE = 8  # logits that may suffice to know what filters leave
-_ROUNDING = 1e-9  # bound of the rounding error of sums of weights
-_FEW = 512  # logits that are sorted without finding the edge first
+_FEW_LOGITS = 8  # logits that may suffice to know what filters leave
+_SUM_ERROR = 1e-9  # bound of the rounding error of sums of weights
+_SORTED_WHOLE = 512  # logits that are sorted without finding the edge first
 
 
 class Distribution(NamedTuple):
@@ -97,7 +97,7 @@ def _min_p_floor(top: float, min_p: float) -> float:
 def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
     """Return the tokens that top_k, top_p and min_p leave, and their logits. All equals at an edge stay."""
     floor = _min_p_floor(peaks.top, params.min_p)
-    near = peaks.few_above(floor, min(_SURE, params.top_k)) if floor > -math.inf else None
+    near = peaks.few_above(floor, min(_FEW_LOGITS, params.top_k)) if floor > -math.inf else None
     if near is not None:
         logits = peaks.row.take(near).astype(np.float64)
         edge = _sure_edge(sorted(logits.tolist(), reverse=True), floor, params)
@@ -133,9 +133,9 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
     most = least + (params.top_k - len(near)) * params.min_p
     before, edge = 0.0, near[0]
     for logit, weight in zip(near, weights, strict=True):
-        if before >= params.top_p * most + _ROUNDING:
+        if before >= params.top_p * most + _SUM_ERROR:
             return edge
-        if before > 0.0 and before >= params.top_p * least - _ROUNDING:
+        if before > 0.0 and before >= params.top_p * least - _SUM_ERROR:
             return None
         before, edge = before + weight, logit
     return edge
@@ -143,7 +143,7 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
 
 def _edge(ascending: Floats, top_p: float) -> float:
     """nucleus_floor of sorted logits."""
-    if top_p >= 1.0 or len(ascending) > _FEW:
+    if top_p >= 1.0 or len(ascending) > _SORTED_WHOLE:
         return nucleus_floor(ascending, top_p)
     weights = np.exp(ascending - ascending[-1])
     n = int(weights[::-1].cumsum().searchsorted(top_p * float(weights.sum())))
@@ -159,7 +159,7 @@ def _floor(peaks: Peaks, params: SamplingParams) -> float:
     mass = float(np.exp(row - np.float32(top)).sum(dtype=np.float64))
     for window in _WINDOWS:
         logits = row[peaks.above(top - window)].astype(np.float64)
-        if len(logits) > _FEW:
+        if len(logits) > _SORTED_WHOLE:
             break
         if float(np.exp(logits - top).sum()) >= params.top_p * mass:
             return max(floor, nucleus_floor(logits, params.top_p, mass))
@@ -188,7 +188,7 @@ def head_floor(
     With side "right" the weight exceeds it. Of many values only the bin with the edge is sorted.
     """
     before = 0.0
-    if len(values) > _FEW:
+    if len(values) > _SORTED_WHOLE:
         bins = np.minimum((values.max() - values) * 64.0, 4_095.0).astype(np.int64)
         cumulative = np.cumsum(np.bincount(bins, weights))
         last = min(int(np.searchsorted(cumulative, wanted, side)), len(cumulative) - 1)

@@ -10,7 +10,7 @@ from server.sampling.params import Pieces
 
 LIKELY = 0.2
 """Probability, llama.cpp's: a text without any token that likely ends."""
-MOST = 256
+MAX_COMPARED = 256
 """Candidates that are compared with each other, the likeliest: llama.cpp compares all. At most five can be as
 likely as LIKELY, so half or twice as many change hardly anything but the time."""
 
@@ -29,7 +29,7 @@ def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
     if 3 * ending * len(ids) > 1 - ending:
         c.keep(np.sort(order[ends]))
         return
-    _merge(probabilities, [pieces.piece(int(token)) for token in ids[:MOST]])
+    _merge(probabilities, [pieces.piece(int(token)) for token in ids[:MAX_COMPARED]])
     likely = (probabilities >= LIKELY) & ~ends
     if not likely.any():
         _leave(c, end)

@@ -29,9 +29,9 @@ _B = 0x94D049BB133111EB
 _U64_GOLDEN, _U64_A, _U64_B = np.uint64(_GOLDEN), np.uint64(_A), np.uint64(_B)
 _U64_27, _U64_30, _U64_33 = np.uint64(27), np.uint64(30), np.uint64(33)
 _GAPS = 0x67617073  # the purpose of numbers that choose loud tokens
-_BLOCK = 16  # positions whose loud tokens are found at once: costs little more than one
+_BLOCK_POSITIONS = 16  # positions whose loud tokens are found at once: costs little more than one
 _CACHED = 64  # blocks: those of 64 sessions
-_FEW = 16  # tokens: as many are faster in Python than in numpy
+_QUICK_IN_PYTHON = 16  # tokens: as many are faster in Python than in numpy
 
 RARITY = 1024
 LOUD = -math.log(-math.log1p(-1.0 / RARITY))  # least noise of loud tokens, most of all others (6.93)
@@ -76,7 +76,7 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 def quiet(seed: int, position: int, tokens: Ids) -> Floats:
     """Return the noise of these tokens if they are not loud; it is less than the noise of a loud one."""
     key = _key(seed, position)
-    if len(tokens) > _FEW:
+    if len(tokens) > _QUICK_IN_PYTHON:
         return -np.log(-_LOG_QUIET - np.log(_uniforms(np.uint64(key), tokens)))
     return -np.log(-_LOG_QUIET - np.log(np.array(_uniforms_of(key, tokens.tolist()))))
 
@@ -89,14 +89,14 @@ def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
 
 def loud(seed: int, position: int, n_vocab: int) -> Noise:
     """Return the loud tokens among the ids below n_vocab."""
-    first = position - position % _BLOCK
+    first = position - position % _BLOCK_POSITIONS
     return _loud_block(seed, first, n_vocab)[position - first]
 
 
 @functools.lru_cache(_CACHED)
 def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
-    """loud() for _BLOCK positions from `first` on."""
-    keys = np.array([_key(seed, first + i) for i in range(_BLOCK)], np.uint64)[:, None]
+    """loud() for _BLOCK_POSITIONS positions from `first` on."""
+    keys = np.array([_key(seed, first + i) for i in range(_BLOCK_POSITIONS)], np.uint64)[:, None]
     expected = n_vocab / RARITY
     n = int(expected + 3.0 * math.sqrt(expected)) + 8
     ids = _places(keys, n)

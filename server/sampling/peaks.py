@@ -16,7 +16,7 @@ Logits = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
 _IMPOSSIBLE = -1e38  # logit: no model gives as little to a possible token
-_SHORT = 40_000  # logits: a row of at most as many is not folded
+_UNFOLDED_ROW = 40_000  # logits: a row of at most as many is not folded
 _ENOUGH = 2_048  # logits that suffice to estimate a probability
 _SPREAD = 8  # logits per token that likeliest() looks for
 
@@ -32,7 +32,7 @@ class Peaks:
         """row: (vocab size,), not written to. maxima: (columns,), the largest logit of each; top: of all."""
         self.row = row
         n = len(row)
-        n_lines = 1 if n <= _SHORT else (1 << n.bit_length() // 2) >> 3  # an eighth of the square root
+        n_lines = 1 if n <= _UNFOLDED_ROW else (1 << n.bit_length() // 2) >> 3  # an eighth of the square root
         self._lines, rest = _folded(row, n_lines)
         self._length = length = n // n_lines
         if n_lines == 1:

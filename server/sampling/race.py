@@ -20,8 +20,8 @@ Floats = npt.NDArray[np.float64]
 
 _Scored: TypeAlias = tuple[float, int]  # a score, and minus the id: of equals the lower id is larger
 
-_ROUNDING = 1e-6  # bound of a score's rounding error
-_FEW = 16  # tokens: as many are faster in Python than in numpy
+_SCORE_ERROR = 1e-6  # bound of a score's rounding error
+_QUICK_IN_PYTHON = 16  # tokens: as many are faster in Python than in numpy
 
 
 def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: float) -> int:
@@ -33,8 +33,8 @@ def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: floa
     mark = peaks.top / temperature + quiet_few(seed, position, (best,))[0]
     scored = _loudest(row, temperature, seed, position, floor)
     mark = max(mark, scored[0][0]) if scored else mark
-    ids = peaks.above(max(floor, temperature * (mark - LOUD - _ROUNDING)))
-    if len(ids) > _FEW:
+    ids = peaks.above(max(floor, temperature * (mark - LOUD - _SCORE_ERROR)))
+    if len(ids) > _QUICK_IN_PYTHON:
         scores = _scores(row.take(ids), temperature, quiet(seed, position, ids), floor)
         at = int(scores.argmax())
         scored.append((float(scores[at]), -int(ids[at])))

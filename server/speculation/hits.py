@@ -19,7 +19,7 @@ from server.estimators import Mean, Ratio
 
 _BOUNDS = (26, 51, 77, 102, 128, 153, 179, 204, 230, 243, 250, 256)
 _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in range(256)]
-SURE = 230
+SURE_CONFIDENCE_BYTE = 230
 """Confidence (of 255) from which a guess counts as a sure one: nine in ten."""
 
 # Observations that a source's own confidence counts for. Off by two: twice, a lying source costs rows for
@@ -30,7 +30,7 @@ WORD = 4
 BEGUN = 6
 # Guesses: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
 # scatter by 6 points instead of 4; twice, a change of subject is noticed after 128 guesses.
-WINDOW, LONG_WINDOW = 64, 512  # that count in a session, and in all of them together
+SESSION_WINDOW, OVERALL_WINDOW = 64, 512  # that count in a session, and in all of them together
 SUREST = 0.995  # most that a session's level makes of a rate: no guess is certain
 TRUST = 0.9  # of a source's confidence, before anything is known: models are a little too sure of themselves
 MEAN = 0.7  # how often a source is right, before anything is known; forgotten after WORD guesses
@@ -75,8 +75,7 @@ class BySource(dict[str, T]):
 
 
 class _Source:
-    """Rates by their place in _ASSUMED. Each is as a Mean over LONG_WINDOW, which would take four times the
-    memory."""
+    """Rates by their place in _ASSUMED, like a Mean over OVERALL_WINDOW in a quarter of its memory."""
 
     __slots__ = ("_counts", "rates")
 
@@ -88,7 +87,7 @@ class _Source:
         """As HitRates.observe()."""
         bucket = _BUCKET[confidence]
         if best:
-            sure = confidence >= SURE
+            sure = confidence >= SURE_CONFIDENCE_BYTE
             self.observe((bucket, hit), (_BEST, hit), (_SHARE_SURE, sure), (_SURE if sure else _UNSURE, hit))
         else:
             self.observe((bucket, hit))
@@ -98,7 +97,7 @@ class _Source:
         rates, counts = self.rates, self._counts
         for at, value in seen:
             n = counts[at]
-            if n < LONG_WINDOW:
+            if n < OVERALL_WINDOW:
                 n += 1
                 counts[at] = n
             rates[at] += (value - rates[at]) / n
@@ -117,7 +116,7 @@ class HitRates:
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Whether the guess that this source was surest of was right."""
-        sure = confidence >= SURE
+        sure = confidence >= SURE_CONFIDENCE_BYTE
         of_kind = _SURE if sure else _UNSURE
         self._sources[source].observe((_BEST, hit), (_SHARE_SURE, sure), (of_kind, hit))
 
@@ -146,9 +145,9 @@ class _Level:
     __slots__ = ("hits", "n_right", "share_sure")
 
     def __init__(self, share_sure: float) -> None:
-        self.hits = Ratio(1 - 1 / WINDOW)
+        self.hits = Ratio(1 - 1 / SESSION_WINDOW)
         self.hits.observe(BEGUN, BEGUN)
-        self.share_sure = Mean(share_sure, BEGUN, WINDOW)
+        self.share_sure = Mean(share_sure, BEGUN, SESSION_WINDOW)
         self.n_right = 0
 
     def applied(self, rate: float) -> float:
@@ -167,13 +166,13 @@ class SessionHitRates(HitRates):
         level.hits.observe(hit, known.rates[_BUCKET[confidence]])
         if best:
             level.n_right += hit
-            level.share_sure.observe(confidence >= SURE)
+            level.share_sure.observe(confidence >= SURE_CONFIDENCE_BYTE)
         known.guessed(confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         level = self._levels[source]
         level.n_right += hit
-        level.share_sure.observe(confidence >= SURE)
+        level.share_sure.observe(confidence >= SURE_CONFIDENCE_BYTE)
         self._everybody.observe_best(source, confidence, hit)
 
     def n_right(self, source: str) -> int:

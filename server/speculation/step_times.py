@@ -18,7 +18,7 @@ SLOPE = 0.05
 ROW_WINDOW = 10
 # Of the mean: most that a step counts above or below it. One interruption moves it by 3 percent. Twice: 6;
 # half: nine tenths of a doubling are known after 40 steps, not 23.
-OUTLIER = 0.3
+MAX_CHANGE = 0.3
 SURPRISE = 1.5  # times the expected: most that a first step is believed. 2: a disturbed one counts twice
 # Of what calibration said. 1: where that is 1.4 times too much, a draft model beside 400M Q8_0 never guesses
 # (section X of benchmarks/RESULTS.md); 0.8: widths are tried too often.
@@ -55,7 +55,7 @@ class _Timing(Mean):
             self.value, self._first = min(seconds, self._first), 0.0
             self.count += 1
         else:
-            self.observe(min(max(seconds, (1 - OUTLIER) * self.value), (1 + OUTLIER) * self.value))
+            self.observe(min(max(seconds, (1 - MAX_CHANGE) * self.value), (1 + MAX_CHANGE) * self.value))
         self.last = now
 
 

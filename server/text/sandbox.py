@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from server.errors import StartupError
 from server.text import padding
 
-MOST = 1 << 22
+MAX_TEMPLATE_BYTES = 1 << 22
 """Maximum bytes of a text or list that a template may make, unless the context is longer.
 
 It is about 30 times what long lists of tools need. Doubled, a runaway template would take 8 MiB more.
@@ -80,7 +80,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     code_generator_class = _Bounded
     intercepted_binops = frozenset(("+", "*", "%"))
-    most = MOST
+    most = MAX_TEMPLATE_BYTES
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return (isinstance(obj, list) and attr in _GROWING) or super().is_safe_attribute(obj, attr, value)
@@ -157,14 +157,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 class Sandboxed:
     """A compiled template."""
 
-    def __init__(self, source: str, *, bos: str = "", eos: str = "", most: int = MOST) -> None:
+    def __init__(self, source: str, *, bos: str = "", eos: str = "", most: int = MAX_TEMPLATE_BYTES) -> None:
         """Compile a template.
 
         Args:
             source: The template.
             bos: Text of the token that begins a prompt.
             eos: Text of the token that ends a turn.
-            most: Maximum characters of a text that it may make, if more than MOST.
+            most: Maximum characters of a text that it may make, if more than MAX_TEMPLATE_BYTES.
 
         Raises:
             StartupError: The source is not valid Jinja.
@@ -172,7 +172,7 @@ class Sandboxed:
         environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock]
         )
-        environment.most = max(MOST, most)
+        environment.most = max(MAX_TEMPLATE_BYTES, most)
         environment.filters["tojson"] = _tojson
         environment.check_filters()
         offered: dict[str, Any] = environment.globals

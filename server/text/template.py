@@ -28,7 +28,7 @@ _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beg
 
 _FOLLOWING = "\ue002"  # the content of a message that follows, or what is still added to one
 
-_LONGEST = 1 << 26
+_MAX_RENDERED = 1 << 26
 """Maximum characters of a template's text where the context is longer still: no model reads more."""
 
 _PROBING = Room(1 << 20, 1)
@@ -95,7 +95,7 @@ class ChatTemplate:
         given = source.source if isinstance(source, Fallback) else source
         self.source = source = given or with_tools or CHATML
         self._of_calls = with_tools or source
-        most = min(room.n_ctx * room.longest, _LONGEST)
+        most = min(room.n_ctx * room.longest, _MAX_RENDERED)
         self._sandboxed = Sandboxed(source, bos=bos, eos=eos, most=most)
         self._told = set[str]()
         self._with_tools = (

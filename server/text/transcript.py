@@ -34,7 +34,7 @@ from server.text.guarded_tokens import (
 )
 from server.text.offsets import OffsetMapper
 
-MOST_TOKENS = 1_000_000
+MAX_REMEMBERED_TOKENS = 1_000_000
 """Maximum tokens kept; a token and its text take about 16 bytes."""
 MOST_CONVERSATIONS = 1024
 
@@ -65,7 +65,7 @@ class Transcript:
         self,
         vocabulary: Vocabulary,
         *,
-        most_tokens: int = MOST_TOKENS,
+        most_tokens: int = MAX_REMEMBERED_TOKENS,
         most_conversations: int = MOST_CONVERSATIONS,
         own: Iterable[str] = (),
     ) -> None:

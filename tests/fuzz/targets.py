@@ -31,7 +31,7 @@ from server.grammar.schema_form import Schema
 from server.speculation.hits import HitRates
 from server.speculation.tree import MAX_NODES, OfferBounds, ScoredTree
 from server.speculation.wire.messages import (
-    VERSION,
+    WIRE_VERSION,
     Draft,
     Message,
     WireError,
@@ -62,7 +62,7 @@ MOST_CHARACTERS = 1 << 22
 
 def messages(data: bytes) -> None:
     """A message has these bytes and no others. Not a number is unlike itself, so bytes are compared."""
-    for framed in (data, bytes([VERSION]) + data):
+    for framed in (data, bytes([WIRE_VERSION]) + data):
         try:
             message = decode(framed)
         except WireError:
@@ -129,7 +129,7 @@ def _several(data: bytes) -> Iterator[Message]:
         n = 1 + int.from_bytes(data[:2], "little") % 512
         framed, data = data[2 : 2 + n], data[2 + n :]
         try:
-            yield decode(bytes([VERSION]) + framed)
+            yield decode(bytes([WIRE_VERSION]) + framed)
         except WireError:
             continue
 

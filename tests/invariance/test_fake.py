@@ -61,7 +61,7 @@ def test_no_guess_that_arrives_during_a_decode_changes_a_text(
     fault: Fault, temperature: float, monkeypatch: pytest.MonkeyPatch
 ):
     """Messages come while a GPU decodes only, in answer to commits that were sent before the decode."""
-    monkeypatch.setattr(engine, "MANY", 1)
+    monkeypatch.setattr(engine, "MANY_SESSIONS", 1)
     asks = [
         Ask(request((*PROMPT, 97 + i), temperature=temperature, seed=40 + i, max_tokens=100))
         for i in range(4)

@@ -14,7 +14,7 @@ from benchmarks.with_block import BLOCK, join
 from drafters.drafter_settings import BUNDLED_MODEL as DRAFT
 from server.llama import graph_keys, library
 from server.llama.backend import Batch, Hidden, Logits
-from server.llama.graph_keys import MOST_ROWS, PROMPTS, GraphKeys
+from server.llama.graph_keys import MAX_DECODE_ROWS, PROMPTS, GraphKeys
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.mtp import LlamaBlock
 from server.llama.options import Weights
@@ -72,7 +72,9 @@ def batches() -> Iterator[Batch]:
         yield batch
     for part in range(3):
         batch = Batch()
-        batch.extend(2, part * (MOST_ROWS + 20), [40 + i for i in range(MOST_ROWS + 20)], part % 2)
+        batch.extend(
+            2, part * (MAX_DECODE_ROWS + 20), [40 + i for i in range(MAX_DECODE_ROWS + 20)], part % 2
+        )
         yield batch
 
 
@@ -101,7 +103,7 @@ def test_a_graph_begins_with_the_key_of_its_shape(
     keyed(True)
     options = LlamaOptions(TARGET, 1024, 4, n_batch=256, n_ubatch=256, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
-        assert backend.unlike_rows == MOST_ROWS
+        assert backend.unlike_rows == MAX_DECODE_ROWS
         keys, shapes, firsts = backend.keys, list[tuple[int, int]](), list[int]()
         assert keys
         for batch in batches():
@@ -112,7 +114,7 @@ def test_a_graph_begins_with_the_key_of_its_shape(
             (embedded, _), (nothing, first), (after, _) = begun[-1]
             assert (embedded, nothing, after) == (b"GET_ROWS", b"NONE", b"RMS_NORM")
             n_rows, n_wanted = len(batch), sum(batch.wanted) + len(backend.dropped)
-            is_long = n_rows > MOST_ROWS
+            is_long = n_rows > MAX_DECODE_ROWS
             shapes.append((PROMPTS, min(1, n_wanted)) if is_long else (n_rows, n_wanted))
             firsts.append(first)
         assert set(shapes) <= {key[:2] for key in keys.keys}
@@ -150,7 +152,7 @@ def test_shapes_that_were_not_used_of_late_are_forgotten(
     keyed: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
 ):
     keyed(True)
-    monkeypatch.setattr(graph_keys, "MOST_KEYS", 3)
+    monkeypatch.setattr(graph_keys, "MAX_GRAPH_KEYS", 3)
     with closing(LlamaBackend(LlamaOptions(TARGET, 256, 1))) as backend:
         assert backend.keys
         for n_rows in (1, 2, 3, 1, 4, 5):

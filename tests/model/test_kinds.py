@@ -17,7 +17,7 @@ import pytest
 
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
-from server.engine.checkpoints import MARGIN
+from server.engine.checkpoints import TURN_MARGIN
 from server.engine.request import GenerationRequest
 from server.errors import StartupError
 from server.lead.calibration import measure
@@ -174,7 +174,7 @@ def test_earlier_turns_are_gone_on_with_and_change_nothing(subject: Subject):
     lengths = [len(ask.prompt) + len(reply) for ask, reply in subject.conversation(temperature)]
     # llama.cpp does not tell how much of the window is left beside a state
     has_mark = subject.target.can_copy and subject.name != "lfm2-window"
-    mark = len(SYSTEM) + N_OWN - MARGIN if has_mark else 0
+    mark = len(SYSTEM) + N_OWN - TURN_MARGIN if has_mark else 0
     left = lengths[1] - 30 if subject.target.can_trim else mark
     after = left if subject.target.can_copy else lengths[1] - 1
     assert cached[2:] == [lengths[0] - 1, after, left]

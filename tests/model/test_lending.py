@@ -126,7 +126,7 @@ def test_a_split_model_says_what_one_process_says_with_a_drafter_and_without(las
 def test_what_a_lead_finds_instead_of_a_lender_is_told_in_one_line(
     lasting: Row, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lenders, "ANSWER_S", 0.5)
+    monkeypatch.setattr(lenders, "GREETING_TIMEOUT_S", 0.5)
     nobody = f"127.0.0.1:{free_port()}"
     for address, said in ((nobody, "cannot be reached"), (lasting.lenders[0].address, "does not answer")):
         with pytest.raises(StartupError, match=f"--rpc: {address} {said}"):

@@ -123,7 +123,7 @@ def test_a_thread_that_outlives_its_bus_closes_what_it_opened(
     join: Join, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine close() does not wait long enough, and a thread that goes on connects anew."""
-    monkeypatch.setattr(streams, "CLOSE_S", 0.0)
+    monkeypatch.setattr(streams, "BUS_CLOSE_S", 0.0)
     before = set(threading.enumerate())
     drafter = join("D", "drafter")
     threads = set(threading.enumerate()) - before

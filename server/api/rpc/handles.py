@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from server.api.rpc.protocol import UnknownHandleError
 from server.errors import BusyError
 
-MOST = 64
+MAX_HANDLES = 64
 KEPT_S = 120.0
 """How long nobody may ask for it before it is cancelled."""
 
@@ -31,7 +31,7 @@ class Handles:
     """What is not asked for within kept_s is cancelled and forgotten, by a timer of the event loop. For that
     loop only."""
 
-    def __init__(self, *, most: int = MOST, kept_s: float = KEPT_S) -> None:
+    def __init__(self, *, most: int = MAX_HANDLES, kept_s: float = KEPT_S) -> None:
         self._most = most
         self._kept_s = kept_s
         self._entries: dict[str, tuple[Held, asyncio.TimerHandle]] = {}  # and what cancels it

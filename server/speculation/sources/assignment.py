@@ -8,7 +8,7 @@ from server.sampling.noise import mix
 from server.speculation.account import LOSS
 from server.speculation.hits import MEAN, WORD
 
-MOST = 3  # drafters per session: more agree more often than they add
+MAX_PER_SESSION = 3  # drafters per session: more agree more often than they add
 # Of the tokens: shares that differ by less are about equal. Of the 64 latest, two standard errors and more.
 # Half: equals take places of each other all the time, each with a prompt to read; twice: a drafter that
 # guesses a third keeps its place, though another one would guess two.
@@ -46,10 +46,12 @@ class Yield:
 
 
 def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
-    """The best of the drafters with these shares, at most MOST with the `taken` ones. Among about equals the
-    choice is spread evenly, and stable for a session (rendezvous hashing: Thaler, Ravishankar 1998)."""
+    """Return the best of the drafters with these shares, at most MAX_PER_SESSION with the `taken` ones.
+
+    Among about equals the choice is spread evenly, and stable for a session (rendezvous hashing: Thaler,
+    Ravishankar 1998)."""
     ranked = sorted(shares, key=lambda id: (-round(shares[id] / APART), _weight(session, id)))
-    return ranked[: max(0, MOST - taken)]
+    return ranked[: max(0, MAX_PER_SESSION - taken)]
 
 
 def _weight(session: int, id: str) -> int:

@@ -15,14 +15,14 @@ from server.llama.backend import Batch, Hidden
 from server.llama.with_block import Path, WithBlock
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
-from server.speculation.sources.draft_model import MANY, RECENT, UNTIMED
+from server.speculation.sources.draft_model import NO_GUESS_LIMIT, RECENT, UNTIMED
 
 logger = logging.getLogger("duo.drafters")
 
 # Tokens that a first guess evaluates before its own: with more it takes 1.5 to 2.5 ms longer, but 0.2 during
 # the target's decode (8B Q8_0, one H100, 17 to 33 tokens). Half: a reply goes
 # without a guess for one step more often; twice: a first guess takes 1.5 ms longer more often
-FEW = 8
+FREE_BACKLOG = 8
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class BlockDraft:
         comes with the distribution it was sampled from."""
         self._model = model
         self.source = model.block.source
-        self.most = min(most or MANY, model.block.n_depths or MANY)
+        self.most = min(most or NO_GUESS_LIMIT, model.block.n_depths or NO_GUESS_LIMIT)
         self.beside = model.overlaps
         self._distributions = distributions
         self._clock = clock
@@ -91,7 +91,7 @@ class BlockDraft:
         if not self.beside or path is None or not path.late:
             return 0
         n = self._model.n_late(path.seq)
-        return n if n > FEW else 0
+        return n if n > FREE_BACKLOG else 0
 
     def behind_s(self, session: int) -> float:
         return self.td.value

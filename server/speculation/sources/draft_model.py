@@ -26,8 +26,9 @@ RECENT = 15
 # Guesses of a rehearsal before the timed ones. Half: a GPU records its graphs in a timed one; twice: a start
 # takes two guesses longer.
 UNTIMED = 2
-MANY = 1 << 16  # guesses: no bound but the request's
-KEEP = 0.8  # of the past, for each conversation that is caught up with. Off by two: the last 3 or 10 count
+NO_GUESS_LIMIT = 1 << 16  # guesses: no bound but the request's
+# Of the past, for each conversation that is caught up with. Off by two: the last 3 or 10 count.
+CATCH_UPS_KEPT = 0.8
 
 
 class DraftModel:
@@ -35,7 +36,7 @@ class DraftModel:
     itself. Implements InlineModel."""
 
     source = "draft"
-    most = MANY
+    most = NO_GUESS_LIMIT
     beside = False  # its own decodes would take the GPU from the target's
 
     def __init__(
@@ -59,7 +60,7 @@ class DraftModel:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
             logger.warning("%s is not used: %s", backend.name, advice)
         self.td = Median(RECENT)  # seconds to guess for one session or several at once
-        self._row_s = Ratio(KEEP)  # seconds beyond one guess by rows of catching up
+        self._row_s = Ratio(CATCH_UPS_KEPT)  # seconds beyond one guess by rows of catching up
         self._meanwhile: Callable[[], None] | None = None
 
     def rehearse(self) -> None:
@@ -81,7 +82,7 @@ class DraftModel:
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
             salt, n_dropped = session.bounds.salt, session.n_dropped
-            opened = Open("", session.id, 0, MANY, session.sampling, tuple(tokens), salt, n_dropped)
+            opened = Open("", session.id, 0, NO_GUESS_LIMIT, session.sampling, tuple(tokens), salt, n_dropped)
             self._paths[session.id] = path = DraftSession(opened)
         else:
             path.follow(list(tokens[path.n_committed :]))

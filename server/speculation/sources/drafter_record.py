@@ -13,7 +13,8 @@ from server.speculation.wire.presence import Presence
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
-MAX_TOLD = 256_000  # tokens per second of sessions that it is told anew, a megabyte. Half: half as many
+# Tokens per second of sessions that it is told anew, a megabyte. Half: half as many.
+RESENT_TOKENS_PER_S = 256_000
 TELL_S = 60.0  # at least, between two lines of the log that say that a drafter rests
 N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED, records)) runs in C
 
@@ -73,7 +74,7 @@ class DrafterRecord:
     def may_tell(self, n_tokens: int) -> bool:
         """Whether a session of n_tokens may be told anew in this second, since a few bytes ask for
         megabytes. One always may."""
-        within = self.n_told < MAX_TOLD
+        within = self.n_told < RESENT_TOKENS_PER_S
         self.n_told += n_tokens
         return within
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from server.engine.proposer import CountsBySource
 from server.speculation.hits import HitRates
-from server.speculation.sources.assignment import APART, MOST, assign
+from server.speculation.sources.assignment import APART, MAX_PER_SESSION, assign
 from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.sources.yields import JUDGED, Yields
 from server.speculation.speculated import Speculated
@@ -26,7 +26,7 @@ from server.speculation.wire.presence import Presence, refusal
 
 logger = logging.getLogger("duo.drafters")
 
-MAX_QUEUED = 20_000  # messages waiting for the engine thread: five seconds of one drafter
+MAX_UNREAD = 20_000  # messages waiting for the engine thread: five seconds of one drafter
 
 
 class RemoteDrafters:
@@ -58,7 +58,7 @@ class RemoteDrafters:
         self.hits = HitRates()  # of every source, over all sessions
         self._yields = Yields()
         self._left = JUDGED  # steps until places are given anew
-        self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_QUEUED)
+        self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_UNREAD)
         self._joins = itertools.count()
         self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
         self._met = self._present  # what drain() has seen of it
@@ -237,7 +237,7 @@ class RemoteDrafters:
 
     def _assign(self, speculated: Speculated) -> None:
         """Open the session at more drafters, if it may have more."""
-        if speculated.is_spared or len(speculated.drafters) >= MOST:
+        if speculated.is_spared or len(speculated.drafters) >= MAX_PER_SESSION:
             return
         shares = {
             id: self._yields.share(speculated, id)
@@ -284,7 +284,7 @@ class RemoteDrafters:
             if fits(other, worst) > fits(speculated, worst) + APART:
                 self._withdraw(speculated, worst, keep=True)
                 return self._place(other, worst)
-        if len(speculated.drafters) < MOST or enough > 1.0:
+        if len(speculated.drafters) < MAX_PER_SESSION or enough > 1.0:
             return None
         free = [record for record in self._drafters.values() if record.is_free]
         ids = [one.presence.id for one in free if self._may_serve(one, speculated)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.speculation.hits import LONG_WINDOW, MEAN, WINDOW, BySource
+from server.speculation.hits import MEAN, OVERALL_WINDOW, SESSION_WINDOW, BySource
 from server.speculation.sources.assignment import Yield
 from server.speculation.speculated import Assigned, Speculated
 
@@ -19,7 +19,7 @@ class Yields:
     """Of all drafters. A session's own counts from what its drafter brought in all sessions."""
 
     def __init__(self) -> None:
-        self._all = BySource[Yield](lambda _: Yield(LONG_WINDOW))  # outlives a drafter that reconnects
+        self._all = BySource[Yield](lambda _: Yield(OVERALL_WINDOW))  # outlives a drafter that reconnects
 
     def share(self, speculated: Speculated, drafter: str) -> float:
         """Of the session's tokens, those that this drafter guesses, as far as it was measured."""
@@ -35,7 +35,7 @@ class Yields:
         """It has a place in the session from now on, and reads the conversation first."""
         n_tokens, n_right = _now(speculated, drafter)
         speculated.drafters[drafter] = Assigned(n_tokens + n_tokens // READS, n_right)
-        speculated.yields.setdefault(drafter, Yield(WINDOW))
+        speculated.yields.setdefault(drafter, Yield(SESSION_WINDOW))
 
     def measure(self, speculated: Speculated) -> int:
         """Count what the session's drafters brought since the last time. Returns the tokens since then."""

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 
 from server.sampling.params import SamplingParams
 
-VERSION = 3
+WIRE_VERSION = 3
 REFUSE_VERSION = 2
-MAX_TOKENS = 1 << 20  # tokens of one Open or Commit
+MAX_MESSAGE_TOKENS = 1 << 20  # tokens of one Open or Commit
 MAX_NODES = 256  # nodes of one Draft
 MAX_TEXT = 512  # bytes of one string: a name of 128 characters, or a reason
 MAX_TO_LEAD = 1 << 12  # bytes: the largest Draft has 2,858
@@ -130,7 +130,7 @@ def chain_next(chain: int, token: int) -> int:
 def encode(message: Message) -> bytes:
     """The bytes of a message."""
     tag = _TAGS[type(message)]
-    version = REFUSE_VERSION if tag == _REFUSE else VERSION
+    version = REFUSE_VERSION if tag == _REFUSE else WIRE_VERSION
     return _HEAD.pack(version, tag) + _LAYOUTS[tag].pack(message)
 
 
@@ -139,8 +139,8 @@ def decode(data: bytes) -> Message:
     reader = _Reader(data)
     try:
         version, tag = reader.unpack(_HEAD)
-        if version != (REFUSE_VERSION if tag == _REFUSE else VERSION):
-            raise WireError(f"wire version {version}, this is {VERSION}")
+        if version != (REFUSE_VERSION if tag == _REFUSE else WIRE_VERSION):
+            raise WireError(f"wire version {version}, this is {WIRE_VERSION}")
         if tag not in _LAYOUTS:
             raise WireError(f"unknown message tag {tag}")
         message = _LAYOUTS[tag].read(reader)
@@ -173,7 +173,7 @@ class _Reader:
     def confidences(self) -> bytes:
         return self._take(self._length(MAX_NODES))
 
-    def tokens(self, bound: int = MAX_TOKENS) -> tuple[int, ...]:
+    def tokens(self, bound: int = MAX_MESSAGE_TOKENS) -> tuple[int, ...]:
         n = self._length(bound)
         return struct.unpack(f"<{n}i", self._take(4 * n))
 

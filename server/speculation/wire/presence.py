@@ -17,21 +17,21 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, Field
 
 from server.llama.backend import Vocabulary
-from server.speculation.wire.messages import VERSION
+from server.speculation.wire.messages import WIRE_VERSION
 
 Role: TypeAlias = Literal["lead", "drafter"]
-BLOCK = 1024  # token ids per checksum, so that a refusal can say where the vocabularies part
+CHECKSUM_TOKENS = 1024  # token ids per checksum, so that a refusal can say where the vocabularies part
 MAX_SIZE_DIFFERENCE = 128  # padding at the end of a vocabulary that llama.cpp, too, tolerates
-MAX_TOKENS = 1 << 22  # of a vocabulary: 16 times as many as the largest ones have today
-MAX_BLOCKS = 1 << 12  # checksums of one vocabulary: MAX_TOKENS / BLOCK
+MAX_VOCABULARY = 1 << 22  # of a vocabulary: 16 times as many as the largest ones have today
+MAX_BLOCKS = 1 << 12  # checksums of one vocabulary: MAX_VOCABULARY / CHECKSUM_TOKENS
 MAX_CAPACITY = 1 << 16  # sessions: 256 times as many as drafters offer
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # new at each start of the machine
-MAX_NAME = 128  # characters: a name fits one line of a log
+MAX_DRAFTER_NAME = 128  # characters: a name fits one line of a log
 
 
 def printable(text: str) -> str:
-    """The first MAX_NAME characters, with "?" for those that could forge or garble a line of a log."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME])
+    """Return the first MAX_DRAFTER_NAME characters, with "?" for those that could forge a log line."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_DRAFTER_NAME])
 
 
 @functools.cache
@@ -45,15 +45,18 @@ def kernel_id() -> str:
 
 
 _Name: TypeAlias = Annotated[str, AfterValidator(printable)]
-_Token: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
+_Token: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY)]
 _U32: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 @dataclass(frozen=True, slots=True)
 class VocabularyCard:
-    """What must agree for a drafter's ids to mean the lead's tokens. blocks: CRC-32 per BLOCK of pieces."""
+    """What must agree for a drafter's ids to mean the lead's tokens.
 
-    size: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    blocks: CRC-32 of the pieces of each CHECKSUM_TOKENS tokens.
+    """
+
+    size: Annotated[int, Field(ge=0, le=MAX_VOCABULARY)]
     bos: _Token | None
     eos: _Token | None
     blocks: Annotated[tuple[_U32, ...], Field(max_length=MAX_BLOCKS)]
@@ -73,7 +76,7 @@ class Presence:
     capacity: Annotated[int, Field(ge=0, le=MAX_CAPACITY)]
     td_us: _U32 = 0
     host: _Name = field(default_factory=platform.node)
-    wire: Annotated[int, Field(ge=0, lt=1 << 8)] = VERSION
+    wire: Annotated[int, Field(ge=0, lt=1 << 8)] = WIRE_VERSION
     kernel: _Name = field(default_factory=kernel_id)
 
 
@@ -105,9 +108,9 @@ def names(drafters: Sequence[Presence]) -> list[str]:
 def vocabulary_card(vocabulary: Vocabulary) -> VocabularyCard:
     """Describe a vocabulary. Reads every piece once."""
     blocks: list[int] = []
-    for start in range(0, vocabulary.size, BLOCK):
+    for start in range(0, vocabulary.size, CHECKSUM_TOKENS):
         crc = 0
-        for token in range(start, min(start + BLOCK, vocabulary.size)):
+        for token in range(start, min(start + CHECKSUM_TOKENS, vocabulary.size)):
             crc = zlib.crc32(vocabulary.piece(token, special=True) + b"\0", crc)
         blocks.append(crc)
     return VocabularyCard(vocabulary.size, vocabulary.bos, vocabulary.eos, tuple(blocks))
@@ -133,10 +136,10 @@ def misfit(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:
     for name, ours, theirs in (("BOS", lead.bos, drafter.bos), ("EOS", lead.eos, drafter.eos)):
         if ours != theirs:
             return f"{name} tokens differ: lead {ours}, drafter {theirs}"
-    if len(drafter.blocks) != -(-drafter.size // BLOCK):
+    if len(drafter.blocks) != -(-drafter.size // CHECKSUM_TOKENS):
         return f"{len(drafter.blocks)} checksums for {drafter.size} tokens: another version of duo made them"
-    whole = len(lead.blocks) if lead.size == drafter.size else min(lead.size, drafter.size) // BLOCK
+    whole = len(lead.blocks) if lead.size == drafter.size else min(lead.size, drafter.size) // CHECKSUM_TOKENS
     for i in range(whole):
         if lead.blocks[i] != drafter.blocks[i]:
-            return f"token texts differ between ids {i * BLOCK} and {(i + 1) * BLOCK - 1}"
+            return f"token texts differ between ids {i * CHECKSUM_TOKENS} and {(i + 1) * CHECKSUM_TOKENS - 1}"
     return None

@@ -40,10 +40,10 @@ MEMBERS_TTL_MS = 10_000
 MAX_MEMBERS = 1024  # names in the set: four times as many as a process looks at, of either role
 INBOX_LENGTH = 1024  # entries an inbox keeps for a reader that lags
 READ_COUNT = 32  # entries of one read
-MAX_QUEUED = 1024  # messages waiting to be sent
+MAX_UNSENT = 1024  # messages waiting to be sent
 MAX_BYTES = 8 << 20  # of one message, and roughly of one pipeline
 BACKOFF_S = (0.1, 1.0)  # first and longest pause before connecting again
-CLOSE_S = 0.4  # close() waits no longer than this for the threads
+BUS_CLOSE_S = 0.4  # close() waits no longer than this for the threads
 
 logger = logging.getLogger("duo.bus")
 
@@ -97,7 +97,7 @@ class RedisBus:
 
     def send(self, to: str, message: Message) -> None:
         """Queue a message; see Bus. Encoding, too, is left to the writer."""
-        if not self._up or self._queue.qsize() >= MAX_QUEUED:
+        if not self._up or self._queue.qsize() >= MAX_UNSENT:
             self._drop(1)
         else:
             self._queue.put((to, message))
@@ -107,12 +107,12 @@ class RedisBus:
         self._card = write_card(presence)
 
     def close(self) -> None:
-        """Send what is queued, take our keys away and end the threads; at most CLOSE_S. May be repeated."""
+        """Send what is queued, remove our keys and end the threads within BUS_CLOSE_S. May be repeated."""
         if self._closing.is_set():
             return
         self._closing.set()
         self._queue.put(None)
-        deadline = time.monotonic() + CLOSE_S
+        deadline = time.monotonic() + BUS_CLOSE_S
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))

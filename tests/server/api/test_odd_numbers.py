@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.api.sampling_fields import MOST, SamplingFields, sampling_params
+from server.api.sampling_fields import MAX_INT32, SamplingFields, sampling_params
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Open, decode, encode
 from tests.fake_backend import FakeVocabulary
@@ -61,7 +61,7 @@ def test_a_bias_beyond_all_bounds_forces_or_bans(lead: Lead, bias: float):
 
 def test_a_top_k_of_any_size_fits_what_drafters_are_told():
     sampling = sampling_params(SamplingFields(top_k=1 << 62), SamplingParams(), FakeVocabulary())
-    assert sampling.top_k == MOST
+    assert sampling.top_k == MAX_INT32
     told = Open("lead", 1, 1, 8, sampling, (1, 2))
     assert decode(encode(told)) == told  # whose other fields are those of a default
 

@@ -371,7 +371,7 @@ async def test_what_was_given_up_is_never_done(tmp_path: Path, monkeypatch: pyte
         await server.chat()
         id = await server.occupied()
         with monkeypatch.context() as patch:
-            patch.setattr(thread, "ANSWER_S", 0.01)
+            patch.setattr(thread, "QUESTION_TIMEOUT_S", 0.01)
             server.hold(held)
             await server.refused(id, "erase", 503)
         held.set()

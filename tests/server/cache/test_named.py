@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.cache.files import STALE_NS, DiskTier
 from server.cache.named import FullError, NamedFiles, fault
-from server.cache.record import VERSION, CorruptError, ForeignError
+from server.cache.record import RECORD_VERSION, CorruptError, ForeignError
 from tests.server.cache.folder import flip
 
 TOKENS = [5, 6, 70_000, 8]
@@ -111,7 +111,7 @@ def test_another_model_s_file_is_refused(path: Path):
 def test_another_version_s_file_is_refused(path: Path):
     files(path).write("a", TOKENS, PAYLOAD)
     content = (path / "a").read_bytes()
-    (path / "a").write_bytes(content[:8] + (VERSION + 1).to_bytes(4, "little") + content[12:])
+    (path / "a").write_bytes(content[:8] + (RECORD_VERSION + 1).to_bytes(4, "little") + content[12:])
     with pytest.raises(ForeignError, match="version"):
         files(path).read("a")
 

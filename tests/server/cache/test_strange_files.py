@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cache.record import HEAD, SUM, VERSION
+from server.cache.record import HEAD, RECORD_VERSION, SUM
 from tests.server.cache.folder import PAYLOAD, TOKENS, Folder, flip
 
 BOUNDARIES = (
@@ -97,7 +97,7 @@ def a_link_to_a_snapshot(path: Path) -> None:
 
 def of_another_version(path: Path) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[:8] + (VERSION + 1).to_bytes(4, "little") + content[12:])
+    path.write_bytes(content[:8] + (RECORD_VERSION + 1).to_bytes(4, "little") + content[12:])
 
 
 def something_else(path: Path) -> None:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from server.drafting.guessing import SURE, NextToken, Rule
+from server.drafting.guessing import CERTAIN_CONFIDENCE, NextToken, Rule
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Row, draw
 from server.sampling.noise import gumbel
@@ -51,7 +51,7 @@ def test_confidence_nears_probability(n_vocab: int):
         guessed = NextToken(row, GREEDY, 5, likeliest=False).guess(second=True)
         assert guessed.token == first
         assert guessed.confidence == pytest.approx(probability(row, int(first)), rel=0.05)
-        if guessed.confidence < SURE:
+        if guessed.confidence < CERTAIN_CONFIDENCE:
             assert guessed.second == second
             assert guessed.second_confidence == pytest.approx(probability(row, int(second)), rel=0.05)
 
@@ -69,7 +69,10 @@ def test_noise_picks_two_best_scores(seed: int):
     row = row_of(seed)
     guessed = NextToken(row, PLAIN, seed, likeliest=False).guess(second=True)
     first, second = noisy_order(row, PLAIN, seed)[:2]
-    assert (guessed.token, guessed.second) == (first, second if guessed.confidence < SURE else None)
+    assert (guessed.token, guessed.second) == (
+        first,
+        second if guessed.confidence < CERTAIN_CONFIDENCE else None,
+    )
     assert guessed.drawn == draw(row, PLAIN, seed)
     assert guessed.likeliest == int(row.argmax())
     assert guessed.second is None or 0.0 < guessed.second_confidence <= guessed.confidence < 1.0
@@ -81,7 +84,7 @@ def test_the_third_guess_is_the_next_best(seed: int, sampling: SamplingParams):
     row = row_of(seed)
     guessed = NextToken(row, sampling, seed, likeliest=False).guess(second=True)
     if guessed.second is None:
-        assert (guessed.third, guessed.confidence >= SURE) == (None, True)
+        assert (guessed.third, guessed.confidence >= CERTAIN_CONFIDENCE) == (None, True)
         return
     ranked = np.argsort(-row) if sampling is GREEDY else noisy_order(row, sampling, seed)
     assert guessed.third == ranked[2]
@@ -113,7 +116,7 @@ def test_a_sure_guess_has_no_second(sampling: SamplingParams):
     row[3] = 60.0
     guessed = NextToken(row, sampling, 0, likeliest=False).guess(second=True)
     assert guessed.token == 3
-    assert guessed.confidence > SURE
+    assert guessed.confidence > CERTAIN_CONFIDENCE
     assert guessed.second is None
 
 

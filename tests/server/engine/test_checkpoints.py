@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from server.engine.checkpoints import MARGIN, WORTH, Checkpoints
+from server.engine.checkpoints import MIN_MARK_TOKENS, TURN_MARGIN, Checkpoints
 from server.engine.events import Committed
 from server.engine.proposer import Plan, Upcoming
 from server.engine.request import GenerationRequest
@@ -283,12 +283,12 @@ def test_another_reply_to_a_long_prompt_begins_at_the_mark_near_its_end():
     [first] = harness.run(request(LONG))
     [again] = harness.run(request(LONG))
     assert again.tokens == first.tokens
-    assert again.started.n_cached == len(LONG) - MARGIN
+    assert again.started.n_cached == len(LONG) - TURN_MARGIN
     # a template that shows the last reply otherwise, twice
     for ending in ((1, 2, 3), (4, 5, 6)):
         turn = request((*LONG, *ending))
         [outcome] = harness.run(turn)
-        assert outcome.started.n_cached == len(LONG) - MARGIN
+        assert outcome.started.n_cached == len(LONG) - TURN_MARGIN
         assert outcome.tokens == plain(turn)[0]
 
 
@@ -301,7 +301,7 @@ def test_a_reply_that_was_cut_off_leaves_the_mark():
     check_engine(harness.engine)
     tokens = harness.outcomes[id].tokens[:7]
     [after] = harness.run(request((*LONG, *tokens, 1)))
-    assert after.started.n_cached == len(LONG) - MARGIN
+    assert after.started.n_cached == len(LONG) - TURN_MARGIN
     assert after.tokens == plain(request((*LONG, *tokens, 1)))[0]
 
 
@@ -310,14 +310,14 @@ def test_a_conversation_that_begins_alike_gets_a_copy_from_the_mark():
     harness = Harness(recurrent())
     [first] = harness.run(request(system))
     [other] = harness.run(request((*system, 7, 7, 7)))
-    assert other.started.n_cached == len(system) - MARGIN
+    assert other.started.n_cached == len(system) - TURN_MARGIN
     [first_goes_on] = harness.run(request((*system, *first.tokens, 1)))
     assert first_goes_on.tokens == plain(request((*system, *first.tokens, 1)))[0]
 
 
 def test_a_prompt_that_is_evaluated_at_once_gets_no_step_for_a_mark():
     backend = recurrent()
-    short = PROMPT[: WORTH - 10]
+    short = PROMPT[: MIN_MARK_TOKENS - 10]
     Harness(backend).run(request(short, max_tokens=5))
     assert backend.widths[0] == len(short)
 

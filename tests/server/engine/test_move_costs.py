@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from server.cache.catalogue import Found
-from server.engine.move_costs import KEEP, MoveCosts
+from server.engine.move_costs import STEPS_KEPT, MoveCosts
 from server.estimators import Slope
 
 
@@ -33,7 +33,7 @@ def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
 
 
 def test_the_slope_of_what_was_seen():
-    slope = Slope(KEEP)
+    slope = Slope(STEPS_KEPT)
     assert slope.value == 0.0
     slope.observe(5.0, 2.0)
     assert slope.value == 0.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.engine import MANY
+from server.engine.engine import MANY_SESSIONS
 from server.engine.proposer import OpenedSession, Plan, Step, Upcoming
 from server.llama.backend import Batch, Logits
 from tests.fake_backend import FakeBackend, FakeModel
@@ -72,7 +72,7 @@ def test_there_is_time_in_each_decode_of_a_gpu(overlaps: bool, step: str):
     assert told(overlaps, 2).count("meanwhile") == 6 * overlaps
 
 
-@pytest.mark.parametrize("n_sessions", [MANY, MANY + 1])
+@pytest.mark.parametrize("n_sessions", [MANY_SESSIONS, MANY_SESSIONS + 1])
 def test_before_a_decode_of_many_sessions_other_threads_may_begin(n_sessions: int):
     watched = Watched()
     backend = Decoding(watched.told.append, overlaps=True)
@@ -80,4 +80,4 @@ def test_before_a_decode_of_many_sessions_other_threads_may_begin(n_sessions: in
     prompts = [(*PROMPT[:4], i) for i in range(n_sessions)]
     harness = Harness(backend, proposer=watched, n_slots=n_sessions)
     harness.run(*(request(prompt=prompt, max_tokens=3) for prompt in prompts))
-    assert ("before decode" in " ".join(watched.told)) is (n_sessions > MANY)
+    assert ("before decode" in " ".join(watched.told)) is (n_sessions > MANY_SESSIONS)

@@ -120,7 +120,7 @@ async def test_tokens_of_many_sessions_are_handed_over_before_a_gpu_computes(
     many: int, monkeypatch: pytest.MonkeyPatch
 ):
     """The loop is done with them then when the decode ends."""
-    monkeypatch.setattr(engine, "MANY", many)
+    monkeypatch.setattr(engine, "MANY_SESSIONS", many)
     events, handed = await told(True, monkeypatch)
     assert sum(len(event.tokens) for event in events if isinstance(event, Committed)) == 2 * N
     assert (sum(not during for during in handed) >= N - 2) is (many == 1)

@@ -15,7 +15,7 @@ from server.engine import thread as engine_thread
 from server.engine.engine import Engine
 from server.engine.events import Failed
 from server.engine.thread import Bounds, EngineThread
-from server.engine.watchdog import STUCK_S, Watchdog
+from server.engine.watchdog import STEP_STUCK_S, Watchdog
 from server.errors import LostModelError
 from server.lead import tiers as lead_tiers
 from server.lead.tiers import save_copies
@@ -57,14 +57,14 @@ def test_it_sleeps_while_models_are_loaded_and_conversations_saved():
 
 
 def test_a_step_that_does_not_finish_is_told_and_in_the_end_given_up():
-    one = watching(2 * STUCK_S)
+    one = watching(2 * STEP_STUCK_S)
     one.step()
-    looks(one, int(STUCK_S) + 1)
+    looks(one, int(STEP_STUCK_S) + 1)
     assert one.complaint is None
     one.look(True)
     assert one.complaint == "no step of the model has finished for 61 s"
     assert not one.gives_up
-    looks(one, int(STUCK_S))
+    looks(one, int(STEP_STUCK_S))
     assert one.gives_up
     one.step()
     one.look(True)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from server.formats.description import LONGEST, Family
+from server.formats.description import MAX_MARKUP_HEAD, Family
 from server.formats.families import FAMILIES
 from server.formats.reading import MessageReader
 from server.formats.values import nested
@@ -156,7 +156,7 @@ def test_a_header_without_an_end_ends(family: Family, headed: bool):
     start = family.channels.start
     form = Form(family.thoughts, calls=family.calls, channels=family.channels, headed=headed)
     begun = "" if headed else family.channels.content
-    for header, shown in (("name", ""), ("x" * LONGEST, start + "x" * LONGEST)):
+    for header, shown in (("name", ""), ("x" * MAX_MARKUP_HEAD, start + "x" * MAX_MARKUP_HEAD)):
         text = f"{begun}Hello{start}{header}"
         readers = MessageReader(form), MessageReader(form)
         whole = readers[0].feed(text) + readers[0].end()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.formats.description import LONGEST, Calls
+from server.formats.description import MAX_MARKUP_HEAD, Calls
 from server.formats.families import JSON_IN_TAGS as HERMES
 from server.formats.families import LLAMA3, THINK, family_of
 from server.formats.reading import MessageReader
@@ -22,7 +22,7 @@ MISTRAL = family_of("[TOOL_CALLS]").calls
 MISTRAL_ARGS = family_of("[TOOL_CALLS][ARGS]").calls
 FUNCTIONARY = family_of("<function=f></function>").calls
 CITY = '{"city": "Par\\"is}"}'
-LONG = "x" * LONGEST
+LONG = "x" * MAX_MARKUP_HEAD
 
 
 def form(calls: Calls | None = None, *, thinks: bool = False, opened: bool = False) -> Form:
@@ -365,7 +365,7 @@ def test_whether_a_call_is_broken_off(text: str, form: Form, broken_off: bool):
 
 
 def test_a_call_may_follow_any_amount_of_white_space():
-    blank = "\n" * 2 * LONGEST
+    blank = "\n" * 2 * MAX_MARKUP_HEAD
     assert read(f"Hm.{blank}{HERMES_CALL}", form(HERMES)) == Message("Hm.", calls=(call(),))
     for texts in ([f"Hm.{blank}<tool_call>", " is"], [*f"Hm.{blank}<tool_call> is"]):
         assert folded(pieces_of(texts, form(HERMES))).content == f"Hm.{blank}<tool_call> is"

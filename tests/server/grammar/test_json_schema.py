@@ -275,7 +275,7 @@ def test_a_text_beyond_the_limits_fails_no_later_one(monkeypatch: pytest.MonkeyP
 
 
 def test_a_grammar_is_compiled_anew_after_so_many_tokens(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(constraint, "MAX_TOKENS", 6)
+    monkeypatch.setattr(constraint, "MAX_GRAMMAR_TOKENS", 6)
     compiler = Compiler(VOCABULARY)
     first = compiler.json_schema({"const": "a"})
     for kept in (True, False):

@@ -66,7 +66,7 @@ def test_what_is_no_lender_of_ours_is_refused(listener: socket.socket, data: byt
 def test_one_that_serves_another_lead_does_not_answer(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lenders, "ANSWER_S", 0.05)
+    monkeypatch.setattr(lenders, "GREETING_TIMEOUT_S", 0.05)
     with pytest.raises(StartupError, match="one lead at a time"):
         greet(address(listener))
 

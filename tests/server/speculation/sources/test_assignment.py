@@ -6,7 +6,7 @@ import pytest
 
 from server.speculation.account import LOSS
 from server.speculation.hits import MEAN
-from server.speculation.sources.assignment import APART, MOST, Yield, assign
+from server.speculation.sources.assignment import APART, MAX_PER_SESSION, Yield, assign
 
 
 @pytest.mark.parametrize("share", [0.0, 5e-324, 1.0])
@@ -17,16 +17,16 @@ def test_any_share_can_be_ranked(share: float):
 def test_sessions_go_to_the_drafters_that_guess_more():
     shares = {"less": 0.7, "more": 0.7 + APART}
     assert assign(1, shares) == ["more", "less"]
-    assert assign(1, shares, taken=MOST - 1) == ["more"]
+    assert assign(1, shares, taken=MAX_PER_SESSION - 1) == ["more"]
     assert assign(1, {}, taken=0) == []
 
 
 def test_equals_share_the_sessions_and_a_session_stays_where_it_was():
     equals = {f"d{i}": 0.8 for i in range(4)}
-    first = [assign(session, equals, taken=MOST - 1)[0] for session in range(200)]
+    first = [assign(session, equals, taken=MAX_PER_SESSION - 1)[0] for session in range(200)]
     assert all(first.count(id) > 20 for id in equals)
     backwards = dict(reversed(equals.items()))
-    assert first == [assign(session, backwards, taken=MOST - 1)[0] for session in range(200)]
+    assert first == [assign(session, backwards, taken=MAX_PER_SESSION - 1)[0] for session in range(200)]
 
 
 def test_what_a_drafter_brings_is_assumed_and_soon_measured():

@@ -11,7 +11,7 @@ from server.engine.request import Speculation
 from server.sampling.noise import mix
 from server.speculation.account import LOSS
 from server.speculation.policy import Policy
-from server.speculation.sources.assignment import MOST
+from server.speculation.sources.assignment import MAX_PER_SESSION
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import ROOT, Commit, Draft, Message, Open
 from server.speculation.wire.presence import Presence
@@ -114,10 +114,10 @@ def n_open(drafters: Iterable[Heard]) -> int:
 def test_three_drafters_that_bring_little_do_not_keep_a_good_one_from_a_session(says: Says):
     """Although they were first, and take less time for a guess."""
     scene = Places()
-    bad = [scene.join(f"bad {i}", says) for i in range(MOST)]
+    bad = [scene.join(f"bad {i}", says) for i in range(MAX_PER_SESSION)]
     scene.begin(1)
     good = scene.join("good", right)
-    assert (n_open(bad), good.opened()) == (MOST, [])
+    assert (n_open(bad), good.opened()) == (MAX_PER_SESSION, [])
     scene.step(READ + 64)
     assert len(good.opened()) == 1
     for _ in range(40):
@@ -138,13 +138,13 @@ def test_of_a_host_of_silent_drafters_each_is_tried_and_the_good_one_stays():
         scene.step(32)
         assert len(good.opened()) == 1
     assert all(any(isinstance(message, Open) for message in drafter.messages) for drafter in bad)
-    assert n_open(bad) == MOST - 1
+    assert n_open(bad) == MAX_PER_SESSION - 1
 
 
 def test_one_that_begins_to_guess_gets_another_chance():
     """When what it cost is a hundredth of the tokens that were made since."""
     scene = Places()
-    bad = [scene.join(f"bad {i}", silent) for i in range(MOST)]
+    bad = [scene.join(f"bad {i}", silent) for i in range(MAX_PER_SESSION)]
     scene.begin(1)
     scene.join("good", right)
     scene.step(READ + 64)
@@ -160,10 +160,10 @@ def test_one_that_begins_to_guess_gets_another_chance():
 
 def test_one_that_guesses_two_thirds_takes_the_place_of_one_that_guesses_one():
     scene = Places()
-    for i in range(MOST):
+    for i in range(MAX_PER_SESSION):
         scene.join(f"{i}", share(0.33, i))
     scene.begin(1)
-    better = scene.join("better", share(0.67, MOST))
+    better = scene.join("better", share(0.67, MAX_PER_SESSION))
     scene.step(READ + 64)
     assert len(better.opened()) == 1
     scene.step(1_000)
@@ -173,29 +173,32 @@ def test_one_that_guesses_two_thirds_takes_the_place_of_one_that_guesses_one():
 def test_about_equals_keep_their_places():
     """To take one costs a prompt to read."""
     scene = Places()
-    drafters = [scene.join(f"{i}", share(0.7, i)) for i in range(MOST + 1)]
+    drafters = [scene.join(f"{i}", share(0.7, i)) for i in range(MAX_PER_SESSION + 1)]
     scene.begin(1)
     scene.step(3_200)
-    assert sum(isinstance(message, Open) for drafter in drafters for message in drafter.messages) == MOST
+    assert (
+        sum(isinstance(message, Open) for drafter in drafters for message in drafter.messages)
+        == MAX_PER_SESSION
+    )
 
 
 def test_a_drafter_whose_first_guesses_come_late_is_no_bad_one():
     scene = Places()
-    drafters = [scene.join(f"{i}", silent) for i in range(MOST)]
+    drafters = [scene.join(f"{i}", silent) for i in range(MAX_PER_SESSION)]
     scene.begin(1)
     scene.join("waiting", silent)
     scene.step(READ + 14)
     for drafter in drafters:
         drafter.says = right
     scene.step(200)
-    assert n_open(drafters) == MOST
+    assert n_open(drafters) == MAX_PER_SESSION
 
 
 @pytest.mark.parametrize("reads", [180, 10_000])
 def test_a_drafter_that_reads_a_long_prompt_is_waited_for_and_not_for_ever(reads: int):
     """reads: steps until its first guess. Ten tokens are read in a step."""
     scene = Places()
-    drafters = [scene.join(f"{i}", silent) for i in range(MOST)]
+    drafters = [scene.join(f"{i}", silent) for i in range(MAX_PER_SESSION)]
     scene.begin(1, n_prompt=1_800)
     waiting = scene.join("waiting", silent)
     for step in range(600):
@@ -203,7 +206,9 @@ def test_a_drafter_that_reads_a_long_prompt_is_waited_for_and_not_for_ever(reads
             for drafter in drafters:
                 drafter.says = right
         scene.step()
-    assert (n_open(drafters), n_open([waiting])) == ((MOST, 0) if reads < 600 else (MOST - 1, 1))
+    assert (n_open(drafters), n_open([waiting])) == (
+        (MAX_PER_SESSION, 0) if reads < 600 else (MAX_PER_SESSION - 1, 1)
+    )
 
 
 def test_guesses_that_come_before_the_prompt_was_to_be_read_count_once():
@@ -264,19 +269,19 @@ def test_sessions_without_drafters_come_first_when_a_place_becomes_free():
 
 def test_what_was_measured_ranks_drafters_after_a_reconnection():
     scene = Places()
-    everybody = [scene.join(f"{i}", right if i else wrong) for i in range(MOST + 1)]
+    everybody = [scene.join(f"{i}", right if i else wrong) for i in range(MAX_PER_SESSION + 1)]
     for session in range(8):
         scene.begin(session)
     scene.step(1_000)
-    assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MOST
+    assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MAX_PER_SESSION
     for session in range(8):
         scene.end(session)
         scene.begin(session)
-        assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MOST
+        assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MAX_PER_SESSION
     for drafter in everybody:
         drafter.messages.clear()
     scene.pool.disconnect()
     scene.settle()
     scene.pool.connect()
     scene.settle()
-    assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MOST
+    assert [len(drafter.opened()) for drafter in everybody] == [0] + [8] * MAX_PER_SESSION

@@ -18,7 +18,7 @@ from server.speculation.ledger import EVIDENCE_HEARD, Ledger
 from server.speculation.policy import Policy
 from server.speculation.rates import KNOWN
 from server.speculation.sources.drafter_record import TELL_S
-from server.speculation.sources.remote import MAX_QUEUED, RemoteDrafters
+from server.speculation.sources.remote import MAX_UNREAD, RemoteDrafters
 from server.speculation.speculated import IN_SESSION
 from server.speculation.speculator import Speculator
 from server.speculation.step import DraftPlan
@@ -141,7 +141,7 @@ def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
     leaving = scene.add("leaving")
     scene.open(1)
     scene.remote.peers([Presence("joining", "drafter", "toy", "0", CARD, 8)])
-    for i in range(2 * MAX_QUEUED):
+    for i in range(2 * MAX_UNREAD):
         scene.remote.received(Want("nobody", i, 0))
     take_in(scene.speculator)
     assert [record.presence.id for record in scene.remote.drafters()] == ["joining"]
@@ -156,7 +156,7 @@ def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
     assert isinstance(opened, Open)
     guess = Draft("drafter", opened.session, len(PROMPT), opened.chain, 1000, (-1,), (5,), b"\xff")
     scene.remote.received(guess)
-    for _ in range(MAX_QUEUED):
+    for _ in range(MAX_UNREAD):
         scene.remote.received(opened)
     take_in(scene.speculator)
     [record] = scene.remote.drafters()

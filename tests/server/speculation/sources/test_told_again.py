@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.speculation.policy import Policy
-from server.speculation.sources.drafter_record import MAX_RATE, MAX_TOLD
+from server.speculation.sources.drafter_record import MAX_RATE, RESENT_TOKENS_PER_S
 from server.speculation.speculator import Speculator
 from server.speculation.wire.messages import ROOT, Draft, Open, Want
 from tests.server.speculation.driving import committed
@@ -35,10 +35,12 @@ def test_to_be_told_a_very_long_session_costs_the_drafter_no_drafts():
     clock = Clock()
     scene = Scene(clock=clock)
     drafter = scene.add()
-    scene.open(1, (7,) * 2 * MAX_TOLD)
+    scene.open(1, (7,) * 2 * RESENT_TOKENS_PER_S)
     [opened] = drafter.messages
     assert isinstance(opened, Open)
-    draft = Draft("drafter", opened.session, 2 * MAX_TOLD, opened.chain, 1000, (ROOT,), (5,), b"\xff")
+    draft = Draft(
+        "drafter", opened.session, 2 * RESENT_TOKENS_PER_S, opened.chain, 1000, (ROOT,), (5,), b"\xff"
+    )
     for second in range(1, 3):
         for _ in range(3):
             scene.remote.received(Want("drafter", opened.session, 0))

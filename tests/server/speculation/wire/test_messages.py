@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import (
+    MAX_MESSAGE_TOKENS,
     MAX_NODES,
     MAX_TEXT,
-    MAX_TOKENS,
     ROOT,
-    VERSION,
+    WIRE_VERSION,
     Close,
     Commit,
     Draft,
@@ -89,12 +89,12 @@ def test_other_versions(message: Message, golden: str) -> None:
 @pytest.mark.parametrize("tag", [0, 7, 255])
 def test_unknown_tags(tag: int) -> None:
     with pytest.raises(WireError, match="unknown message tag"):
-        decode(bytes([VERSION, tag]) + bytes(64))
+        decode(bytes([WIRE_VERSION, tag]) + bytes(64))
 
 
 def test_lists_beyond_their_bounds() -> None:
     commit = encode(Commit(7, 3, 4, ()))[:-4]
-    n = MAX_TOKENS + 1
+    n = MAX_MESSAGE_TOKENS + 1
     with pytest.raises(WireError, match="at most"):
         decode(commit + struct.pack("<I", n) + bytes(4 * n))
     n = MAX_NODES + 1
@@ -108,7 +108,7 @@ def test_lists_at_their_bounds() -> None:
     n = MAX_NODES
     for message in (
         Draft("d" * MAX_TEXT, 7, 5, 6, 0, (ROOT,) * n, (1,) * n, bytes(n)),
-        Commit(7, 3, 4, (1,) * MAX_TOKENS),
+        Commit(7, 3, 4, (1,) * MAX_MESSAGE_TOKENS),
     ):
         assert decode(encode(message)) == message
 
@@ -116,7 +116,7 @@ def test_lists_at_their_bounds() -> None:
 def test_a_length_that_the_bytes_do_not_hold() -> None:
     commit = encode(Commit(7, 3, 4, ()))[:-4]
     with pytest.raises(WireError, match="too short"):
-        decode(commit + struct.pack("<I", MAX_TOKENS))
+        decode(commit + struct.pack("<I", MAX_MESSAGE_TOKENS))
 
 
 @pytest.mark.parametrize("parents", [(0,), (ROOT, 1), (ROOT, 0, 2), (-2,), (ROOT, 2**31 - 1)])
@@ -141,9 +141,9 @@ def test_text_that_would_garble_a_log(text: str) -> None:
 def test_a_refusal_has_the_bytes_that_version_2_reads() -> None:
     """Such a drafter logs why it is refused."""
     refusal = encode(Refuse("lead-1", "no"))
-    assert refusal[0] == 2 != VERSION
+    assert refusal[0] == 2 != WIRE_VERSION
     with pytest.raises(WireError, match="wire version 3"):
-        decode(bytes([VERSION]) + refusal[1:])
+        decode(bytes([WIRE_VERSION]) + refusal[1:])
 
 
 def test_text_that_is_not_utf8() -> None:
@@ -154,7 +154,7 @@ def test_text_that_is_not_utf8() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 7))
 def test_any_other_bytes_are_a_message_or_a_wire_error(body: bytes, tag: int) -> None:
-    for data in (body, bytes([VERSION, tag]) + body):
+    for data in (body, bytes([WIRE_VERSION, tag]) + body):
         try:
             message = decode(data)
         except WireError:

@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from server.speculation.wire.presence import (
-    BLOCK,
+    CHECKSUM_TOKENS,
     MAX_BLOCKS,
-    MAX_NAME,
+    MAX_DRAFTER_NAME,
     MAX_SIZE_DIFFERENCE,
     Presence,
     VocabularyCard,
@@ -49,11 +49,11 @@ class Pieces:
         return self.changed.get(token, b"piece %d" % token)
 
 
-LEAD = vocabulary_card(Pieces(4 * BLOCK + 10))
+LEAD = vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10))
 
 
 def test_a_card_has_a_checksum_per_block() -> None:
-    assert LEAD.size == 4 * BLOCK + 10
+    assert LEAD.size == 4 * CHECKSUM_TOKENS + 10
     assert (LEAD.bos, LEAD.eos) == (1, 2)
     assert len(LEAD.blocks) == len(set(LEAD.blocks)) == 5
 
@@ -65,11 +65,11 @@ def test_pieces_do_not_run_into_each_other() -> None:
 
 
 def test_the_same_vocabulary_fits() -> None:
-    assert misfit(LEAD, vocabulary_card(Pieces(4 * BLOCK + 10))) is None
+    assert misfit(LEAD, vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10))) is None
 
 
 def test_padding_at_the_end_fits() -> None:
-    padded = vocabulary_card(Pieces(4 * BLOCK + 10 + MAX_SIZE_DIFFERENCE))
+    padded = vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10 + MAX_SIZE_DIFFERENCE))
     assert misfit(LEAD, padded) is None
     assert misfit(padded, LEAD) is None
 
@@ -77,12 +77,18 @@ def test_padding_at_the_end_fits() -> None:
 @pytest.mark.parametrize(
     ("drafter", "reason"),
     [
-        (Pieces(4 * BLOCK + 11 + MAX_SIZE_DIFFERENCE), "sizes differ: lead 4106, drafter 4235"),
-        (Pieces(4 * BLOCK + 10, bos=None), "BOS tokens differ: lead 1, drafter None"),
-        (Pieces(4 * BLOCK + 10, eos=7), "EOS tokens differ: lead 2, drafter 7"),
-        (Pieces(4 * BLOCK + 10, changed={BLOCK: b"x"}), "between ids 1024 and 2047"),
-        (Pieces(4 * BLOCK + 10, changed={4 * BLOCK + 9: b"x"}), "between ids 4096 and 5119"),
-        (Pieces(4 * BLOCK + 20, changed={4 * BLOCK - 1: b"x"}), "between ids 3072 and 4095"),
+        (Pieces(4 * CHECKSUM_TOKENS + 11 + MAX_SIZE_DIFFERENCE), "sizes differ: lead 4106, drafter 4235"),
+        (Pieces(4 * CHECKSUM_TOKENS + 10, bos=None), "BOS tokens differ: lead 1, drafter None"),
+        (Pieces(4 * CHECKSUM_TOKENS + 10, eos=7), "EOS tokens differ: lead 2, drafter 7"),
+        (Pieces(4 * CHECKSUM_TOKENS + 10, changed={CHECKSUM_TOKENS: b"x"}), "between ids 1024 and 2047"),
+        (
+            Pieces(4 * CHECKSUM_TOKENS + 10, changed={4 * CHECKSUM_TOKENS + 9: b"x"}),
+            "between ids 4096 and 5119",
+        ),
+        (
+            Pieces(4 * CHECKSUM_TOKENS + 20, changed={4 * CHECKSUM_TOKENS - 1: b"x"}),
+            "between ids 3072 and 4095",
+        ),
     ],
 )
 def test_misfits_have_a_reason(drafter: Pieces, reason: str) -> None:
@@ -90,7 +96,7 @@ def test_misfits_have_a_reason(drafter: Pieces, reason: str) -> None:
 
 
 def test_who_refuses_says_what_would_fit() -> None:
-    other = vocabulary_card(Pieces(4 * BLOCK + 10, eos=7))
+    other = vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10, eos=7))
     reason = refusal(replace(ANNE, role="lead"), replace(ANNE, vocabulary=other)) or ""
     assert reason.startswith("EOS tokens differ: lead 2, drafter 7; ")
     assert "--translate" in reason
@@ -198,7 +204,7 @@ def test_names_on_a_card_cannot_forge_a_line_of_the_log() -> None:
     presence = read_card("drafter:anne", card)
     assert presence is not None
     for name in (presence.model, presence.version, presence.host):
-        assert name == ("tiny?2026-01-01 WARNING all is lost ?[31m" + "x" * 1000)[:MAX_NAME]
+        assert name == ("tiny?2026-01-01 WARNING all is lost ?[31m" + "x" * 1000)[:MAX_DRAFTER_NAME]
 
 
 def test_a_card_without_a_wire_version_is_of_version_2_and_refused() -> None:
