@@ -1,4 +1,4 @@
-"""Who gets a place in the KV cache, and who has to leave it when cells run out."""
+"""Admit waiting sessions to the KV cache, and preempt sessions when cells run out."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from server.engine.scheduler import Work, plan
 from server.engine.session import NO_SEQ, Session
 from server.engine.state import EngineState
 
-WORTH_SHARING = 32  # prompt tokens: to evaluate fewer takes less than the wait until another session has them
+WORTH_SHARING = 32
+"""Minimum prompt tokens for which a session waits until another one has evaluated them."""
 
 
 def step_aside(state: EngineState) -> None:
-    """End the sessions that only precompute when they are done, or when a reply is asked for."""
+    """End sessions that only precompute when they are done, or when a reply is requested."""
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]
     asked = len(precomputing) < len(sessions)
@@ -30,13 +31,13 @@ def step_aside(state: EngineState) -> None:
 
 
 def admit(state: EngineState) -> None:
-    """Make waiting sessions active, in their turn, while there are slots and places in the KV cache."""
+    """Make waiting sessions active, in turn, while slots and KV cache have room."""
     while state.waiting and len(state.active) < state.n_slots and _admit_next(state):
         pass
 
 
 def _admit_next(state: EngineState) -> bool:
-    """Whether one of them could be."""
+    """Admit one waiting session; return False if none can be admitted."""
     for session in _in_turn(state):
         if session.request.precompute and state.active:
             continue
@@ -50,7 +51,7 @@ def _admit_next(state: EngineState) -> bool:
 
 
 def _in_turn(state: EngineState) -> list[Session]:
-    """Return the waiting sessions, first those of the tenant with the fewest slots, each one's by arrival."""
+    """Return the waiting sessions: first the tenant's with the fewest slots, then by arrival."""
     if len({session.request.tenant for session in state.waiting}) == 1:
         return list(state.waiting)
     held = Counter[str]()
@@ -81,9 +82,10 @@ def _begin(state: EngineState, session: Session, place: Reuse) -> None:
 
 
 def make_room(state: EngineState, works: list[Work]) -> list[Work]:
-    """Return what of a step's work there are cells for.
+    """Return the part of a step's work that there are cells for.
 
-    Cached conversations make room first, then guesses, then the session admitted last, which is queued again.
+    Cached conversations leave first, then guesses are dropped, then the session admitted last is queued
+    again.
     """
     while (missing := _missing(state, works)) > 0:
         if state.residence.evict():
@@ -100,7 +102,7 @@ def make_room(state: EngineState, works: list[Work]) -> list[Work]:
 
 
 def _place(state: EngineState, session: Session) -> Placed:
-    """Where in the KV cache the session goes. LATER: others may go first; None: they wait behind it."""
+    """Claim a place for a session; LATER: others may go first, None: others wait behind it."""
     if _may_share_soon(state, session):
         return LATER
     if not _fits(state, session):
@@ -120,9 +122,9 @@ def _place(state: EngineState, session: Session) -> Placed:
 
 
 def _may_share_soon(state: EngineState, session: Session) -> bool:
-    """Return True while an active session evaluates a prompt that begins with the same tokens.
+    """Return True while an active session evaluates a prompt with the same beginning.
 
-    To copy them then is cheaper than to evaluate them twice (the choices of one request, say).
+    Copying its cells afterwards is cheaper than evaluating twice, as for the choices of one request.
     """
     if not state.backend.can_trim or not session.request.reuse or state.limits.is_stable(session):
         return False
@@ -137,7 +139,7 @@ def _may_share_soon(state: EngineState, session: Session) -> bool:
 
 
 def _fits(state: EngineState, session: Session) -> bool:
-    """Whether the session can run beside the active ones without pushing one out at once."""
+    """Return True if the session can run beside the active ones without preempting one at once."""
     if not state.active:
         return True
     beside = [*state.active, session]
@@ -148,7 +150,7 @@ def _fits(state: EngineState, session: Session) -> bool:
 
 
 def _missing(state: EngineState, works: list[Work]) -> int:
-    """How many cells this work needs beyond the free ones."""
+    """Return how many cells this work needs beyond the free ones."""
     n_ctx = state.backend.n_ctx
     rows = sum([work.n_rows + work.n_draft for work in works])
     if len(works) == 1 and state.limits.is_stable(works[0].session):  # it runs alone

@@ -30,12 +30,12 @@ Scores: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A text that may be the result."""
+    """A candidate text."""
 
-    tokens: tuple[int, ...] = ()  # the generated ones
-    score: float = 0.0  # sum of their logprobs
+    tokens: tuple[int, ...] = ()  # generated tokens
+    score: float = 0.0  # sum of the tokens' logprobs
     logprobs: tuple[TokenLogprobs, ...] = ()
-    constraint: Constraint | None = None  # has accepted all of them; belongs to one live beam only
+    constraint: Constraint | None = None  # has accepted the tokens; belongs to one live beam only
 
     @property
     def mean(self) -> float:
@@ -44,11 +44,11 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """One more token for the beam with the index `parent`, and the beam's score with it."""
+    """A beam with one more token."""
 
-    parent: int
+    parent: int  # index of the beam
     token: int
-    score: float
+    score: float  # the beam's score with the token
 
 
 def allowed_logprobs(
@@ -76,9 +76,12 @@ def allowed_logprobs(
 
 
 def best(rows: Sequence[Scores], scores: Sequence[float], n: int) -> list[Continuation]:
-    """Return the n best continuations of each row, best first; ties by beam, then by token id.
+    """Return the n best continuations of each beam, best first; ties by beam, then by token id.
 
-    scores: of the beams.
+    Args:
+        rows: Logprobs after each beam.
+        scores: Of the beams.
+        n: Continuations per beam.
     """
     found: list[Continuation] = []
     for parent, (row, score) in enumerate(zip(rows, scores, strict=True)):
@@ -90,19 +93,20 @@ def best(rows: Sequence[Scores], scores: Sequence[float], n: int) -> list[Contin
 
 
 class BeamSearch:
-    """The beams of one generation. live: those that have not ended, best first, all of one length."""
+    """The beams of one generation."""
 
     def __init__(self, request: GenerationRequest, limit: int) -> None:
-        """limit: tokens at which a beam ends, at least 1."""
+        """Begin with an empty beam; beams end at `limit` tokens, at least 1."""
         self._request = request
         self._limit = limit
         self._ended: list[Beam] = []
-        self.live = [Beam(constraint=self._constraint_after(()))]
+        self.live = [Beam(constraint=self._constraint_after(()))]  # not ended, best first, of one length
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
         """Add a token to the live beams, and return the index of the old beam that each new one continues.
 
-        rows: logits after each of the old ones.
+        Args:
+            rows: Logits after each old beam.
         """
         n, stop, sampling = self._request.n_beams, self._request.stop_tokens, self._request.sampling
         allowed = [
@@ -126,7 +130,7 @@ class BeamSearch:
         return len(self._ended) == self._request.n_beams and self._ended[-1].mean >= self.live[0].mean
 
     def decided(self) -> Beam:
-        """Return the result when done; else the beginning of all beams that may still be it."""
+        """Return the result when done; before, the common beginning of all beams that may win."""
         if self.done:
             return self._ended[0]
         rivals = [beam.tokens for beam in [*self._ended[:1], *self.live]]
@@ -143,8 +147,8 @@ class BeamSearch:
     def _constrained(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
         """Return the beams with constraints.
 
-        The last child of a beam takes its constraint over, the others get new ones, since a constraint cannot
-        be copied.
+        Constraints cannot be copied: the last child of a beam inherits its constraint, the others get new
+        ones.
         """
         heirs = {one.parent: i for i, one in enumerate(chosen)}
         beams: list[Beam] = []

@@ -1,4 +1,4 @@
-"""The batch of a step: the rows of each session's work, its guesses, and padding."""
+"""Build the batch of a step: rows of each session, guesses, and padding."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from server.llama.backend import Batch
 def build(
     state: EngineState, works: Sequence[Work], plan: Plan, n_held: int
 ) -> tuple[Batch, list[RowLayout]]:
-    """Return the batch, and how the rows of each work are laid out in it.
+    """Return the batch, and the layout of each work's rows in it.
 
     Args:
         state: The sessions, and what they run on.
         works: The rows of the step without guesses.
-        plan: One proposal for each work, and the width to pad the step to as far as there is room.
+        plan: One proposal for each work, and the width to pad the step to if there is room.
         n_held: Cells of the KV cache in use.
     """
     batch, layouts = Batch(), list[RowLayout]()
@@ -47,7 +47,7 @@ def build(
 
 
 def n_pad(limits: Limits, n_ctx: int, work: Work, n_draft: int) -> int:
-    """Rows of padding that give a step of a stable session its one width, as far as the context goes."""
+    """Return the padding rows that give each step of a width-stable session one width, within the context."""
     session = work.session
     if session.n_pending > 1 or session.request.n_beams > 1:
         return 0

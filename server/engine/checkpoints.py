@@ -1,9 +1,9 @@
-"""Going back where sequences cannot be trimmed: spare sequences that keep earlier states of a conversation.
+"""Restore earlier states where sequences cannot be trimmed, from spare sequences that keep them.
 
-A recurrent or hybrid model has a state beside its cells, or instead of them, which covers the whole sequence
-and cannot be shortened. A kept state is shared until the sequence goes on, then llama.cpp copies it
-(docs/adr/0011). Two are kept per conversation: from before a step with guesses, and from near the end of a
-prompt, where the next turn, or another reply to the prompt, may begin.
+A recurrent or hybrid model has a state, beside its cells or instead of them, that covers the whole sequence
+and cannot be shortened. A kept state is shared until the sequence continues, then llama.cpp copies it
+(docs/adr/0011). Two are kept per conversation: one from before a step with guesses, and one from near the end
+of a prompt, where the next turn, or another reply to the prompt, may begin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIN_MARK_TOKENS = 64  # tokens from one mark to the next, at least: each splits 
 class Checkpoints:
     """Earlier states of the first n_main sequences.
 
-    The spare sequences follow, n_each for each: 0 for no checkpoints, 1 for steps only, 2 for steps and
+    Each has n_each spare sequences, which follow: 0 for no checkpoints, 1 for steps only, 2 for steps and
     marks.
     """
 
@@ -33,31 +33,37 @@ class Checkpoints:
         return self._n_each > STEP
 
     def before_guesses(self, seq: int) -> None:
-        """Keep the present state, for back()."""
+        """Keep the current state for back()."""
         self._backend.copy(seq, self._spare(seq, STEP), 0, 0)
 
     def back(self, seq: int, length: int) -> None:
-        """Go back to the state before the guesses, at this length."""
+        """Return to the state from before the guesses, which has this length."""
         self._become(seq, self._spare(seq, STEP), length)
 
     def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
-        """Token of a prompt after which a mark is worth it, 0 for none. n_held: tokens that are cached."""
+        """Return after which token of a prompt to set a mark; 0: none is worthwhile.
+
+        Args:
+            seq: The sequence.
+            n_held: Tokens that are cached.
+            n_prompt: Tokens of the prompt.
+        """
         at = n_prompt - TURN_MARGIN
         return at if self._n_each > TURN and at > n_held and at - self.marks[seq] >= MIN_MARK_TOKENS else 0
 
     def mark(self, seq: int, length: int) -> None:
-        """Keep the present state, of this length, for later sessions to go on from; until the next mark."""
+        """Keep the current state, of this length, for later sessions to continue from."""
         self._backend.copy(seq, self._spare(seq, TURN), 0, 0)
         self.marks[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy to an empty sequence all of another one, or what that held at its mark."""
+        """Copy a whole sequence, or its state at the mark, to an empty sequence."""
         self._backend.copy(source, target, 0, length)
         if length == self.marks[source]:
             self._become(target, self._spare(source, TURN), length)
 
     def trim(self, seq: int, length: int) -> None:
-        """Trim to nothing, to the mark, or to all that is held. Raises BackendError for any other length."""
+        """Trim to nothing, to the mark, or not at all. Raises BackendError for any other length."""
         if length and length == self.marks[seq]:
             self._become(seq, self._spare(seq, TURN), length)
         else:
@@ -69,7 +75,7 @@ class Checkpoints:
             self.marks[seq] = 0
 
     def _become(self, seq: int, spare: int, length: int) -> None:
-        """Take a spare one's state over. It comes first: only then the cells behind it can go."""
+        """Take a spare sequence's state, before the cells behind it are removed."""
         self._backend.copy(spare, seq, length, length)
         self._backend.trim(seq, length)
 

@@ -1,4 +1,4 @@
-"""What the rows of a step commit: drawn, verified, told to the proposer and to the caller."""
+"""Commit a step: draw and verify tokens, and report them to proposer and caller."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ logger = logging.getLogger("duo.engine")
 
 
 class StepCommit:
-    """Commits what the rows of one step say, one session after the other."""
+    """Commits the rows of one step, session by session."""
 
     __slots__ = ("_plan", "_state", "outcomes")
 
     def __init__(self, state: EngineState, plan: Plan) -> None:
         self._state, self._plan = state, plan
-        self.outcomes: list[Outcome] = []  # of the sessions that guesses were asked for
+        self.outcomes: list[Outcome] = []  # of sessions for which guesses were requested
 
     def add(self, work: Work, proposal: Proposal, layout: RowLayout, logits: Logits, at: int) -> int:
-        """Commit what one session's rows say. A session that fails, at a grammar's limit say, ends alone.
+        """Commit one session's rows. A session that fails, at a grammar's limit say, ends alone.
 
         Args:
             work: The session and its rows without guesses.
@@ -107,7 +107,7 @@ def _advance_prompt(state: EngineState, work: Work) -> None:
 
 
 def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
-    """rows: logits after each of the prompt's next tokens."""
+    """Report logprobs of the prompt's next tokens, from the logits after each token before."""
     session, n_top = work.session, work.session.request.n_logprobs or 0
     after = session.tokens[session.n_kv + 1 : session.n_kv + 1 + len(rows)]
     told = tuple(token_logprobs(row, token, n_top) for row, token in zip(rows, after, strict=True))
@@ -115,7 +115,7 @@ def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
 
 
 def _advance(state: EngineState, session: Session, rows: Logits) -> None:
-    """rows: logits after each beam of the session's search."""
+    """Advance a beam search by the logits after each of its beams."""
     try:
         committed, reason = state.searches.advance(session, rows, state.clock())
     except Exception as error:
@@ -127,7 +127,7 @@ def _advance(state: EngineState, session: Session, rows: Logits) -> None:
 
 
 def _undrawn(error: Exception) -> DuoError:
-    """Return what a session ends with for which no token could be drawn. Logs what was not foreseen."""
+    """Return the error for a session whose token could not be drawn; log unexpected ones."""
     if isinstance(error, DuoError):
         return error
     logger.error("no token could be drawn", exc_info=error)
@@ -143,14 +143,14 @@ def _decide(
     *,
     by_rejection: bool,
 ) -> Verdict:
-    """Return what to commit. The session's sampler advances by it.
+    """Return what to commit, and advance the session's sampler by it.
 
     Args:
         session: Whose rows these are.
         proposal: Its guesses.
         rows: Logits after the last committed token, then after each node of the proposal.
-        drawn: Gets the distribution of each token drawn.
-        by_rejection: The rule of rejection.py decides.
+        drawn: The distribution of each drawn token is appended to it, if given.
+        by_rejection: Use the rule of rejection.py.
     """
     sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
     sampling = session.request.sampling
@@ -180,7 +180,7 @@ def _decide(
 def _logprobs(
     verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, asked: GenerationRequest
 ) -> tuple[TokenLogprobs, ...]:
-    """Return one for each token, with the others that the request asks for, or none.
+    """Return logprobs for each token, with the alternatives that the request asks for, or () for none.
 
     rows and drawn are those of _decide(); the i-th token was drawn from the row after the node before it.
     """
@@ -196,7 +196,7 @@ def _logprobs(
 def _committed(
     verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, plain_s: float
 ) -> Committed:
-    """Return what the caller is told."""
+    """Return the event for the caller."""
     if not proposal.tokens:
         return Committed(verdict.tokens, (None,), 0, (), logprobs, now, plain_s)
     nodes, n_accepted = verdict.nodes, len(verdict.nodes)

@@ -1,4 +1,4 @@
-"""States of idle conversations, copied to host memory before they have to leave the KV cache. Pure."""
+"""Copies, in host memory, of idle conversations that may have to leave the KV cache. Pure."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 
 class Copies(dict[int, tuple[tuple[int, ...], bytes]]):
-    """By sequence: the tokens that a state is of, and the state."""
+    """Maps a sequence to the tokens of a copied state, and the state."""
 
     @property
     def n_bytes(self) -> int:
         return sum(len(data) for _, data in self.values())
 
     def has(self, seq: int, tokens: Sequence[int]) -> bool:
-        """Whether there is a state of exactly these tokens."""
+        """Return True if there is a copy of exactly these tokens."""
         return seq in self and self[seq][0] == tuple(tokens)
 
     def take(self, seq: int, tokens: Sequence[int]) -> bytes | None:
-        """Drop the sequence's copy, and return it if it is of exactly these tokens."""
+        """Remove the sequence's copy, and return it if it is of exactly these tokens."""
         copied, data = self.pop(seq, ((), b""))
         return data if data and copied == tuple(tokens) else None
 
     def shrink(self, budget_bytes: int) -> None:
-        """Drop the latest copies until the others fit."""
+        """Drop the latest copies until the rest fits into the budget."""
         while self and self.n_bytes > budget_bytes:
             self.popitem()

@@ -1,4 +1,4 @@
-"""Opens sessions at the proposer, and asks it for guesses."""
+"""Open sessions at the proposer, and ask it for guesses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("duo.engine")
 
 
 def open_session(state: EngineState, session: Session) -> None:
-    """Open a session that may draft at the proposer. If that raises, the session goes on without drafts."""
+    """Open a session that may draft at the proposer; if that raises, it goes on without drafts."""
     if not _may_draft(state, session):
         return
     sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
@@ -31,7 +31,7 @@ def open_session(state: EngineState, session: Session) -> None:
 
 
 def shift_full(state: EngineState) -> None:
-    """Drop tokens of the sessions whose context is full, and open these anew at the proposer."""
+    """Drop tokens of sessions whose context is full, and reopen these at the proposer."""
     for session in state.active:
         if not session.is_full or not session.decodes:
             continue
@@ -42,10 +42,11 @@ def shift_full(state: EngineState) -> None:
 
 
 def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
-    """Ask the proposer for the guesses of this step.
+    """Ask the proposer for the plan of this step.
 
     Args:
-        works: The rows of the step without guesses; none where the engine has nothing to do.
+        state: The sessions, and what they run on.
+        works: The rows of the step without guesses; none if the engine is idle.
         n_held: Cells of the KV cache in use.
 
     Returns:
@@ -69,7 +70,7 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
 
 
 def _may_pad(state: EngineState, works: Sequence[Work]) -> bool:
-    """Return whether a step may be padded: it only decodes, and no session of it is width-stable."""
+    """Return True if the step may be padded: it only decodes, and has no width-stable session."""
     limits = state.limits
     if limits.again or limits.streams:
         return False
@@ -90,7 +91,7 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 
 
 def _ask(work: Work) -> Ask:
-    """Return what is asked for the session of this work."""
+    """Return the request for guesses of one session."""
     id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:
         return Ask(id, limit, n_pending=work.n_pending, seq=work.session.seq)

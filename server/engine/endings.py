@@ -1,4 +1,4 @@
-"""How sessions end or are put back: whatever raises on the way, all that they hold is given back."""
+"""End or preempt sessions; all that they hold is released even if a step of it raises."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from server.errors import DuoError
 
 
 def finish(state: EngineState, session: Session, reason: FinishReason) -> None:
+    """End a session whose reply is complete."""
     end(state, session, Finished(reason, session.stats(state.clock())), len(session.tokens))
 
 
@@ -26,7 +27,7 @@ def cancel(state: EngineState, session: Session, keep: int | None) -> None:
 
 
 def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None:
-    """Take the session out; its first n_keep tokens stay cached as far as they are evaluated."""
+    """Remove the session; its first n_keep tokens stay cached if they are evaluated."""
     if session in state.active:
         state.active.remove(session)
     else:
@@ -50,7 +51,7 @@ def preempt(state: EngineState, session: Session) -> None:
 
 
 def _release(state: EngineState, session: Session, length: int) -> None:
-    """Give the session's sequences back, the first `length` tokens of its own one cached."""
+    """Release the session's sequences; the first `length` tokens of its own stay cached."""
     if session.seq == NO_SEQ:
         return
     marked = state.sequences.checkpoints.marks[session.seq]
@@ -64,7 +65,7 @@ def _release(state: EngineState, session: Session, length: int) -> None:
 
 
 def _cut(state: EngineState, seq: int, tokens: list[int]) -> None:
-    """Trim a sequence to these tokens, with which it begins, and make it idle; free if trimming raises."""
+    """Trim a sequence to these first tokens and make it idle; empty it if trimming raises."""
     held = list[int]()
     try:
         state.sequences.trim(seq, len(tokens))

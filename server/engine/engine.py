@@ -1,4 +1,4 @@
-"""The step: admit, schedule, draft, decode, commit, learn. One thread owns it and the model."""
+"""Run the step: admit, schedule, draft, decode, commit, learn. One thread owns the engine and the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY_SESSIONS = 8
 
 
 class Engine:
-    """Generates for up to n_slots sessions at once; more wait in order. Not thread-safe.
+    """Generates for up to n_slots sessions at once; others wait in order. Not thread-safe.
 
     `emit(session id, event)` is called during step(), submit() and cancel(), and must not block.
     """
@@ -56,30 +56,30 @@ class Engine:
         self.slots = Slots(state)
 
     def vet(self, request: GenerationRequest) -> None:
-        """Raise InvalidRequestError for what this engine could never do. Safe from any thread."""
+        """Raise InvalidRequestError for a request that this engine can never serve. Safe from any thread."""
         self._state.searches.vet(request)
         n_slots = self._state.n_slots
         if request.slot is not None and not 0 <= request.slot < n_slots:
             raise FieldError("id_slot", f"there is no slot {request.slot}: they are 0 to {n_slots - 1}")
 
     def submit(self, session_id: int, request: GenerationRequest) -> None:
-        """Queue a request. Drafters hear of it at once, so that they prefill while it waits."""
+        """Queue a request. Drafters hear of it at once, so they prefill while it waits."""
         self.vet(request)
         session = Session(session_id, request, self._state.backend.n_ctx)
         open_session(self._state, session)
         self._state.waiting.append(session)
 
     def cancel(self, session_id: int, keep: int | None = None) -> None:
-        """End a session now. Unknown ids are ignored.
+        """End a session now; unknown ids are ignored.
 
-        The reply is its first `keep` generated tokens (None: all), of which all but the last stay cached.
+        The reply is its first `keep` generated tokens (None: all); all of these but the last stay cached.
         """
         for session in self._state.sessions:
             if session.id == session_id:
                 endings.cancel(self._state, session, keep)
 
     def fail_all(self, error: DuoError) -> None:
-        """End every session with an error and forget what the KV cache holds of it."""
+        """End every session with an error, and drop what the KV cache holds of it."""
         with ExitStack() as each:  # goes on with the others if one of them raises
             for session in self._state.sessions:
                 each.callback(endings.fail, self._state, session, error)
@@ -87,7 +87,7 @@ class Engine:
     def step(self) -> bool:
         """Advance every session that can: prompts by a chunk, replies by at least one token.
 
-        Returns whether there was anything to do. Raises only what is a defect of the server.
+        Returns False if there was nothing to do. Raises only for defects of the server.
         """
         state, meter = self._state, self.meter
         meter.begin()
@@ -119,21 +119,21 @@ class Engine:
         return True
 
     def _tell_early(self, guesses: Plan) -> None:
-        """Tell the event loop and the proposer of the step before, before a decode of many sessions."""
+        """Report the last step to event loop and proposer, before a decode of many sessions."""
         if self.before is not None:
             self.before()
         if self.overlaps:
             self._state.proposer.meanwhile(guesses, decodes=False)
 
     def _overlap(self, guesses: Plan) -> None:
-        """Do what a GPU's decode hides."""
+        """Do work that a GPU's decode hides."""
         if self.meanwhile is not None:
             self.meanwhile()
         self._state.proposer.meanwhile(guesses)
 
     @property
     def overlaps(self) -> bool:
-        """Whether a GPU decodes, which leaves the thread free meanwhile."""
+        """True if a GPU decodes, which leaves this thread free meanwhile."""
         return self._state.backend.overlaps
 
     @property

@@ -1,4 +1,4 @@
-"""What the engine reports of a generation: Started, Progress…, Committed…, then Finished or Failed."""
+"""Events of a generation: Started, Progress…, Committed…, then Finished or Failed."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A slot was found."""
+    """The request has a slot."""
 
     n_prompt: int  # tokens of the prompt
-    n_cached: int  # leading ones that are in the KV cache already
+    n_cached: int  # leading tokens that were in the KV cache
     slot: int = 0
-    at: float = field(default=0.0, compare=False)  # seconds of the engine's clock
+    at: float = field(default=0.0, compare=False)  # seconds, by the engine's clock
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A part of the prompt is in the KV cache."""
+    """A part of the prompt has been evaluated."""
 
-    n_evaluated: int  # its leading tokens that are
+    n_evaluated: int  # leading tokens of the prompt in the KV cache
     at: float = field(default=0.0, compare=False)  # as in Started
-    # of its tokens after the last of these events, if the request asks; the first token has none
+    # of its tokens since the last such event, if requested; the first token has none
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(slots=True)  # frozen it takes 1 us to make instead of 0.2, for each session of a step
 class Committed:
-    """One step's tokens for this session. Not to be changed."""
+    """One step's tokens of this session. Not to be changed."""
 
     tokens: tuple[int, ...]  # at least one; a stop token is the last
-    sources: tuple[str | None, ...]  # [i]: the drafter that guessed tokens[i], None if nobody did
+    sources: tuple[str | None, ...]  # by token: the drafter that guessed it, None if nobody did
     n_drafted: int = 0  # tokens verified in this step
-    rejected: tuple[int, ...] = ()  # those that did not match, in order
+    rejected: tuple[int, ...] = ()  # guesses that did not match, in order
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token if the request asks for them
     at: float = field(default=0.0, compare=False)  # as in Started
-    # seconds the step would have taken without guesses; 0: it had none, or that is not known
+    # estimated seconds of the step without guesses; 0: it had none, or it is unknown
     plain_s: float = field(default=0.0, compare=False)
 
     @property
@@ -52,7 +52,7 @@ class Committed:
 
 @dataclass
 class Tally:
-    """Counts of committed tokens: of one reply, of a client's request, of all requests."""
+    """Counts of committed tokens, for a reply, a client's request, or all requests."""
 
     n_predicted: int = 0
     n_steps: int = 0
@@ -69,7 +69,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class DrafterCount:
-    """Tokens of one drafter in one generation: verified, and of those accepted."""
+    """Verified and accepted tokens of one drafter."""
 
     drafted: int = 0
     accepted: int = 0
@@ -80,28 +80,28 @@ class DrafterCount:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a reply took."""
+    """What a reply cost."""
 
     n_prompt: int  # tokens of the prompt
-    n_cached: int  # of those, reused ones
-    n_predicted: int  # committed tokens, a stop token included
-    n_steps: int  # that committed them
+    n_cached: int  # of these, reused ones
+    n_predicted: int  # committed tokens, including a stop token
+    n_steps: int  # steps that committed them
     prompt_ms: float  # from admission to the first committed token
     predicted_ms: float  # from the first committed token to the last
     n_drafted: int = 0  # guesses that were verified
     n_accepted: int = 0
     drafters: Mapping[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
-    accepted_per_step: tuple[int, ...] = ()  # [i]: steps with drafts of which i were accepted
+    accepted_per_step: tuple[int, ...] = ()  # by number of accepted guesses: steps with drafts
     truncated: bool = False  # tokens in the middle of the context were dropped
-    n_dropped: int = 0  # so many of them
-    # predicted_ms without drafts, by the time of a decode without guesses while nobody drafts on these cores;
-    # without Python's share of the saved steps
+    n_dropped: int = 0  # number of these tokens
+    # estimate of predicted_ms without drafts: decodes without guesses, nobody drafting on these cores;
+    # without the Python time of the saved steps
     undrafted_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """'stop': a stop token; 'length': max_tokens or the end of the context; 'cancelled': by the caller."""
+    """A reply that ended: at a stop token, at max_tokens or the context's end, or by the caller."""
 
     reason: FinishReason
     stats: Stats
@@ -109,7 +109,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The generation ended with an error."""
+    """A generation that ended with an error."""
 
     error: DuoError
 

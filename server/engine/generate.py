@@ -1,4 +1,4 @@
-"""The seam between HTTP and the engine: submit a request, read its events, cancel it."""
+"""Seam between HTTP and engine: submit a request, read its events, cancel it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class Generation(Protocol):
     """One submitted request. Iterate it once, on the event loop that submitted it."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
-        """Yield events in order, each time all that are here: at least one, or none after wake_in().
+        """Yield events in order, all that are there each time: at least one, or none after wake_in().
 
         Ends after Finished or Failed.
         """
         ...
 
     def wake_in(self, seconds: float) -> None:
-        """Have the iteration go on after that time, even without events. The latest call counts."""
+        """Resume the iteration after this time, even without events. The latest call counts."""
         ...
 
     def cancel(self, keep: int | None = None) -> None:
-        """Stop within one step; safe at any time and twice.
+        """Stop within one step. May be called at any time, and twice.
 
-        The reply is its first `keep` generated tokens (None: all); those after a stop string, say, do not
-        stay cached.
+        The reply is its first `keep` generated tokens (None: all); later ones, as after a stop string, are
+        not cached.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""One generation on the event loop: what the engine's thread says of it, for its one reader."""
+"""Deliver the events of one generation from the engine's thread to its reader on the event loop."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LiveGeneration:
 
         Args:
             id: Of its session.
-            cancel: As Engine.cancel, on the engine's thread.
-            place: In the queue; None if it only precomputes, which takes none.
+            cancel: Engine.cancel on the engine's thread.
+            place: In the queue; None if it only precomputes.
         """
         self.id = id
         self.place = place
@@ -63,11 +63,11 @@ class LiveGeneration:
         self._cancel(self.id, keep)
 
     def expire_in(self, seconds: float) -> None:
-        """Fail after that time, unless it has ended, even if the engine does not answer any more."""
+        """Fail after this time unless it has ended, even if the engine does not respond."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
 
     def deliver(self, event: Event) -> None:
-        """Give the reader an event, none after the last one. A generation that nobody reads ends."""
+        """Deliver an event; ignored after the final one. Fails the generation if its reader lags too far."""
         if self._ended:
             return
         if len(self._unread) >= MOST_UNREAD and not isinstance(event, ENDS):

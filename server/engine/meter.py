@@ -1,4 +1,4 @@
-"""Measures what each step costs."""
+"""Measure the cost of each step."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from server.engine.scheduler import Work
 from server.engine.state import EngineState
 from server.llama.backend import Batch, Logits
 
-PREFILL = 32  # prompt rows from which a step tells what a prompt token costs: below, reading weights does
-N_OVERHEADS = 1024  # steps that the median overhead is taken of
+PREFILL = 32  # minimum prompt rows of a step to learn a token's cost from: below, reading weights dominates
+N_OVERHEADS = 1024  # steps over which the median overhead is taken
 
 
 class StepKind(NamedTuple):
-    """Rows of a step without prompts, cells in use, and tokens of a session in it, on average. Cells and
-    tokens in the middle between powers of two."""
+    """Kind of a step without prompts: what its time depends on."""
 
     n_rows: int
-    n_cells: int
-    n_tokens: int
+    n_cells: int  # in use, rounded
+    n_tokens: int  # of a session, on average, rounded
 
 
 class Meter:
-    """Times one step after the other: begin(), decode(), end()."""
+    """Times steps one by one: begin(), decode(), end()."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
@@ -43,7 +42,7 @@ class Meter:
         self._began = self._state.clock()
 
     def decode(self, batch: Batch, works: Sequence[Work], n_cells: int) -> Logits:
-        """The batch decoded. n_cells: in use before. Raises BackendError."""
+        """Decode the batch, with n_cells in use before it. Raises BackendError."""
         state = self._state
         self._plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
         began = state.clock()
@@ -58,7 +57,7 @@ class Meter:
         return logits
 
     def end(self, works: Sequence[Work], plan: Plan, outcomes: Sequence[Outcome]) -> Step:
-        """Return the step, whose tokens are committed.
+        """Return the step, once its tokens are committed.
 
         Args:
             works: The rows of the step without guesses.
@@ -78,16 +77,16 @@ class Meter:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Cells in use after the last decode at most, cached conversations included, and all there are."""
+        """Return the cells in use after the last decode, cached conversations included, and all cells."""
         return self._n_cells + self._n_rows, self._state.backend.n_cells
 
     def overhead_us(self) -> float:
-        """Median microseconds outside decode and drafting in recent one-session steps; 0 before the first."""
+        """Return the median µs outside decode and drafting in recent one-session steps; 0 before any."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0
 
 
 def _rounded(n: int) -> int:
-    """The middle between powers of two, 64 at least."""
+    """Return the middle between the powers of two around n, at least 96."""
     return 3 * max(64, 1 << n.bit_length()) // 4
 
 

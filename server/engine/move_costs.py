@@ -1,4 +1,4 @@
-"""Seconds that evaluating a token and moving a conversation take here, learned from every step. Pure."""
+"""Learn, from every step, the seconds to evaluate a token and to move a conversation. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from server.estimators import N_MOMENTS, Slope, Smoothed, numbers
 # Of a measured time: a start value ten times too high is within a quarter after 17. 0.4: after 8, but one
 # disturbed step has conversations evaluated that should be loaded; 0.1: after 35.
 WEIGHT = 0.2
+"""Weight of a new measurement: an initial value ten times too high is within a quarter after 17.
+
+At 0.4 it takes 8, but one disturbed step makes duo evaluate conversations that it should load; at 0.1, 35.
+"""
 # Most that one move counts, in times of what moving a byte took so far. Without this a process that was
 # stopped for a minute while it saved a conversation saves none again, since only moves tell what they take.
 # Half: that moves take ten times as long is known after 12 of them instead of 7; twice: one such stop makes
@@ -44,46 +48,47 @@ class MoveCosts:
         self._step.observe(n_cells, seconds)
 
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
-        """Learn from a state of n_tokens that went into the KV cache, or out of it."""
+        """Learn from a state of n_tokens that was moved into the KV cache or out of it."""
         self.cell_bytes = n_bytes / n_tokens
         self.byte_s.observe(min(seconds / n_bytes, MAX_BYTE_RATIO * self.byte_s.value))
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
-        """Whether loading beats evaluating what is missing; n_resident: prompt tokens in the KV cache."""
+        """Return True if loading beats evaluating; n_resident prompt tokens are in the KV cache."""
         return (found.length - n_resident) * self.token_s.value > found.n_bytes * self.byte_s.value
 
     @property
     def copying_pays(self) -> bool:
-        """Whether a copy that was made in idle time beats evaluating the conversation, once it is wanted."""
+        """True if loading a copy made in idle time beats evaluating the conversation again."""
         return self.cell_bytes * self.byte_s.value < self.token_s.value
 
     @property
     def saving_pays(self) -> bool:
-        """Whether saving a conversation and loading it again beats evaluating it, as far as known.
+        """True if saving a conversation and loading it beats evaluating it again.
 
-        Not on a GPU with many streams: prompts are quick there, and scattered cells are copied one by one.
+        Not so on a GPU with many streams: prompts are quick there, and scattered cells are copied one by one.
         """
         return 2 * self.cell_bytes * self.byte_s.value < self.token_s.value
 
     def leaving_pays(self, n_tokens: int, n_moves: int) -> bool:
-        """Return whether an idle conversation should leave the KV cache for a prompt of n_tokens.
+        """Return True if an idle conversation should leave the KV cache for a prompt of n_tokens.
 
-        What each of its cells costs them is compared with moving it, or evaluating it again if that is
-        quicker. n_moves: 2 for saving and loading; 1 if it is saved already.
+        Compares the time that each of its cells adds to the prompt's steps with the time to move or
+        re-evaluate it.
+
+        Args:
+            n_tokens: Of the prompt.
+            n_moves: 2 for saving and loading; 1 if it is saved already.
         """
         slower_s = self._token.value * n_tokens + self._step.value * REPLY
         return slower_s > min(n_moves * self.cell_bytes * self.byte_s.value, self.token_s.value)
 
     def memory(self) -> list[float]:
-        """Return what recall() takes after a restart."""
+        """Return the learned values for recall() after a restart."""
         known = [self.token_s.value, self.byte_s.value, self.cell_bytes]
         return [FORM, *known, *self._token.moments, *self._step.moments]
 
     def recall(self, memory: object) -> bool:
-        """Continue from what memory() gave for this machine and model.
-
-        Returns False, with nothing changed, if that is not plausible.
-        """
+        """Continue from memory(); return False, with nothing changed, if that is not plausible."""
         known = numbers(memory)
         if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False
@@ -96,7 +101,7 @@ class MoveCosts:
 
 
 def _plausible(moments: Sequence[float]) -> bool:
-    """Return whether observe() can have given these.
+    """Return True if observe() can have produced these moments.
 
     The weight is bounded, the square of the mean is at most the mean of squares, and no sample took longer
     than LONGEST_S.

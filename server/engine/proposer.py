@@ -1,4 +1,4 @@
-"""The seam to whatever guesses ahead: drafters over the bus, a model beside, a lookup, or nothing.
+"""Seam between the engine and whatever drafts: drafters on the bus, a model in the lead, lookups, or nothing.
 
 Called by the engine thread only.
 """
@@ -14,36 +14,35 @@ from server.sampling.draw import Distribution
 from server.sampling.params import SamplingParams
 
 ROOT = -1
-"""The parent of a proposal's first nodes: the last committed token."""
+"""Parent of a proposal's first nodes: the last committed token."""
 
 
 CountsBySource: TypeAlias = Mapping[str, tuple[int, int]]
-"""By source: guesses that were verified, and how many of these were accepted."""
+"""Verified and accepted guesses by source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A tree of guessed tokens. parents[i] < i or ROOT; siblings differ in token; sources[i] names who
-    guessed tokens[i]. drafted[i]: what it was sampled from, for rejection.py only. probabilities[i]: that it
-    is reached and right, descending."""
+    """A tree of guessed tokens. Siblings differ in token."""
 
     tokens: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-    sources: tuple[str, ...] = ()
+    parents: tuple[int, ...] = ()  # by node: its parent, an earlier node or ROOT
+    sources: tuple[str, ...] = ()  # by node: who guessed it
+    # by node: the distribution it was sampled from; only for rejection.py
     drafted: tuple[Distribution, ...] = ()
-    probabilities: tuple[float, ...] = ()
+    probabilities: tuple[float, ...] = ()  # by node: that it is reached and right; descending
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def take(self, n: int) -> Proposal:
-        """Its first n guesses, to be verified by lookup."""
+        """Return the first n guesses, for verification by lookup."""
         if n == len(self.tokens) and not self.drafted:
             return self
         return Proposal(self.tokens[:n], self.parents[:n], self.sources[:n]) if n else NOTHING
 
     def child(self, parent: int, token: int) -> int | None:
-        """The index of the node with this token below this parent."""
+        """Return the node with this token below this parent, None if there is none."""
         tokens, at = self.tokens, parent + 1
         while token in tokens[at:]:
             at = tokens.index(token, at)
@@ -53,7 +52,7 @@ class Proposal:
         return None
 
     def tally(self, accepted: Sequence[int]) -> CountsBySource:
-        """accepted: the nodes that were right, by index."""
+        """Count the verified and accepted guesses of each source; `accepted` are indices of nodes."""
         if not self.sources:
             return {}
         right = [self.sources[node] for node in accepted]
@@ -65,66 +64,67 @@ NOTHING = Proposal()
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """What to guess for. tokens: the engine's own list, which grows as tokens are committed; tokens[i] is
-    drawn with the noise of position i + n_dropped. sampling: the part that drafters mirror."""
+    """A session to guess for."""
 
     id: int
+    # the engine's own list, which grows; tokens[i] is drawn with the noise of i + n_dropped
     tokens: Sequence[int]
-    sampling: SamplingParams
+    sampling: SamplingParams  # the parameters that drafters mirror
     bounds: Speculation
     n_dropped: int = 0
 
 
 class Ask(NamedTuple):
-    """At most `limit` guesses wanted for a session in the next step. forced: tokens that must follow, by the
-    session's grammar; allows: whether a path of guesses may follow, None if any may. n_pending: rows of the
-    session that are decoded before the guesses in any case. seq: its sequence in the target's KV cache."""
+    """A request for guesses of one session in the next step."""
 
     session: int
-    limit: int
-    forced: tuple[int, ...] = ()
+    limit: int  # maximum guesses
+    forced: tuple[int, ...] = ()  # tokens that must follow, by the session's grammar
+    # returns True if a path of guesses may follow; None: any may
     allows: Callable[[Sequence[int]], bool] | None = None
-    n_pending: int = 1
-    seq: int = -1
+    n_pending: int = 1  # rows of the session that are decoded before the guesses anyway
+    seq: int = -1  # its sequence in the target's KV cache
 
 
 @dataclass(slots=True)
 class Upcoming:
-    """The step that the engine is about to decode, before any guess. Not to be changed."""
+    """The next step before any guess. Not to be changed."""
 
-    n_active: int  # sessions that have a slot, or get one as soon as one is free
-    n_deciding: int = 0  # of them, those that draw a token in this step and may have guesses
+    n_active: int  # sessions that have a slot, or wait for one
+    n_deciding: int = 0  # of these, sessions that draw a token in this step and may have guesses
     n_rows: int = 0  # rows without guesses
     n_cells: int = 0  # cells of the KV cache in use
-    has_grammar: bool = False  # a grammar rules one of those that draw a token
-    asks: Callable[[], Sequence[Ask]] = list  # one for each of those that draw a token
-    may_pad: Callable[[], bool] = bool  # whether the step may have more rows than it needs
+    has_grammar: bool = False  # a session that draws a token has a grammar
+    asks: Callable[[], Sequence[Ask]] = list  # returns one Ask for each session that draws a token
+    may_pad: Callable[[], bool] = bool  # returns True if the step may be padded
 
 
 @dataclass(slots=True)
 class Plan:
-    """What the engine shall decode beside the step's own rows. Not to be changed once the engine has it."""
+    """What to decode beside the step's own rows. Not to be changed once the engine has it."""
 
-    proposals: Sequence[Proposal] = ()  # one for each ask; none: nobody guesses
-    width: int = 0  # rows that the step is padded to; 0: it is not padded
-    is_shape: bool = False  # steps of this width shall look alike, down to their sequences
-    plain_s: float = 0.0  # seconds of the decode without guesses, as measured; 0: there are none, or unknown
-    spent_s: float = 0.0  # seconds that a model in the lead took for the guesses
-    asked: bool = True  # somebody was asked for guesses, and wants to hear what the step commits
+    proposals: Sequence[Proposal] = ()  # one for each Ask; empty: no guesses
+    width: int = 0  # rows to pad the step to; 0: no padding
+    # keep the step's layout fixed down to its sequences, so its CUDA graph can be reused
+    is_shape: bool = False
+    # measured seconds of the decode without guesses; 0: there are none, or it is unknown
+    plain_s: float = 0.0
+    spent_s: float = 0.0  # seconds that a model in the lead took to draft
+    asked: bool = True  # a source was asked, so learn() needs the outcomes
 
 
 class Outcome(NamedTuple):
     """What a step brought one session."""
 
     session: int
-    n_tokens: int  # tokens that were committed, the last ones of the session's list
-    tally: CountsBySource  # of the proposal that was verified
+    n_tokens: int  # committed tokens, the last ones of the session's list
+    tally: CountsBySource  # of the verified proposal
 
 
 class StepTiming(NamedTuple):
-    """How long a step without prompt rows took."""
+    """Times of a step without prompt rows."""
 
-    n_rows: int  # rows decoded, with padding
+    n_rows: int  # decoded rows, padding included
     n_cells: int  # cells of the KV cache in use
     decode_s: float  # seconds of the decode
     step_s: float  # seconds of the whole step
@@ -133,41 +133,43 @@ class StepTiming(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step that is over: what was planned, how long it took, and what it committed."""
+    """A finished step: its plan, times and outcomes."""
 
     plan: Plan
-    timing: StepTiming | None  # None if it had rows of prompts or of beam searches
-    outcomes: Sequence[Outcome] = ()  # of the sessions that were asked for
+    timing: StepTiming | None  # None if it had rows of prompts or beam searches
+    outcomes: Sequence[Outcome] = ()  # of the sessions in the plan
 
 
 class Proposer:
-    """Where guesses come from; this one has none. Guesses may be stale or wrong: verification decides. No
-    method blocks on a peer."""
+    """Source of guesses; this base class has none.
+
+    Guesses may be stale or wrong, since verification decides. No method may block on a peer.
+    """
 
     def open(self, session: OpenedSession) -> None:
-        """Take in a session that begins."""
+        """Add a session that begins."""
 
     def close(self, session: int, *, keep: bool) -> None:
-        """Forget a session that ended.
+        """Forget a session that ended; unknown ids are ignored.
 
         Args:
-            session: Its id. Unknown ones are ignored.
-            keep: Whether the conversation may go on.
+            session: Its id.
+            keep: The conversation may continue.
         """
 
     def plan(self, step: Upcoming) -> Plan:
-        """Return the guesses of the next step. Also called, with no session, while the engine is idle."""
+        """Return the plan of the next step. Also called, without sessions, while the engine is idle."""
         return Plan(asked=False)
 
     def learn(self, step: Step) -> None:
-        """Take in a step that is over."""
+        """Learn from a finished step."""
 
     def meanwhile(self, plan: Plan, *, decodes: bool = True) -> None:
-        """Do what nobody waits for while a GPU decodes.
+        """Do work that can wait, while a GPU decodes.
 
         Args:
             plan: The plan of the step that is decoded.
-            decodes: False: that decode, of many sessions, begins next. Only what must not come late is done.
+            decodes: False if the decode, of many sessions, begins after this call: do only what is urgent.
         """
 
 

@@ -20,8 +20,10 @@ from server.sampling.draw import Distribution
 from server.sampling.noise import Floats, uniform
 
 ACCEPT, RESIDUAL = 0x616363, 0x726573
-"""Streams of a position's noise: one decides over a guess, one draws what replaces it. Both are independent
-of the noise that the guess was sampled with."""
+"""Streams of a position's noise: one decides on a guess, the other draws its replacement.
+
+Both are independent of the noise that the guess was sampled with.
+"""
 
 
 def judge(
@@ -34,11 +36,24 @@ def judge(
 ) -> Verdict:
     """Accept or replace a linear chain of guesses. Pure but for `target`.
 
-    guesses[i] was sampled from drafted[i]; ValueError if it has no probability there. target(i): the
-    distribution, after the samplers, of the i-th new token after guesses[:i]; called once per committed
-    token, in order, so it may advance a sampler by guesses[i - 1] first. randomness: (seed, position of the
-    first new token). Ends at the first replaced guess, one token after the last guess, at a stop token, or
-    after `limit` >= 1 tokens. The verdict's nodes count the accepted guesses.
+    It ends at the first replaced guess, one token after the last guess, at a stop token, or after `limit`
+    tokens.
+
+    Args:
+        guesses: The chain; guesses[i] was sampled from drafted[i].
+        drafted: Distributions of the guesses.
+        target: Returns the distribution, after the samplers, of the i-th new token after guesses[:i]. Called
+            once
+            per committed token, in order, so it may advance a sampler.
+        randomness: Seed, and position of the first new token.
+        stop_tokens: Tokens that end the generation.
+        limit: Maximum tokens, at least 1.
+
+    Returns:
+        The verdict; its nodes count the accepted guesses.
+
+    Raises:
+        ValueError: A guess has no probability in its distribution.
     """
     seed, position = randomness
     tokens: list[int] = []
@@ -59,7 +74,7 @@ def judge(
 
 
 def residual(p: Distribution, q: Distribution) -> Floats:
-    """max(0, p - q) for each of p.ids, not normalised; p itself where rounding leaves nothing."""
+    """Return max(0, p - q) for each of p.ids, not normalised; p itself if rounding leaves nothing."""
     at = np.minimum(np.searchsorted(q.ids, p.ids), len(q.ids) - 1)
     drafted = np.where(q.ids[at] == p.ids, q.probabilities[at], 0.0)
     left = np.maximum(0.0, p.probabilities - drafted)
@@ -67,7 +82,7 @@ def residual(p: Distribution, q: Distribution) -> Floats:
 
 
 def _sample(p: Distribution, weights: Floats, u: float) -> int:
-    """One of p.ids by weight: the inverse of the cumulative weight at u, in [0, 1)."""
+    """Return one of p.ids by weight: the inverse of the cumulative weight at u, in [0, 1)."""
     cumulative = np.cumsum(weights)
     at = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))
     return int(p.ids[min(at, int(np.flatnonzero(weights)[-1]))])

@@ -1,4 +1,4 @@
-"""What the engine is asked to do. Token ids only: text lives outside the engine."""
+"""What the engine is asked for, in token ids: text exists only outside the engine."""
 
 from __future__ import annotations
 
@@ -14,60 +14,45 @@ Exactness: TypeAlias = Literal["default", "width-stable"]
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What one request says about drafts. None is the server's default.
+    """What a request says about drafts; None is the server's default."""
 
-    n_max: most drafted tokens verified per step, 0 none; n_min: fewer are not verified; p_min: guesses on
-    paths less likely than this are left out; drafters: only guesses of these (ids, or names without the part
-    after the host); prediction: what the client expects the reply to be. exactness "width-stable": every
-    step has one width, so that the bits do not depend on drafts. salt: lookups know texts of this salt only.
-    """
-
-    n_max: int | None = None
-    n_min: int = 0
-    p_min: float = 0.0
+    n_max: int | None = None  # maximum drafted tokens verified per step; 0: none
+    n_min: int = 0  # fewer drafted tokens than this are not verified
+    p_min: float = 0.0  # guesses on paths less likely than this are dropped
+    # "width-stable": all steps have one width, so no bit depends on drafts
     exactness: Exactness | None = None
+    # only guesses of these: ids, or names without the part after the host
     drafters: frozenset[str] | None = None
-    prediction: tuple[int, ...] = ()
-    salt: str = ""
+    prediction: tuple[int, ...] = ()  # what the client expects the reply to be
+    salt: str = ""  # lookups use texts of this salt only
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One completion to generate.
+    """One completion to generate."""
 
-    prompt: token ids, at least one. max_tokens: None generates until the context ends. stop_tokens: ids that
-    end the generation; such a token is in the last `Committed` event, never in the text. constraint: makes a
-    new grammar state. n_logprobs: likeliest tokens to report beside the chosen one (0 to 20), None for no
-    logprobs. n_keep: a reply that reaches the end of the context goes on, half of the tokens after the first
-    n_keep dropped; None: it ends there. n_beams > 1: search for the likeliest reply instead of drawing one
-    (beams.py); not together with n_keep. salt: only requests of one salt share what is cached. slot: the only
-    place for it; None: any. reuse: nothing that is cached is used for it if false. drawn_from: logprobs are
-    those of the distribution that the token was drawn from, not the model's. progress: it is told how far the
-    prompt is evaluated. prompt_logprobs: logprobs of the prompt are told, too; not together with reuse or
-    n_beams. precompute: only evaluate the prompt, while no reply is asked for; it is cancelled as soon as one
-    is. patient: it waits in the queue while replies are generated, and is cancelled only once it has begun.
-    tenant: whose share of the slots it takes (tenants.py).
-    """
-
-    prompt: Sequence[int]
+    prompt: Sequence[int]  # token ids, at least one
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_tokens: int | None = None
+    max_tokens: int | None = None  # None: until the context ends
+    # ids that end the generation; the last Committed event has it, the text does not
     stop_tokens: frozenset[int] = frozenset()
     speculation: Speculation = field(default_factory=Speculation)
-    constraint: Callable[[], Constraint] | None = None
+    constraint: Callable[[], Constraint] | None = None  # makes a new grammar state
+    # likeliest tokens to report beside the chosen one, 0 to 20; None: no logprobs
     n_logprobs: int | None = None
-    n_keep: int | None = None
-    n_beams: int = 1
-    salt: str = ""
-    slot: int | None = None
-    reuse: bool = True
-    drawn_from: bool = False
-    progress: bool = False
-    prompt_logprobs: bool = False
-    precompute: bool = False
+    n_keep: int | None = None  # at the context's end, drop half of the tokens after these; None: end there
+    n_beams: int = 1  # above 1: beam search (beams.py), not with n_keep
+    salt: str = ""  # only requests of one salt share what is cached
+    slot: int | None = None  # the only slot for it; None: any
+    reuse: bool = True  # use what is cached
+    drawn_from: bool = False  # report logprobs after the samplers, not the model's
+    progress: bool = False  # report how far the prompt is evaluated
+    prompt_logprobs: bool = False  # report the prompt's logprobs; not with reuse or n_beams
+    precompute: bool = False  # only evaluate the prompt, and only until a reply is requested
+    # a precompute that waits while replies are generated, and is cancelled only once begun
     patient: bool = False
-    tenant: str = ""
+    tenant: str = ""  # whose share of the slots it takes (tenants.py)
     logprobs_of: tuple[int, ...] = ()
-    """Tokens whose logprobs are reported beside the chosen one, in place of the likeliest."""
+    """Tokens whose logprobs are reported in place of the likeliest ones."""
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What GET /slots tells of the request beside its sampling."""
+    """Fields that GET /slots shows of the request beside its sampling."""

@@ -1,6 +1,6 @@
-"""What one request of a client costs: added up from the events of all its generations.
+"""Add up what one client's request costs, from the events of all its generations.
 
-The HTTP side sets CURRENT; generations submitted in that context are put on its account.
+The HTTP side sets CURRENT; generations submitted in that context count for its account.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class RequestAccount(Tally):
     """Tokens of one request so far. For the event loop only."""
 
     id: str = field(kw_only=True)
-    tenant: str = ""  # whose share it is of (tenants.py)
-    place: Place | None = None  # for its first generation, until that is submitted
+    tenant: str = ""  # whose share it takes (tenants.py)
+    place: Place | None = None  # kept for its first generation until that is submitted
     n_generations: int = 0
-    n_prompt: int = 0  # a prompt of several replies counts for each
+    n_prompt: int = 0  # a prompt with several replies counts for each
     n_cached: int = 0
 
     def see(self, event: Event) -> None:
@@ -38,17 +38,17 @@ CURRENT: ContextVar[RequestAccount | None] = ContextVar("account", default=None)
 
 
 def tenant() -> str:
-    """Whose request this is."""
+    """Return the tenant of the current request."""
     account = CURRENT.get()
     return account.tenant if account else ""
 
 
 @contextmanager
 def expected(places: Places) -> Generator[None]:
-    """Keep a place for a generation that this request is about to submit: no prompt is prepared in vain.
+    """Keep a place for a generation of this request, so that no prompt is prepared in vain.
 
     Raises:
-        BusyError: There is none.
+        BusyError: The queue is full.
     """
     account = CURRENT.get()
     if account is None:
@@ -64,7 +64,7 @@ def expected(places: Places) -> Generator[None]:
 
 
 def place_in(places: Places) -> Place:
-    """Return the place kept for this request, or one more. Raises BusyError."""
+    """Return the place kept for this request, or a new one. Raises BusyError."""
     account = CURRENT.get()
     if account is None or account.place is None:
         return places.take(tenant())

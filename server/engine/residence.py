@@ -1,7 +1,7 @@
-"""Where conversations are: in the KV cache while there is room, else as snapshots in host memory and on disk.
+"""Keep conversations in the KV cache while there is room, else as snapshots in host memory and on disk.
 
-The engine claims a sequence for a session and releases it. What leaves the KV cache for it is saved; a
-snapshot is loaded if that takes less time than evaluating its tokens again.
+The engine claims a sequence for a session and releases it. A conversation that has to leave the KV cache is
+saved; a snapshot is loaded if that takes less time than evaluating its tokens again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,26 @@ from server.llama.backend import Backend
 
 logger = logging.getLogger("duo.cache")
 
-WORTH_SAVING = 64  # tokens: fewer are evaluated in about one step, like PrefixCache's ONE_STEP
-LONG = 512  # new tokens: only for more does anybody leave before it was measured what leaving costs
-# An eighth of a conversation has to be new before it is written again: files of 8 times its size in all, and
-# an eighth is evaluated again after a crash. 4: 4 times and a quarter; 16: 16 times and a sixteenth.
+WORTH_SAVING = 64
+"""Minimum tokens of a saved conversation: fewer take about one step to evaluate (ONE_STEP in PrefixCache)."""
+LONG = 512
+"""Minimum new tokens for which conversations leave before the cost of leaving has been measured."""
 SHARE_NEW = 8
+"""One part in this number of a conversation has to be new before it is written again.
+
+So 8 times its size is written in all, and an eighth is lost in a crash; with 4, 4 times and a quarter; with
+16, 16 times and a sixteenth.
+"""
 LATER: Literal["later"] = "later"
 
 Placed: TypeAlias = Reuse | Literal["later"] | None
 
 
 class Residence:
-    """Does what PrefixCache decides."""
+    """Carries out what PrefixCache decides."""
 
     def __init__(self, backend: Backend, sequences: Sequences, n_held: Callable[[], int]) -> None:
-        """n_held: cells in use, those of busy sequences included."""
+        """Begin without tiers below; n_held returns the cells in use, including those of busy sequences."""
         self._backend = backend
         self._n_held = n_held
         self._sequences = sequences
@@ -52,7 +57,10 @@ class Residence:
     ) -> None:
         """Set the tiers below, before the first request.
 
-        memory: what `keep` was last given, or anything else.
+        Args:
+            snapshots: The tiers.
+            memory: What `keep` was last given, or anything else.
+            keep: Stores learned costs for the next start.
         """
         self.snapshots, self._keep = snapshots, keep or self._keep
         self.move_costs.recall(memory)
@@ -62,7 +70,7 @@ class Residence:
     ) -> Placed:
         """Claim a sequence that holds as much of the prompt as any tier has, or the sequence `slot`.
 
-        To be called while a sequence, or that one, is not busy. Returns LATER while that is read from disk.
+        Call it while a sequence, or that one, is not busy. Returns LATER while a snapshot is read from disk.
         """
         found = self._worth_loading(tokens, salt, busy)
         self._fit_copies()
@@ -82,7 +90,7 @@ class Residence:
         return Reuse(reuse.seq, n_loaded, reuse.seq)
 
     def make_way(self, n_tokens: int) -> None:
-        """Before n_tokens are evaluated: move idle conversations to host memory, while that pays."""
+        """Move idle conversations to host memory before n_tokens are evaluated, while that pays."""
         if not self.snapshots.memory_bytes or (not self.move_costs.cell_bytes and n_tokens <= LONG):
             return
         if not self.move_costs.leaving_pays(n_tokens, 1):
@@ -94,11 +102,11 @@ class Residence:
             self.evict()
 
     def copy_ahead(self) -> bool:
-        """Prepare for what may come, while the engine is idle. Returns whether there was anything to do.
+        """Do one piece of work of an idle engine; return False if there is none.
 
-        Writes one idle conversation to disk; when all are there, copies the state of one, so that it can
-        leave the KV cache at once; when all are copied, reads one of the latest from disk. Copies and what is
-        read use free host memory only, and are made only where loading them would pay.
+        Write an idle conversation to disk; if all are there, copy the state of one, so that it can leave the
+        KV cache at once; if all are copied, read one of the latest from disk. Copies and read snapshots use
+        only free host memory, and are made only if loading them would pay.
         """
         if self._write_ahead():
             return True
@@ -116,9 +124,9 @@ class Residence:
         return self.snapshots.fetch_ahead(self._sequences.n_main, room)
 
     def _write_ahead(self) -> bool:
-        """Have an idle conversation written of which too much would be lost if this process were killed.
+        """Write an idle conversation that a kill of this process would lose; return False if there is none.
 
-        It is for the next start, or for another lead with this directory. Each is tried once as it is.
+        It is for the next start, or for another lead with this directory. Each is tried once per length.
         """
         for resting in self._worth_saving():
             tokens, salt = resting.tokens, resting.salt
@@ -134,7 +142,7 @@ class Residence:
         return False
 
     def _fit_copies(self) -> None:
-        """Leave room to snapshots, which may have come from disk meanwhile."""
+        """Drop copies until there is room for snapshots, which may have come from disk."""
         self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
@@ -144,7 +152,7 @@ class Residence:
         return self.place_empty(salt)
 
     def place_empty(self, salt: str, slot: int | None = None) -> Reuse | None:
-        """Claim an empty sequence, or this one emptied; None if all are busy."""
+        """Claim an empty sequence, or `slot` after emptying it; None if all are busy."""
         reuse = self.cache.take([], salt=salt, only=slot)
         if reuse is not None:
             self._save(reuse.evicted)
@@ -152,7 +160,7 @@ class Residence:
         return reuse
 
     def evict(self) -> bool:
-        """Save and empty the idle conversation that is worth least. False if there is none."""
+        """Save and empty the idle conversation of least value. Returns False if there is none."""
         evicted = self.cache.evict()
         if evicted is None:
             return False
@@ -168,9 +176,9 @@ class Residence:
         self._sequences.trim(seq, 0)
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
-        """Load this state, which must fit, into an idle sequence.
+        """Load a state into an idle sequence; the KV cache must be large enough.
 
-        What the sequence held is saved, and so is what has to make room.
+        The sequence's conversation is saved first, and so is any that has to make room.
 
         Raises:
             ValueError: The sequence is busy.
@@ -188,10 +196,7 @@ class Residence:
         self.cache.release(seq, tokens, salt)
 
     def save_all(self, timeout_s: float, *, copied: bool = False) -> None:
-        """Save all idle conversations and wait until the disk has them.
-
-        copied: only those whose states were copied to host memory.
-        """
+        """Save all idle conversations (only copied ones if `copied`), and wait until they are on disk."""
         self._keep(self.move_costs.memory())
         self.snapshots.at_work(False)
         for resting in self.cache.idle():
@@ -202,12 +207,12 @@ class Residence:
             logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
 
     def _forget(self, seq: int) -> None:
-        """Forget what rested in this sequence."""
+        """Forget the copy of an idle sequence."""
         self.copies.pop(seq, None)
         self._written.pop(seq, None)
 
     def _worth_loading(self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens]) -> Found | None:
-        """Return the snapshot that is worth loading for this prompt."""
+        """Return the snapshot that is worth loading for this prompt, None if none is."""
         if len(tokens) <= WORTH_SAVING:
             return None
         found = self.snapshots.match(tokens[:-1], salt)
@@ -217,7 +222,7 @@ class Residence:
         return found if self.move_costs.loading_pays(found, n_resident) else None
 
     def _load(self, found: Found, data: bytes, seq: int) -> bool:
-        """Replace what the sequence holds by this snapshot. False if it has no room or is refused."""
+        """Replace the sequence's content by a snapshot. Returns False if it has no room or is refused."""
         self._sequences.trim(seq, 0)
         while self._n_held() + found.n_tokens > self._backend.n_cells:
             if not self.evict():
@@ -234,7 +239,7 @@ class Residence:
         return True
 
     def _save(self, leaving: Evicted | None, *, at_end: bool = False) -> None:
-        """Save what leaves, unless evaluating it again is quicker. at_end: the server ends, nobody waits."""
+        """Save a leaving conversation, unless evaluating it is quicker; at the server's end nobody waits."""
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
         tokens, salt = leaving.tokens, leaving.salt
@@ -257,7 +262,7 @@ class Residence:
         return data
 
     def _keeps(self, leaving: Evicted, idle: int = 0) -> bool:
-        """Whether its state, if saved, is kept until `idle` other snapshots are used."""
+        """Return True if its saved state would be kept until `idle` other snapshots are used."""
         n = len(leaving.tokens)
         return self.snapshots.keeps(n, n * self.move_costs.cell_bytes, idle)
 
@@ -265,6 +270,6 @@ class Residence:
         return [one for one in self.cache.idle() if len(one.tokens) >= WORTH_SAVING]
 
     def _is_safe(self, resting: Evicted) -> bool:
-        """Whether its state was copied or saved already."""
+        """Return True if its state was copied or saved already."""
         copied = self.copies.has(resting.seq, resting.tokens)
         return copied or self.snapshots.holds(resting.tokens, resting.salt)

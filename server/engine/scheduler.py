@@ -1,4 +1,4 @@
-"""What the next decode contains. Pure: sessions in, rows out."""
+"""Choose the rows of the next decode: sessions in, rows out. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from server.engine.session import Session
 class Limits:
     """Bounds of a step."""
 
-    n_batch: int = 512  # most rows of one decode
-    n_chunk: int = 64  # most prompt rows while a session decodes, so that a long prompt does not stall it
-    draft_max: int = 8  # most drafted tokens per session and step
-    leaves: int = 3  # most of a session's tree, each of which needs a KV sequence
-    stable_width: int = 8  # rows of every step of a session whose bits shall not depend on drafts
-    exactness: Exactness = "default"  # of requests that do not say
-    by_rejection: bool = False  # the rule of rejection.py decides
-    again: bool = False  # all rows of a session are evaluated again after a wrong guess (checkpoints.py)
-    # each sequence has a KV cache; llama.cpp decodes those of a batch together if numbered in a row
+    n_batch: int = 512  # maximum rows of one decode
+    n_chunk: int = 64  # maximum prompt rows while a session decodes, so long prompts do not stall it
+    draft_max: int = 8  # maximum drafted tokens per session and step
+    leaves: int = 3  # maximum leaves of a session's tree; each needs a KV sequence
+    stable_width: int = 8  # rows of every step of a width-stable session
+    exactness: Exactness = "default"  # default of requests
+    by_rejection: bool = False  # use the rule of rejection.py
+    again: bool = False  # after a wrong guess, all rows of the session are evaluated again (checkpoints.py)
+    # each sequence has its own KV cache; llama.cpp decodes those with consecutive numbers together
     streams: bool = False
 
     def is_stable(self, session: Session) -> bool:
-        """Whether the session's bits shall not depend on drafts or other sessions. It runs alone."""
+        """Return True if the session's bits must not depend on drafts or other sessions; it runs alone."""
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
     def bounds(self, session: Session) -> Speculation:
@@ -40,22 +40,22 @@ class Work:
 
     session: Session
     n_pending: int
-    completes: bool  # they are all, so that the next token can be drawn
+    completes: bool  # they are all, so the next token can be drawn
     n_draft: int = 0
 
     @property
     def n_rows(self) -> int:
-        """Rows without guesses."""
+        """Return the rows without guesses."""
         return self.n_pending - 1 + self.session.n_rows
 
 
 def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) -> list[Work]:
-    """Plan rows for every decoding session, then for prompts; what is left is shared by the guesses.
+    """Plan rows for every decoding session, then for prompts; guesses share the rest of the batch.
 
     Args:
         sessions: The active ones.
         limits: Of a step.
-        rests: True if there are no guesses for sessions without a grammar.
+        rests: True if only sessions with a grammar have guesses.
     """
     works, left = list[Work](), limits.n_batch
     decoding, prompts = list[Session](), list[Session]()
@@ -88,9 +88,13 @@ def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) ->
 def _prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
     """Plan at most n_rows rows of prompts.
 
-    The prompt admitted first gets half of the rows at least, and what the others do not need; those share the
-    rest, the one with the fewest tokens left first. n_told: most rows of a session whose prompt is told,
-    since each has logits.
+    The prompt admitted first gets at least half of the rows, and any that the others do not need; these share
+    the rest, the shortest first.
+
+    Args:
+        prompts: Sessions in prefill, in order of admission.
+        n_rows: Maximum rows in all.
+        n_told: Maximum rows of a session whose prompt's logprobs are reported, since each has logits.
     """
     works = list[Work]()
     others = sorted(prompts[1:], key=lambda other: other.n_due)
@@ -108,10 +112,10 @@ def _prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]
 
 
 def _draft_max(session: Session, limits: Limits) -> int:
-    """Return the most guesses for the session.
+    """Return the maximum guesses for the session.
 
-    None beyond the last token that may be committed, since one row chooses one token, and none where a wrong
-    one would have many rows evaluated again.
+    There are none beyond the last token that may be committed, and none where a wrong one would make many
+    rows be evaluated again.
     """
     n_max = session.request.speculation.n_max
     most = limits.draft_max if n_max is None else min(n_max, limits.draft_max)

@@ -1,4 +1,4 @@
-"""Beam searches in the KV cache: a sequence for each beam; beams share the cells of their common tokens."""
+"""Run beam searches in the KV cache: a sequence per beam, which share the cells of common tokens."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from server.llama.backend import Backend, Batch, Logits
 
 @dataclass(slots=True)
 class _Search:
-    """A beam search that runs."""
+    """A running beam search."""
 
     beams: BeamSearch
-    seqs: list[int]  # [i]: holds the prompt and all but the last token of live beam i
-    free: dict[int, int]  # sequences without a beam: how many tokens of the prompt each holds, all or none
-    further: list[int]  # conversations' sequences among all these, without the session's own
+    seqs: list[int]  # by live beam: the sequence that holds the prompt and all but its last token
+    free: dict[int, int]  # sequences without a beam, with their tokens of the prompt: all or none
+    further: list[int]  # sequences of other conversations' slots that it uses
     n_decided: int = 0  # committed tokens
 
 
 class Searches:
-    """The beam searches that run.
+    """All running beam searches.
 
-    They set their session's n_kv, n_rows and n_extra once the prompt is evaluated; Session.tokens are the
-    prompt and what is decided.
+    They set their session's n_kv, n_rows and n_extra once the prompt is evaluated. Session.tokens are then
+    the prompt and the decided tokens.
     """
 
     def __init__(self, backend: Backend, sequences: Sequences, n_slots: int) -> None:
@@ -47,11 +47,11 @@ class Searches:
             raise FieldError("n_beams", "a beam search cannot outgrow the context")
 
     def n_conversations(self, request: GenerationRequest) -> int:
-        """Conversations' sequences that the request needs, its own included."""
+        """Return how many conversations' sequences the request needs, its own included."""
         return -(-request.n_beams // self._sequences.most_leaves)
 
     def begin(self, session: Session, further: list[int]) -> None:
-        """Start the session's search. further: sequences for its beams beside its own, emptied here."""
+        """Start the session's search; sequences in `further` are emptied for its beams."""
         room = min(self._backend.n_ctx, self._backend.n_cells) - session.n_prompt
         limit = max(1, min(room, (self._backend.n_cells - session.n_prompt) // session.request.n_beams))
         if session.request.max_tokens is not None:
@@ -64,7 +64,7 @@ class Searches:
         self._searches[session.id] = _Search(BeamSearch(session.request, limit), [session.seq], free, further)
 
     def add(self, batch: Batch, session: Session) -> None:
-        """Rows for what is left of the prompt, the last with logits, or for every beam's last token."""
+        """Add rows for the rest of the prompt, the last with logits, or for each beam's last token."""
         search = self._searches[session.id]
         for seq, beam in zip(search.seqs, search.beams.live, strict=True):
             if beam.tokens:
@@ -76,10 +76,15 @@ class Searches:
     def advance(
         self, session: Session, rows: Logits, now: float
     ) -> tuple[Committed | None, FinishReason | None]:
-        """Choose the beams to follow, and commit what they agree on.
+        """Choose the beams to follow, and commit their common tokens.
 
-        rows: logits of the rows of add(). Returns the decided tokens, if any, and why the search ended, if it
-        did.
+        Args:
+            session: Of the search.
+            rows: Logits of the rows of add().
+            now: Seconds by the engine's clock.
+
+        Returns:
+            The decided tokens, if any, and the reason if the search ended.
         """
         search = self._searches[session.id]
         n_held = session.n_prompt + len(search.beams.live[0].tokens)
@@ -100,7 +105,7 @@ class Searches:
     def end(self, session: Session) -> list[int]:
         """Forget the session's search, if it has one, and return the sequences to trim.
 
-        Its own sequence still holds the prompt, as far as that was evaluated.
+        Its own sequence still holds the evaluated part of the prompt.
         """
         search = self._searches.pop(session.id, None)
         session.n_rows, session.n_extra = 1, 0
@@ -109,7 +114,11 @@ class Searches:
     def _move(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
         """Give each new live beam a sequence with the n_held tokens before its last.
 
-        parents: the old beam that each of them continues.
+        Args:
+            search: The search.
+            n_prompt: Tokens of the prompt.
+            n_held: Tokens of each sequence.
+            parents: The old beam that each new beam continues.
         """
         old, used = search.seqs, set[int]()
         for i, seq in enumerate(old):

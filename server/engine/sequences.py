@@ -1,4 +1,4 @@
-"""Sessions' rows in the KV cache: a sequence for each, and for trees a shadow sequence per further leaf.
+"""Lay out sessions' rows in the KV cache: a sequence each, and a shadow per further leaf of a tree.
 
 A shadow shares the cells of its session's sequence, so it needs none of its own; before a step only the tail
 that it lacks is copied. Conversations that begin with the same tokens share cells too. Where sequences cannot
@@ -17,30 +17,31 @@ from server.engine.proposer import Proposal
 from server.engine.session import Session
 from server.llama.backend import Backend, Batch
 
-PAD = 0  # the token of padding rows: any would do
+PAD = 0
+"""Token of padding rows; any would do."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How one session's rows were added."""
+    """How one session's rows were added to the batch."""
 
-    tree: Branches | None  # None if only its own sequence got any
-    n_rows: int  # those after the pending tokens
-    n_pad: int  # of those, padding
-    n_shadows: int  # shadows that got the pending tokens, too
+    tree: Branches | None  # None if only its own sequence got rows
+    n_rows: int  # rows after the pending tokens
+    n_pad: int  # of these, padding
+    n_shadows: int  # shadows that got the pending tokens too
 
 
 NO_LAYOUT = RowLayout(None, 0, 0, 0)
 
 
 class Sequences:
-    """The backend's sequences: the first n_main are for conversations, the others shadows or checkpoints."""
+    """The backend's sequences: the first n_main for conversations, then shadows or checkpoints."""
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
-        """Divide the backend's sequences.
+        """Divide the backend's sequences among slots.
 
-        Trees of several leaves need at least `leaves` sequences per slot. On a backend that cannot trim but
-        copy, guesses beyond its tail need two per slot, and marks three.
+        Trees of several leaves need at least `leaves` sequences per slot. A backend that can copy but not
+        trim needs two per slot for guesses beyond its tail, and three with marks.
         """
         self._backend = backend
         branching = backend.can_trim and backend.can_share and backend.n_seqs >= n_slots * leaves
@@ -55,13 +56,13 @@ class Sequences:
 
     @property
     def most_leaves(self) -> int:
-        """Most leaves of one session's tree."""
+        """Return the maximum leaves of a session's tree."""
         return 1 + self._n_shadows
 
     def take(self, reuse: Reuse) -> int:
-        """Have the sequence hold what is reused, and nothing else. Returns its length.
+        """Make the sequence hold exactly what is reused, and return its length.
 
-        That is 0 if the cells are not intact (Backend.intact).
+        The length is 0 if the cells are not intact (Backend.intact).
         """
         length = reuse.length if self._backend.intact(reuse.source, reuse.length) else 0
         if reuse.source == reuse.seq:
@@ -77,7 +78,7 @@ class Sequences:
         return length
 
     def add_prompt(self, batch: Batch, session: Session, n: int) -> None:
-        """Rows for the next n tokens of a prompt, without logits unless they are told."""
+        """Add rows for the next n tokens of a prompt, with logits only if its logprobs are reported."""
         rows = session.tokens[session.n_kv : session.n_kv + n]
         batch.extend(session.seq, session.n_kv, rows, n if session.tells_prompt else 0)
 
@@ -86,7 +87,7 @@ class Sequences:
     ) -> RowLayout:
         """Add rows for all pending tokens, the last with logits, for the proposal, and n_pad of padding.
 
-        wide: all shadows take part, so that steps with as many rows have the same shape.
+        wide: all shadows take part, so that all steps with this number of rows have one shape.
         """
         rows, n = session.tokens[session.n_kv :], len(proposal.tokens)
         if len(rows) == 1 and not (n or n_pad or wide):
@@ -117,10 +118,10 @@ class Sequences:
         return RowLayout(tree, n + n_pad, n_pad, n_shadows)
 
     def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
-        """Keep the pending tokens and these nodes of the proposal in the sequence, nothing else.
+        """Keep only the pending tokens and these nodes of the proposal in the sequence.
 
-        Where its end cannot be trimmed none of them are kept: they are evaluated again. Sets session.n_kv and
-        n_again; n_kv has to be that of before the step.
+        If its end cannot be trimmed, none of them are kept, and all are evaluated again. Sets session.n_kv,
+        which must still be that of before the step, and n_again.
         """
         if not self._can_take_back(layout.n_rows - len(nodes)):
             self.checkpoints.back(session.seq, session.n_kv)
@@ -143,11 +144,11 @@ class Sequences:
             self._backend.trim(shadow, base)
 
     def _can_take_back(self, n_rows: int) -> bool:
-        """Whether the last n_rows rows of a step can be trimmed."""
+        """Return True if the last n_rows rows of a step can be removed."""
         return self._backend.can_trim or n_rows <= self._backend.n_tail
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of a session's sequence, and all of its shadows.
+        """Remove positions >= length from a session's sequence, and empty its shadows.
 
         Where sequences cannot be trimmed, `length` is 0, the mark, or all that it holds.
         """
@@ -156,11 +157,11 @@ class Sequences:
         self._free_shadows(seq)
 
     def owns(self, seq: int, start: int) -> bool:
-        """Whether no other conversation may share this one's cells at positions >= start."""
+        """Return True if no other conversation may share this one's cells at positions >= start."""
         return self._shared[seq] <= start
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Forget positions start to end and move the later ones, which the sequence has to own, there."""
+        """Remove positions start to end, and move later ones, which the sequence must own, to `start`."""
         self._free_shadows(seq)
         self._backend.shift(seq, start, end)
         self._shared[seq] = min(self._shared[seq], start)

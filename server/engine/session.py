@@ -1,4 +1,4 @@
-"""One generation inside the engine: its tokens, what of them is in the KV cache, and its counts."""
+"""State of one generation inside the engine: its tokens, its KV cache, and its counts."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ NO_SEQ = -1
 class Session:
     """One generation. The first n_kv of its tokens are in the KV sequence `seq`.
 
-    A session that decodes has one token pending, the last committed one, and before it perhaps n_again that
-    are evaluated again after a wrong guess (checkpoints.py). One in prefill has more.
+    A decoding session has one pending token, the last committed one, and before it n_again tokens that are
+    evaluated again after a wrong guess (checkpoints.py). A session in prefill has more.
     """
 
     id: int
     request: GenerationRequest
     n_ctx: int
-    tokens: list[int] = field(init=False)  # the prompt and all committed ones, without dropped ones
+    tokens: list[int] = field(init=False)  # prompt and committed tokens, without dropped ones
     n_prompt: int = field(init=False)
     constraint: Constraint | None = field(init=False)
     sampler: Sampler = field(init=False)
     seq: int = NO_SEQ
     n_kv: int = 0
     n_again: int = 0
-    mark_at: int = 0  # token of the prompt after which its state is kept, 0 for none
-    n_intact: int | None = None  # leading cells that are what evaluating `tokens` would give, None for all
-    n_rows: int = 1  # rows of a step that decodes; more than 1 for beam searches only
+    mark_at: int = 0  # token of the prompt after which its state is kept; 0: none
+    n_intact: int | None = None  # leading cells equal to those of evaluating `tokens`; None: all
+    n_rows: int = 1  # rows of a decoding step; more than 1 for beam searches only
     n_extra: int = 0  # cells beyond the first n_kv; above 0 for beam searches only
     drafts: bool = False  # the proposer knows the session
-    # what the context had no room for, in order: (where it was, the tokens)
+    # what the context had no room for, in order: position and tokens
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
     # committed tokens after `tokens` that are not evaluated again yet (rewind())
     ahead: list[int] = field(default_factory=list[int])
@@ -45,7 +45,7 @@ class Session:
     admitted_at: float | None = None
     first_at: float = 0.0
     last_at: float = 0.0
-    undrafted_s: float = 0.0  # from the first token to the last, had nobody guessed
+    undrafted_s: float = 0.0  # estimated seconds from the first token to the last without drafts
     n_steps: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
@@ -63,7 +63,7 @@ class Session:
 
     @property
     def decodes(self) -> bool:
-        """Whether the prompt is evaluated."""
+        """True if the prompt is evaluated."""
         return self.n_pending == 1 + self.n_again
 
     def evaluated(self, n: int) -> None:
@@ -73,17 +73,17 @@ class Session:
 
     @property
     def tells_prompt(self) -> bool:
-        """Whether rows of the prompt have logits."""
+        """True if rows of the prompt have logits."""
         return self.request.prompt_logprobs and not self.n_steps
 
     @property
     def n_due(self) -> int:
-        """Pending tokens that may be evaluated: the last one of a full context waits for room."""
+        """Return the pending tokens that may be evaluated; the last one of a full context has to wait."""
         return self.n_pending - self.is_full
 
     @property
     def is_full(self) -> bool:
-        """Whether tokens have to be dropped before the last one is evaluated."""
+        """True if tokens have to be dropped before the last one is evaluated."""
         return self.request.n_keep is not None and len(self.tokens) >= self.n_ctx
 
     @property
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def position(self) -> int:
-        """Of the next token in the whole text, dropped tokens included: the key of its noise."""
+        """Return the next token's position in the whole text, with dropped tokens: the key of its noise."""
         return len(self.tokens) + self.n_dropped
 
     @property
@@ -101,19 +101,26 @@ class Session:
 
     @property
     def n_reusable(self) -> int:
-        """Leading cells that another session may copy, or the next turn continue."""
+        """Return the leading cells that another session may copy, or the next turn continue."""
         return self.n_kv if self.n_intact is None else min(self.n_kv, self.n_intact)
 
     @property
     def n_left(self) -> int:
-        """Tokens that may be committed in one step, by max_tokens and the context."""
+        """Return the tokens that may still be committed, by max_tokens and the context."""
         room = self.n_ctx - len(self.tokens)
         if self.request.max_tokens is None:
             return room
         return min(room, self.request.max_tokens - self.n_generated)
 
     def commit(self, verdict: Verdict, tally: CountsBySource, now: float, plain_s: float = 0.0) -> None:
-        """Append the tokens of one step and count its drafts. tally: of its proposal. plain_s: of Plan."""
+        """Append the tokens of one step and count its drafts.
+
+        Args:
+            verdict: The tokens.
+            tally: Of the verified proposal.
+            now: Seconds by the engine's clock.
+            plain_s: See Plan.
+        """
         if not self.n_steps:
             self.first_at = self.last_at = now
         n_later = len(verdict.tokens) - (not self.n_steps)
@@ -130,7 +137,7 @@ class Session:
             self.drafters[source] = self.drafters.get(source, DrafterCount()) + count
 
     def end_reason(self) -> FinishReason | None:
-        """Why the session is over after a commit, None if it is not."""
+        """Return why the session is over after a commit, None if it is not."""
         if self.tokens[-1] in self.request.stop_tokens:
             return "stop"
         goes_on = self.request.n_keep is not None and self.n_generated != self.request.max_tokens
@@ -139,14 +146,14 @@ class Session:
     def next_drop(self) -> tuple[int, int]:
         """Return start and end of the tokens to drop when the context is full.
 
-        As in llama-server: the first half of the evaluated ones after n_keep, of which at least three are
+        As in llama-server, the first half of the evaluated tokens after n_keep, of which at least three are
         left.
         """
         start = max(0, min(self.request.n_keep or 0, self.n_ctx - 4))
         return start, start + (len(self.tokens) - 1 - start) // 2
 
     def drop(self, start: int, end: int) -> None:
-        """Take tokens[start:end] out of `tokens`, which becomes another list."""
+        """Remove tokens[start:end] from `tokens`, which becomes another list."""
         self.n_again = self.mark_at = 0
         self.drops.append((start, self.tokens[start:end]))
         rest = self.tokens[:start] + self.tokens[end:]
@@ -169,9 +176,9 @@ class Session:
         self.tokens, self.ahead, self.drops = whole[: self.n_ctx], whole[self.n_ctx :], []
 
     def lose_cells(self) -> None:
-        """Forget what of it is cached.
+        """Forget what is cached of the session.
 
-        A beam search begins anew after the prompt, a session with moved cells before its first drop.
+        A beam search restarts after the prompt, a session with shifted cells before its first drop.
         """
         if self.request.n_beams > 1:
             self.tokens, self.ahead = self.tokens[: self.n_prompt], self.tokens[self.n_prompt :] + self.ahead

@@ -1,7 +1,7 @@
-"""The engine's slots by number: each is the place of one reply at a time.
+"""Number the engine's slots; each holds one reply at a time.
 
-There may be more KV sequences than slots, for conversations that rest. A slot is the sequence that its latest
-session had.
+There may be more KV sequences than slots, for idle conversations. A slot is the sequence of its latest
+session.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from server.engine.session import Session
 
 
 class SlotNumbers:
-    """For the engine's thread."""
+    """Sequence and latest session by number of slot. For the engine's thread."""
 
     def __init__(self, n_slots: int) -> None:
-        """Args: n_slots: as many as there are replies at a time."""
+        """Begin with n_slots free slots."""
         self._seqs = list(range(n_slots))
         self._latest: list[Session | None] = [None] * n_slots
-        self._order = list(range(n_slots))  # numbers, the one that waits longest for a session first
+        self._order = list(range(n_slots))  # numbers, the one that has been free for longest first
 
     def __len__(self) -> int:
         return len(self._seqs)
@@ -32,7 +32,7 @@ class SlotNumbers:
         return self._latest[number]
 
     def begin(self, session: Session, active: Sequence[Session]) -> int:
-        """Give a session, which has a KV sequence, a slot; returns its number.
+        """Give a session a slot, and return its number.
 
         Args:
             session: It has a KV sequence.

@@ -1,6 +1,6 @@
-"""The engine's slots, one by one: listed, saved, restored and erased by hand.
+"""List, save, restore and erase the engine's slots by hand.
 
-A slot is busy with a session, or idle, perhaps with a conversation. Only idle ones can be acted on. For the
+A slot is busy with a session, or idle, perhaps with a conversation. Only idle slots can be changed. For the
 engine's thread, between steps.
 """
 
@@ -17,27 +17,27 @@ from server.errors import BackendError, InvalidRequestError, NotFoundError
 
 
 class SlotBusyError(InvalidRequestError):
-    """Something that runs is in the way (409)."""
+    """The slot is busy with a reply (409)."""
 
     status = 409
 
 
 @dataclass(frozen=True, slots=True)
 class SlotTask:
-    """The latest reply of a slot, which may go on."""
+    """The latest reply of a slot, which may still run."""
 
     id: int  # of its session
     request: GenerationRequest
     n_cached: int  # tokens of its prompt that were in the KV cache
     n_evaluated: int  # tokens of its prompt that were evaluated for it
     n_decoded: int
-    n_remaining: int  # tokens that it may still have, -1 without a limit
+    n_remaining: int  # tokens that may still follow; -1: no limit
     generated: Sequence[int]  # tokens of the reply
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place for a reply."""
+    """A place for one reply."""
 
     id: int
     busy: bool
@@ -53,7 +53,7 @@ class Slots:
         self._state = state
 
     def list(self) -> list[Slot]:
-        """Return all of them."""
+        """Return all slots."""
         running = {session.seq: session for session in self._state.active}
         resting = self._state.cache.resting()
         numbers = self._state.slot_numbers
@@ -80,7 +80,7 @@ class Slots:
         return list(held.tokens), self._state.backend.save(self._state.slot_numbers.seq(id))
 
     def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
-        """Have a slot hold what save() gave, for prompts of this salt. What it held is evicted.
+        """Make a slot hold what save() returned, for prompts of this salt. Its own conversation is evicted.
 
         Raises NotFoundError, SlotBusyError, InvalidRequestError.
         """
@@ -106,13 +106,13 @@ class Slots:
             raise InvalidRequestError(f"the saved conversation cannot be used: {error.message}") from error
 
     def erase(self, id: int) -> int:
-        """Empty a slot. Returns the number of tokens that it held. Raises NotFoundError, SlotBusyError."""
+        """Empty a slot, and return the number of its tokens. Raises NotFoundError, SlotBusyError."""
         n_erased = len(self._idle(id).tokens)
         self._state.residence.erase(self._state.slot_numbers.seq(id))
         return n_erased
 
     def _idle(self, id: int) -> Evicted:
-        """Return what an idle slot holds. Raises NotFoundError, SlotBusyError."""
+        """Return the conversation of an idle slot. Raises NotFoundError, SlotBusyError."""
         n_slots = len(self._state.slot_numbers)
         if not 0 <= id < n_slots:
             raise NotFoundError(f"there is no slot {id}: they are 0 to {n_slots - 1}", param="id")

@@ -1,4 +1,4 @@
-"""What admission, drafting, commits and endings share: the sessions, and what they run on."""
+"""State that admission, drafting, commits and endings share: the sessions, and what they run on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from server.tenants import Turns
 
 
 class EngineState:
-    """Holds what the parts of a step share."""
+    """Sessions, backend, proposer, cache and limits of one engine."""
 
     def __init__(
         self,
@@ -54,5 +54,5 @@ class EngineState:
         return [*self.active, *self.waiting]
 
     def n_held(self) -> int:
-        """Cells of the KV cache in use."""
+        """Return the cells of the KV cache in use."""
         return self.cache.n_cells + sum([session.n_kv + session.n_extra for session in self.active])

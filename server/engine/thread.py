@@ -1,4 +1,4 @@
-"""The engine on a thread of its own, for the event loop: implements generate.py."""
+"""Run the engine on its own thread, for the event loop: implements generate.py."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ QUESTION_TIMEOUT_S = 60.0  # at most for a question, which is answered between t
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Server-wide limits of a generation; None: no bound."""
+    """Server-wide limits per generation; None: no limit."""
 
-    max_tokens: int | None = None  # for those that ask for more, or for no number
-    time_s: float | None = None  # from submission to the end; one that takes longer fails
+    max_tokens: int | None = None  # cap, also the default when the request gives none
+    time_s: float | None = None  # from submission to the end; a generation that takes longer fails
     step_s: float | None = None  # without a finished step, before the engine is given up
 
 
 class EngineThread:
-    """Implements Generator. To be created and started on the event loop that submits."""
+    """Implements Generator. Create and start it on the event loop that submits."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class EngineThread:
     # -- on the event loop ----------------------------------------
 
     def start(self) -> None:
-        """Start the thread. The running event loop receives the events."""
+        """Start the thread; the running event loop gets the events."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -153,13 +153,14 @@ class EngineThread:
         self.command(lambda engine: engine.cancel(id, keep))
 
     def command(self, command: Command) -> None:
-        """Call it on the engine thread before the next step."""
+        """Call a function on the engine thread before the next step."""
         self._commands.put(command)
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
-        """Return the question's result, or raise what it raises, on the engine thread between two steps.
+        """Call a question on the engine thread between two steps, and return its result or raise its error.
 
-        Raises BusyError after QUESTION_TIMEOUT_S; a question that has not begun then is dropped.
+        Raises:
+            BusyError: It took longer than ANSWER_S; if it had not begun, it is dropped.
         """
         answer: Future[T] = Future()
 
@@ -178,7 +179,7 @@ class EngineThread:
             raise BusyError("the engine does not answer: try again later", draining=True) from error
 
     def drain(self) -> None:
-        """Refuse what is submitted from now on, and cancel what is only precomputed. Idempotent."""
+        """Refuse new requests, and cancel those that only precompute. Idempotent."""
         self.places.closed = True
         for generation in self._generations.values():
             if generation.precompute:
@@ -189,25 +190,25 @@ class EngineThread:
             generation.cancel()
 
     def abandon(self, error: DuoError) -> None:
-        """Fail all generations without the engine's thread, which does not come back. Idempotent."""
+        """Fail all generations without the engine's thread, which is stuck. Idempotent."""
         self.drain()
         self._deliver([(id, Failed(error)) for id in self._generations])
 
     @property
     def n_live(self) -> int:
-        """Generations that have not ended, without those that only precompute. Safe from any thread."""
+        """Return the generations that run, without those that only precompute. Safe from any thread."""
         return sum(not generation.precompute for generation in list(self._generations.values()))
 
     def look(self) -> None:
-        """To be called some times a second, for stuck() and lost()."""
+        """Check the thread; call it a few times a second, for stuck() and lost()."""
         self.watchdog.look(bool(self._generations))
 
     def stuck(self) -> str | None:
-        """Return a message if no step has finished for long while there is work."""
+        """Return a message if no step has finished for long while there is work, else None."""
         return self.watchdog.complaint
 
     def lost(self) -> LostModelError | None:
-        """Return what the process ends with, once the engine is given up."""
+        """Return the error to end the process with, once the engine is given up."""
         return LostModelError(str(self.stuck())) if self.watchdog.gives_up else None
 
     def _deliver(self, events: list[tuple[int, Event]]) -> None:
@@ -265,10 +266,7 @@ class EngineThread:
             logger.exception("conversations could not be saved")
 
     def _prepare(self, due_at: float) -> float:
-        """Prepare an idle engine for what may come, if that is due.
-
-        Returns when more is: never, if nothing is left to do.
-        """
+        """Do work of an idle engine if it is due, and return when to do more; infinity: nothing is left."""
         began = time.monotonic()
         if began < due_at:
             return due_at
@@ -288,7 +286,7 @@ class EngineThread:
             self._emit(id, Failed(BackendError("the server failed before generating")))
 
     def _obey(self, wait_s: float) -> bool:
-        """Carry out the commands that are there, waiting that long for the first. False: the thread ends."""
+        """Run waiting commands, wait wait_s for the first one; return False if the thread has to end."""
         try:
             while wait_s or not self._commands.empty():
                 command, wait_s = self._commands.get(timeout=wait_s or None), 0.0
@@ -300,14 +298,14 @@ class EngineThread:
         return True
 
     def _carry_out(self, command: Command) -> None:
-        """Run a command. An exception is logged: it must not end the thread."""
+        """Run a command; log an exception, which must not end the thread."""
         try:
             command(self.engine)
         except Exception:
             logger.exception("a command of the engine failed")
 
     def _before(self) -> None:
-        """Hand over before the model decodes for many sessions; on a CPU _work() has done it."""
+        """Hand over before a decode of many sessions; on a CPU _work() has done it."""
         if self._overlaps:
             self.hand_over()
 
@@ -318,8 +316,7 @@ class EngineThread:
     def hand_over(self, *, guessing: bool = False) -> None:
         """Hand the outbox to the loop in one call, if it is urgent or gather_s have passed.
 
-        guessing: a draft model guesses next, which the loop would delay; only what is urgent goes, if a GPU
-        decodes later.
+        guessing: a draft model runs next, which the loop would delay; so beside a GPU only urgent events go.
         """
         now = time.monotonic()
         waits = now - self._flushed_at < self.gather_s or (guessing and self._overlaps)

@@ -25,9 +25,15 @@ def verify(
 ) -> Verdict:
     """Walk the proposal along the target's draws. Pure but for `draw`.
 
-    draw(node, i): the i-th new token, from the logits after `node` (ROOT: after the last committed token);
-    called once per committed token. Ends at the first draw without a matching child, at a stop token, or
-    after `limit` >= 1 tokens.
+    It ends at the first draw without a matching child, at a stop token, or after `limit` tokens.
+
+    Args:
+        proposal: The guesses.
+        draw: Draws the i-th new token from the logits after a node (ROOT: after the last committed token);
+            called
+            once per committed token.
+        stop_tokens: Tokens that end the generation.
+        limit: Maximum tokens, at least 1.
     """
     tokens: list[int] = []
     nodes: list[int] = []

@@ -1,4 +1,4 @@
-"""How long the engine's thread has not come round though there is work."""
+"""Detect an engine thread that makes no progress while there is work."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LOOK_S = 1.0  # at most, that counts between two looks: a process that was stopp
 class Watchdog:
     """Detects an engine thread that makes no progress while work is pending.
 
-    Asleep before the first step, while models get warm, and after the last one, while conversations are
+    It sleeps before the first step, while models warm up, and after the last one, while conversations are
     saved.
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
-        """limit_s: without a finished step, before the engine is given up; None: never."""
+        """Begin; the engine is given up after limit_s without a finished step, never if None."""
         self.clock = time.monotonic
         self._limit_s = limit_s or math.inf
         self._n_begun = self._n_seen = 0
@@ -26,15 +26,15 @@ class Watchdog:
         self._silent_s = 0.0
 
     def step(self) -> None:
-        """On the engine's thread: a step begins, so the one before has finished."""
+        """Note, on the engine's thread, that a step begins, so the last one has finished."""
         self._n_begun += 1
 
     def sleep(self) -> None:
-        """On the engine's thread, after the last step."""
+        """Stop watching; called on the engine's thread after the last step."""
         self._n_begun = 0
 
     def look(self, work: bool) -> None:
-        """On the event loop, some times a second. work: whether there is any."""
+        """Check for progress; called on the event loop a few times a second. `work`: there is some."""
         now = self.clock()
         passed, self._looked_at = min(now - self._looked_at, LOOK_S), now
         waits = work and self._n_begun and self._n_begun == self._n_seen
@@ -42,7 +42,7 @@ class Watchdog:
 
     @property
     def complaint(self) -> str | None:
-        """That no step has finished for long, if so."""
+        """Return a message if no step has finished for long, else None."""
         told = self._silent_s > min(STEP_STUCK_S, self._limit_s)
         return f"no step of the model has finished for {self._silent_s:.0f} s" if told else None
 

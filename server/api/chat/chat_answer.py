@@ -1,4 +1,4 @@
-"""The answer to a chat completion request: all its choices, whole or in chunks."""
+"""Answer a chat completion with all its choices, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning,
 
 
 class ChatAnswer(CompletionAnswer):
+    """Answer in the form of OpenAI's chat completions."""
+
     _prefix = "chatcmpl"
     _objects = ("chat.completion", "chat.completion.chunk")
 
@@ -36,7 +38,7 @@ class ChatAnswer(CompletionAnswer):
         return replace(portion, pieces=pieces)
 
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """content is null in a reply of tool calls only."""
+        """Return the message; its content is null if the reply has only tool calls."""
         reply = folded(map(as_plain, pieces))
         content = None if reply.calls and not reply.content else reply.content
         extras = dict(reply.extras)
@@ -45,7 +47,7 @@ class ChatAnswer(CompletionAnswer):
         return {"message": {"role": "assistant", "content": content, "refusal": None, **extras}}
 
     def _beside(self, choice: ReplyChoice) -> dict[str, Any]:
-        """The reply in llama-server's own form, where that is asked for."""
+        """Return the reply in llama-server's own form too, if that is asked for."""
         if not (self._served.verbose if self._body.verbose is None else self._body.verbose):
             return {}
         [prompt] = self._prompts

@@ -1,4 +1,4 @@
-"""The body of a chat completion request."""
+"""Body of a chat completion request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server.api.tools import incoherent as incoherent_tools
 
 
 def _as_text(arguments: Any) -> Any:
-    """Return the JSON text of arguments that are no text: an object, say, as llama-server takes it, too."""
+    """Return arguments as JSON text; clients of llama-server may send an object."""
     try:
         return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     except RecursionError:
@@ -28,7 +28,7 @@ _ANY_JSON = ["string", "object", "array", "number", "boolean"]
 class FunctionCall(Body):
     name: str
     arguments: Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": _ANY_JSON})] = "{}"
-    """JSON as a text, or as it is."""
+    """JSON, as text or as a value."""
     """JSON as a text, or as it is."""
 
 
@@ -40,7 +40,7 @@ class CallInMessage(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_custom_tools(cls, data: Any) -> Any:
-        """Read the call of a custom tool as one of the function that stands for it."""
+        """Read the call of a custom tool as a call of the function that stands for it."""
         given = cast(dict[str, Any], data) if isinstance(data, dict) else {}
         custom = given.get("custom")
         if not isinstance(custom, dict):
@@ -51,7 +51,7 @@ class CallInMessage(Body):
 
 
 def _kind_of_part(part: Any) -> str:
-    """Return the tag of a part: what is wrong with it is told of the form that it has."""
+    """Return the tag of a part, so that errors are about its own form."""
     kind = cast(dict[str, Any], part).get("type") if isinstance(part, dict) else None
     return "other" if isinstance(kind, str) and kind not in ("text", "refusal") else said_or_refused(part)
 
@@ -69,19 +69,23 @@ class ChatMessage(Body):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
-    """A text, parts, or null. A text stands for a part that is none, but in the user's last message, where
-    it is refused."""
+    """A text, parts, or null.
+
+    Parts that are not text are replaced by a text, except in the user's last message, where they are refused.
+    """
     name: str | None = None
     tool_calls: Annotated[list[CallInMessage], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    """The thoughts of an earlier reply. `reasoning`, `reasoning_details`, `thinking_blocks` and parts of the
-    type `thinking` are read as such, too."""
+    """The thoughts of an earlier reply.
+
+    `reasoning`, `reasoning_details`, `thinking_blocks` and parts of type `thinking` are read as thoughts too.
+    """
 
     @model_validator(mode="before")
     @classmethod
     def _thoughts_have_many_names(cls, data: Any) -> Any:
-        """Take thoughts under the first of their names that has some."""
+        """Take thoughts from the first of their fields that has some."""
         if not isinstance(data, dict):
             return data
         given = cast(dict[str, Any], data)
@@ -97,7 +101,7 @@ class ChatMessage(Body):
         return {**given, "reasoning_content": found}
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message without fields that say nothing."""
+        """Return the message without empty fields."""
         given = {name: value for name in ChatMessage.model_fields if (value := getattr(self, name))}
         if isinstance(self.content, list):
             given["content"] = [{"type": "text", "text": part.text} for part in self.content]
@@ -108,13 +112,13 @@ class ChatMessage(Body):
         return {"content": "", **given}
 
     def unread_part(self) -> tuple[int, str] | None:
-        """Return place and type of the first part that is no text."""
+        """Return index and type of the first part that is not text, None if all are."""
         parts = self.content if isinstance(self.content, list) else ()
         return next(((i, part.type) for i, part in enumerate(parts) if isinstance(part, OtherPart)), None)
 
 
 _NAMES_OF_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
-"""DeepSeek's and llama-server's, vLLM's and OpenRouter's, OpenRouter's, LiteLLM's."""
+"""Fields of DeepSeek and llama-server; of vLLM and OpenRouter; of OpenRouter; of LiteLLM."""
 _TEXTS_OF_THOUGHTS = ("thinking", "text", "summary", "content")
 
 
@@ -124,8 +128,7 @@ def _is_thought(part: Any) -> bool:
 
 
 def _thought(given: Any) -> str:
-    """Return the text in thoughts: they are a text, or a list or an object with some. Encrypted ones have
-    none."""
+    """Return the text of thoughts: a text, or a list or object with some; encrypted ones have none."""
     if isinstance(given, str):
         return given
     if isinstance(given, list):
@@ -138,7 +141,7 @@ def _thought(given: Any) -> str:
 
 
 class PromptCacheOptions(Body):
-    """OpenAI's. Prompts are cached in any case, and kept while there is room."""
+    """OpenAI's options; prompts are cached in any case, and kept while there is room."""
 
     prewarm: bool = False
     """Evaluate the prompt and generate nothing."""
@@ -148,13 +151,7 @@ Budget: TypeAlias = Annotated[int, Field(ge=-1)]
 
 
 class ChatRequest(GenerationFields, ToolFields):
-    """POST /v1/chat/completions. reasoning_format, as in llama-server: thoughts are separate from the content
-    (auto, deepseek) or part of it (none). reasoning_effort and chat_template_kwargs go to the chat template,
-    which may ignore them. add_generation_prompt: whether the prompt ends with the beginning of a reply;
-    continue_final_message: whether a last message of the assistant is begun, not whole; both are true where
-    they are not given, but not together. verbose: also the reply in llama-server's own form.
-    reasoning_budget: most tokens of thoughts, -1 for any number; it has three more names, two of which are
-    llama-server's."""
+    """POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     """If the last message is the assistant's, the reply continues it."""
@@ -163,35 +160,42 @@ class ChatRequest(GenerationFields, ToolFields):
     top_logprobs: TopLogprobs | None = None
     """Needs logprobs."""
     reasoning_format: Literal["none", "auto", "deepseek"] | None = None
-    """By default --reasoning-format (auto). Whether thoughts are told as reasoning_content (auto,
-    deepseek) or left in the content, with their marks (none). Only of models whose chat template knows
-    thoughts."""
+    """Return thoughts as reasoning_content (auto, deepseek), or within the content with their marks (none).
+
+    By default --reasoning-format (auto). It concerns models whose chat template knows thoughts.
+    """
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    """For the chat template, which may not know it. none is enable_thinking false instead."""
+    """Passed to the chat template, which may ignore it; none disables thinking."""
     chat_template_kwargs: dict[str, Any] | None = None
-    """For the chat template, which may not know them. Without them enable_thinking is true, and
-    date_string is today's."""
+    """Passed to the chat template, which may ignore them.
+
+    By default enable_thinking is true, and date_string is today's.
+    """
     add_generation_prompt: bool | None = None
-    """false leaves the beginning of a reply out of the prompt."""
+    """false omits the beginning of a reply from the prompt."""
     continue_final_message: bool | None = None
-    """false takes a last message of the assistant for a whole one. true needs such a message, and
-    contradicts add_generation_prompt true."""
+    """false reads a last message of the assistant as a whole one.
+
+    true needs such a message, and contradicts add_generation_prompt true.
+    """
     verbose: bool | None = None
-    """Also the first reply in llama-server's own form, as `__verbose`. By default --verbose."""
+    """Add the first reply in llama-server's own form, as `__verbose`. By default --verbose."""
     reasoning_budget: Budget | None = None
-    """Most tokens of thoughts; at the limit they are closed and the answer begins. -1: any number.
-    reasoning_budget_tokens, thinking_budget_tokens and max_thinking_tokens are other names of it; of
-    several, the first that is not negative holds."""
+    """Maximum tokens of thoughts, after which they are closed and the answer begins; -1: no limit.
+
+    reasoning_budget_tokens, thinking_budget_tokens and max_thinking_tokens are other names; of several, the
+    first that is not negative holds.
+    """
     reasoning_budget_tokens: Budget | None = None
     thinking_budget_tokens: Budget | None = None
     max_thinking_tokens: Budget | None = None
     thinking_token_budget: Budget | None = None
     """vLLM's name of `reasoning_budget`."""
     generate: bool = True
-    """Whether there is a reply: false evaluates the prompt only."""
+    """false evaluates the prompt and generates no reply."""
     prompt_cache_options: PromptCacheOptions = Field(default_factory=PromptCacheOptions)
     service_tier: str | None = None
-    """Told again in the reply; there is one tier."""
+    """Copied to the reply; there is only one tier."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -213,14 +217,14 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Effort "none" is no effort, but switches thinking off in templates that know enable_thinking."""
+        """Return the variables for the template; effort "none" becomes enable_thinking false."""
         effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
         thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else effort
         return {**thinking, **(self.chat_template_kwargs or {})}
 
     @property
     def thinking_budget(self) -> int | None:
-        """Most tokens of thoughts, -1 for any number; None: as the server says."""
+        """Return the maximum tokens of thoughts: -1 no limit, None the server's default."""
         given = (
             self.reasoning_budget,
             self.reasoning_budget_tokens,
@@ -265,7 +269,7 @@ class ChatRequest(GenerationFields, ToolFields):
         return super().contradiction()
 
     def _unread(self) -> tuple[str, str] | None:
-        """Return the place of a part that cannot be read in what the user says last, and why."""
+        """Return the first part that cannot be read in the user's last message, and why; None if all can."""
         last = len(self.messages) - 1
         while last > 0 and self.messages[last].role in ("system", "developer"):
             last -= 1

@@ -17,20 +17,23 @@ from server.text.room import ANY
 
 
 async def create(request: Request, served: Served) -> Response:
+    """Answer a chat completion."""
     body = await parse(request, served)
     asked = await aside(request, generation_requests, served, body)
     return await deliver(request, ChatAnswer(served, body, [asked]), stream=body.stream)
 
 
 async def count(request: Request, served: Served) -> Response:
-    """How many tokens the prompt of a chat completion with this body has."""
+    """Answer with the number of tokens in the prompt of a chat completion with this body."""
     body = await from_body(request, lambda data: checked(served, salted(request, parsed(data)), fits=False))
     return counted(await aside(request, n_tokens, served, body))
 
 
 def n_tokens(served: Served, body: ChatRequest) -> int:
-    """Return the tokens of the prompt, which may be more than there is room for: whoever asks wants to
-    know by how many. Slow: not for the event loop."""
+    """Return the number of the prompt's tokens, even if the context has no room for them.
+
+    Slow: not for the event loop.
+    """
     text = rendered(served, body, served.template.boundless)[2]
     return len(served.history.rendered(text, body.salt, ANY))
 
@@ -40,7 +43,7 @@ def counted(n: int) -> Response:
 
 
 async def parse(request: Request, served: Served) -> ChatRequest:
-    """The validated body. Raises InvalidRequestError and NotFoundError."""
+    """Return the validated body. Raises InvalidRequestError and NotFoundError."""
     return await from_body(request, lambda data: checked(served, salted(request, parsed(data))))
 
 
@@ -48,8 +51,10 @@ def checked(served: Served, data: dict[str, Any], *, fits: bool = True) -> ChatR
     """Return the validated body.
 
     Args:
-        fits: Refuse more messages than the context has tokens before they are validated: templates write at
-            least one token for each.
+        served: What the server offers.
+        data: The body.
+        fits: Refuse more messages than the context has tokens before validating them, since each takes a
+            token.
 
     Raises:
         InvalidRequestError: A field is not valid.

@@ -1,4 +1,4 @@
-"""Calls of custom tools, as chat completions tell them: with a text instead of JSON. Pure."""
+"""Write calls of custom tools in chat completions, with a text in place of JSON. Pure."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class CustomCallBegun(CallBegun):
 
 @dataclass(frozen=True, slots=True)
 class CustomInput(Arguments):
-    """More of the input of a custom tool."""
+    """More of the input to a custom tool."""
 
 
 class CustomCalls:
-    """Turns the calls of one reply that are of custom tools into such calls."""
+    """Converts the calls of custom tools in one reply."""
 
     def __init__(self, names: frozenset[str]) -> None:
-        """names: of the request's custom tools."""
+        """Begin a reply to a request with custom tools of these names."""
         self._names = names
         self._index = 0
-        self._reader: InputReader | None = None  # of the call that grows
+        self._reader: InputReader | None = None  # of the unfinished call
 
     def feed(self, pieces: Sequence[Piece], *, ended: bool) -> list[Piece]:
-        """Return the pieces with inputs of custom tools in place of arguments. ended: they are the last."""
+        """Return the pieces with inputs in place of arguments; `ended`: they are the last."""
         found: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, Arguments) and self._reader is not None:
@@ -48,19 +48,19 @@ class CustomCalls:
             yield CustomInput(self._index, text)
 
     def _rest(self) -> Iterator[Piece]:
-        """End the call that grows."""
+        """End the unfinished call."""
         reader, self._reader = self._reader, None
         if reader is not None:
             yield from self._input(reader.end())
 
 
 def as_plain(piece: Piece) -> Piece:
-    """Return a piece of an input as one of arguments, which can be folded."""
+    """Return a piece of an input as a piece of arguments, which folded() can join."""
     return Arguments(piece.index, piece.text) if isinstance(piece, CustomInput) else piece
 
 
 def call_json(call: ToolCall, names: frozenset[str]) -> dict[str, Any]:
-    """Return a whole call in OpenAI's shape; the arguments of a custom tool's are its input."""
+    """Return a whole call in OpenAI's shape; the arguments of a custom tool's call are its input."""
     if call.name not in names:
         return call.as_json
     return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}

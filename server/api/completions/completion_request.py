@@ -1,4 +1,4 @@
-"""The body of a legacy completion request."""
+"""Body of a legacy completion request."""
 
 from __future__ import annotations
 
@@ -12,28 +12,31 @@ from server.api.pieces import PROMPTS, Pieces, apart, are_pieces, unwrapped
 
 MAX_PROMPTS = 32
 MAX_REPLIES = 64
-"""Most replies to all prompts of one request."""
+"""Maximum replies to all prompts of one request."""
 MAX_LOGPROBS = 5
 
 
 class CompletionRequest(GenerationFields):
-    """POST /v1/completions. prompt: a text, token ids, both mixed, or a list of such prompts; a text may be
-    in an object as its prompt_string. max_tokens 0: the prompt is evaluated, and no reply told."""
+    """POST /v1/completions."""
 
     prompt: Annotated[str | list[Any], WithJsonSchema(PROMPTS)] = ""
-    """A text, token ids, both mixed in one list, or a list of such prompts; a list with an id in it is one
-    prompt. A text may also be given as the prompt_string of an object. Control tokens written out in a
-    text count as such. A prompt that begins with an id is taken as it is, any other gets the BOS that the
-    model wants. An empty text is the beginning of a document."""
+    """A text, token ids, both mixed in one list, or a list of such prompts.
+
+    A list with an id in it is one prompt. A text may also be given as the prompt_string of an object. Control
+    tokens that a text spells are read as such. A prompt that begins with an id is unchanged; any other gets
+    the BOS that the model wants. An empty text is the beginning of a document.
+    """
     suffix: str | None = None
-    """What follows the text that is wanted. Needs a model that was trained to fill in the middle."""
+    """The text that follows the reply. Needs a model that was trained to fill in the middle."""
     max_tokens: Annotated[int, Field(ge=-1)] | None = None
-    """As of a chat completion. For 0 the prompt is evaluated, and no token of a reply told."""
+    """As in a chat completion; but with 0 the prompt is evaluated, and the reply is empty."""
     echo: bool = False
-    """The text begins with the prompt, and with logprobs so do they; then it is not streamed, and nothing
-    cached is used."""
+    """Begin the text with the prompt, and the logprobs with the prompt's.
+
+    With logprobs it cannot be streamed, and uses nothing that is cached.
+    """
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    """How many of the likeliest tokens are told beside each token."""
+    """Number of likeliest tokens returned beside each token."""
 
     unsupported: ClassVar[Neutral] = {**UNSUPPORTED, **UNTHINKING, "post_sampling_probs": (False,)}
 

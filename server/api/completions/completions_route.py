@@ -22,6 +22,7 @@ from server.text.message import Content, Piece, folded
 
 
 async def create(request: Request, served: Served) -> Response:
+    """Answer a legacy completion."""
     body = await read(request, CompletionRequest)
     check_model(body.model, served.model)
     prompts = await aside(request, prompted, served, body)
@@ -29,6 +30,8 @@ async def create(request: Request, served: Served) -> Response:
 
 
 class TextAnswer(CompletionAnswer):
+    """Answer in the form of OpenAI's legacy completions."""
+
     _prefix = "cmpl"
     _objects = ("text_completion", "text_completion")
 
@@ -62,7 +65,6 @@ class TextAnswer(CompletionAnswer):
 
 
 def _n_unseen(served: Served, prompt: Prompted) -> int:
-    """Characters that the tokens of a prompt have in front of its text: a BOS, or the space of
-    SentencePiece."""
+    """Return how many characters a prompt's tokens have before its text: a BOS, or SentencePiece's space."""
     whole = spelled(served.vocabulary, prompt.requests[0].prompt)
     return len(whole) - len(prompt.text) if whole.endswith(prompt.text) else 0

@@ -1,4 +1,4 @@
-"""Prompts of legacy completions as tokens."""
+"""Tokenise the prompts of legacy completions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ NO_MIDDLE = "this model was not trained to fill in the middle of a text"
 
 
 def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
-    """In the order of the body's prompts. Raises InvalidRequestError. Slow: not for the event loop."""
+    """Return the body's prompts in order. Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: A prompt is empty, too long, or has unknown tokens.
+    """
     found: list[Prompted] = []
     for pieces in body.prompts:
         texts = [piece for piece in (*pieces, body.suffix) if isinstance(piece, str)]
@@ -32,8 +36,7 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
 
 
 def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int]:
-    """A prompt that begins with an id stays as it is, any other one gets the model's BOS. An empty prompt is
-    a BOS."""
+    """Return a prompt's tokens, after the model's BOS unless it begins with an id; an empty one is a BOS."""
     vocabulary = served.vocabulary
     if body.suffix:
         if vocabulary.fim is None:
@@ -51,13 +54,21 @@ def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int
 def around(
     vocabulary: Vocabulary, fim: FillInMiddle, before: Sequence[int], suffix: str, extra: Sequence[int] = ()
 ) -> list[int]:
-    """Fill in the middle: prefix, suffix, middle, in llama-server's order. extra: what stands before."""
+    """Return a prompt to fill in the middle, in llama-server's order: prefix, suffix, middle.
+
+    Args:
+        vocabulary: Of the tokens.
+        fim: Its tokens for this.
+        before: Tokens of the prefix.
+        suffix: The text behind.
+        extra: Tokens that stand before everything else.
+    """
     after = vocabulary.tokenize(suffix, special=False)
     return after_bos(vocabulary, [*extra, fim.prefix, *before, fim.suffix, *after, fim.middle])
 
 
 def _text(pieces: Pieces, vocabulary: Vocabulary) -> str:
-    """The prompt as echo shows it, control tokens written out."""
+    """Return the prompt as echo shows it, control tokens written out."""
     spelled = b"".join(
         piece.encode() if isinstance(piece, str) else vocabulary.piece(piece, special=True)
         for piece in pieces

@@ -1,4 +1,4 @@
-"""POST /infill, llama-server's: what stands between two texts."""
+"""POST /infill, as in llama-server: generate the text between two texts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from server.errors import FieldError, NotSupportedError
 from server.llama.backend import FillInMiddle, Vocabulary
 
 MAX_EXTRA = 1024
-"""Texts of input_extra."""
+"""Maximum texts of input_extra."""
 REPOSITORY = "myproject\n"
-"""llama-server's name for every repository."""
+"""Name that llama-server gives to every repository."""
 FOR_REPLY = 4
-"""One part in so many of the context is kept for a reply whose length is not limited: with half as much long
-replies end early, with twice as much fewer texts are seen."""
+"""One part in this number of the context is reserved for a reply without a limit.
+
+With half of the room, long replies end early; with twice as much, fewer texts are seen.
+"""
 
 
 class ExtraText(Body):
@@ -37,17 +39,16 @@ class ExtraText(Body):
 
 
 class InfillRequest(NativeRequest):
-    """Fields are those of a completion in llama-server's form. input_extra: texts that the model sees before
-    the two; prompt: more of the first."""
+    """Body of /infill: fields of a completion in llama-server's form; `prompt` continues input_prefix."""
 
     input_prefix: str
-    """What stands before."""
+    """The text before."""
     input_suffix: str
-    """What stands after."""
+    """The text after."""
     input_extra: Annotated[list[ExtraText], Field(max_length=MAX_EXTRA, fail_fast=True)] = Field(
         default_factory=list[ExtraText]
     )
-    """Seen before both; as much of the end as there is room for."""
+    """Texts that the model reads before both; if room is short, as much of their end as fits."""
 
     def contradiction(self) -> tuple[str, str] | None:
         if not isinstance(self.prompt, str):
@@ -58,6 +59,7 @@ class InfillRequest(NativeRequest):
 
 
 async def create(request: Request, served: Served) -> Response:
+    """Answer with the text between."""
     fim = served.vocabulary.fim
     if fim is None:
         raise NotSupportedError(NO_MIDDLE)
@@ -68,7 +70,7 @@ async def create(request: Request, served: Served) -> Response:
 
 
 def _prompted(served: Served, body: InfillRequest, fim: FillInMiddle) -> Prompted:
-    """As much of the end of the extra texts as there is room for. Raises InvalidRequestError."""
+    """Return the prompt, with as much of the extra texts' end as fits. Raises InvalidRequestError."""
     vocabulary, n_ctx = served.vocabulary, served.model.n_ctx
     given = body.input_prefix, str(body.prompt), body.input_suffix
     served.room.check_bytes(sum(len(text.encode()) for text in given), "input_prefix")
@@ -84,7 +86,7 @@ def _prompted(served: Served, body: InfillRequest, fim: FillInMiddle) -> Prompte
 
 
 def _extra(vocabulary: Vocabulary, fim: FillInMiddle, texts: Sequence[ExtraText]) -> Iterator[int]:
-    """Of models that know no files the texts only."""
+    """Yield the tokens of extra texts, with names of files if the model knows files."""
     known = fim.repository is not None and fim.file is not None
     if known and texts:
         yield from (fim.repository or 0, *vocabulary.tokenize(REPOSITORY, special=False))

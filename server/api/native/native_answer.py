@@ -1,4 +1,4 @@
-"""The answer to a completion in llama-server's own form: an object for each reply, or its parts and it."""
+"""Answer a completion in llama-server's own form: an object per reply, or chunks and then that object."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from server.text.message import Content
 
 
 class NativeAnswer(Answer):
+    """Answer in llama-server's own form."""
+
     def __init__(self, served: Served, body: NativeRequest, prompts: Sequence[Prompted]) -> None:
         super().__init__("", served, body, prompts)
         self._body = body
         self._requests = [request for prompt in prompts for request in prompt.requests]
 
     def _all(self) -> bytes:
-        """One object, or a list of several in the order of the prompts."""
+        """Return one object, or a list of several in the order of the prompts."""
         portions = [choice.portion() for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         results = [
@@ -64,7 +66,7 @@ class NativeAnswer(Answer):
 
 
 def _by_token(portion: Portion) -> Iterator[Portion]:
-    """With probabilities one part for each token, as llama-server tells them, else all at once."""
+    """Yield a portion for each token if there are probabilities, as llama-server does, else one for all."""
     entries: list[Any] = portion.logprobs["content"] if portion.logprobs else []
     rest, decoder = portion.text, codecs.getincrementaldecoder("utf-8")("replace")
     for entry in entries[:-1]:

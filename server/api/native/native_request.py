@@ -1,4 +1,4 @@
-"""The body of a completion in llama-server's own form."""
+"""Body of a completion in llama-server's own form."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ MAX_FIELDS = 256
 
 
 class NativeRequest(CompletionRequest):
-    """POST /completion. Fields are those of a legacy completion. response_fields: those that the reply has,
-    a/b for b of a; all if there are none. n_cmpl: another name of n."""
+    """POST /completion. Fields are those of a legacy completion, and llama-server's own."""
 
     response_fields: Annotated[list[str], Field(max_length=MAX_FIELDS, fail_fast=True)] | None = None
-    """The fields that the reply, or the last part of a stream, has; a/b is b of its a. Empty, all of them."""
+    """Fields to keep in the reply, or in the last chunk of a stream; a/b is field b within a. Empty: all."""
     n_cmpl: Choices | None = None
-    """The same as n."""
+    """Another name of n."""
 
     unsupported: ClassVar[Neutral] = {**UNSUPPORTED, **UNTHINKING, "echo": (False,)}
 

@@ -14,6 +14,7 @@ from server.api.served import Served
 
 
 async def create(request: Request, served: Served) -> Response:
+    """Answer a completion in llama-server's own form."""
     body = await read(request, NativeRequest)
     check_model(body.model, served.model)
     prompts = await aside(request, prompted, served, body)

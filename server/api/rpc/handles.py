@@ -1,4 +1,4 @@
-"""Handles of what goes on while nobody waits for it: few, and not for ever."""
+"""Handles of work that continues while no request waits for it; limited in number and time."""
 
 from __future__ import annotations
 
@@ -12,37 +12,41 @@ from server.errors import BusyError
 
 MAX_HANDLES = 64
 KEPT_S = 120.0
-"""How long nobody may ask for it before it is cancelled."""
+"""Seconds without a request for it after which work is cancelled."""
 
 
 class Held(Protocol):
-    """Something that goes on by itself."""
+    """Work that continues by itself."""
 
     def news(self) -> tuple[list[dict[str, Any]], bool]:
-        """What there is since the last time, and whether it was the last. Raises the error it ended with."""
+        """Return updates since the last call, and True if they are the last. Raises the work's error."""
         ...
 
     def cancel(self) -> None:
-        """Nobody will ask for it any more. Safe twice, and after its end."""
+        """Stop the work. May be called twice, and after its end."""
         ...
 
 
 class Handles:
-    """What is not asked for within kept_s is cancelled and forgotten, by a timer of the event loop. For that
-    loop only."""
+    """Holds work by its handle. For the event loop only.
+
+    Work that nobody asks about within kept_s is cancelled and forgotten by a timer.
+    """
 
     def __init__(self, *, most: int = MAX_HANDLES, kept_s: float = KEPT_S) -> None:
         self._most = most
         self._kept_s = kept_s
-        self._entries: dict[str, tuple[Held, asyncio.TimerHandle]] = {}  # and what cancels it
+        self._entries: dict[str, tuple[Held, asyncio.TimerHandle]] = {}  # each with the timer that cancels it
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def open(self, begin: Callable[[], Held], owner: str = "") -> str:
-        """Begin something, and hold it. Returns its handle, which cannot be guessed; others ask with the
-        owner in front of it. Raises BusyError, without beginning, when there are enough; and what begin()
-        raises."""
+        """Begin work, and return a handle that cannot be guessed; later calls put the owner in front of it.
+
+        Raises:
+            BusyError: There are too many handles; nothing was begun.
+        """
         if len(self._entries) >= self._most:
             raise BusyError(f"there are {self._most} async completions already: poll or cancel one")
         handle = secrets.token_hex(12)
@@ -50,8 +54,11 @@ class Handles:
         return handle
 
     def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
-        """What there is to tell of it. Forgets it once the end is told, or the error that this raises. Raises
-        UnknownHandleError."""
+        """Return the updates, and True if they are the last; the handle is then forgotten.
+
+        Raises:
+            UnknownHandleError: There is no such handle.
+        """
         held = self._take(handle)
         updates, finished = held.news()
         if not finished:
@@ -59,7 +66,7 @@ class Handles:
         return updates, finished
 
     def close(self, handle: str) -> None:
-        """Forget it, and cancel what goes on. Raises UnknownHandleError."""
+        """Cancel the work and forget the handle. Raises UnknownHandleError."""
         self._take(handle).cancel()
 
     def close_all(self) -> None:

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: calls out of a body, and replies into one. Pure."""
+"""JSON-RPC 2.0: read calls from a body, and write replies. Pure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from server.errors import (
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 MAX_CALLS = 32
-"""In one batch."""
+"""Maximum calls of a batch."""
 
 Id: TypeAlias = str | int | float | None
 Given: TypeAlias = dict[str, Any] | list[Any]
-"""The params of a call, by name or by position."""
+"""Params of a call, by name or by position."""
 
 
 class UnknownHandleError(FieldError):
-    """No async completion has this handle: it never had, its end was told, or nobody asked for too long."""
+    """No async completion has this handle: it is invalid, finished, or was not polled for too long."""
 
 
 class UnknownMethodError(InvalidRequestError):
-    """There is no such method."""
+    """The method does not exist."""
 
 
 _CODES: dict[type[DuoError], int] = {  # the first that fits; from -32000 down they are left to servers
@@ -48,10 +48,10 @@ _CODES: dict[type[DuoError], int] = {  # the first that fits; from -32000 down t
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """notified: nobody is to be answered; id is None then, and may be None otherwise."""
+    """One call."""
 
-    id: Id
-    notified: bool
+    id: Id  # None if notified, and possibly otherwise
+    notified: bool  # no reply is wanted
     method: str
     params: Given
 
@@ -60,8 +60,10 @@ Reply: TypeAlias = dict[str, Any]
 
 
 def read(body: bytes) -> tuple[list[Call | Reply], bool]:
-    """The calls of a body, and whether they came as a batch. In the place of what is no call stands the reply
-    to it; to a body that cannot be read there is one reply."""
+    """Return the calls of a body, and True if they are a batch.
+
+    An invalid call is replaced by the reply to it; so is a body that cannot be read, by one reply.
+    """
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -94,7 +96,7 @@ def _one(data: object) -> Call | Reply:
 
 
 def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
-    """The params of a call; those given by position have these names. Raises InvalidRequestError."""
+    """Return params by name; those given by position get these names. Raises InvalidRequestError."""
     if isinstance(params, dict):
         return params
     if len(params) > len(names):
@@ -108,7 +110,7 @@ def result(id: Id, value: Any) -> Reply:
 
 
 def failure(id: Id, error: DuoError) -> Reply:
-    """data has what OpenAI's error object says besides the message; of a busy server when to try again."""
+    """Return the reply to a call that failed; `data` has the rest of OpenAI's error, and when to retry."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s

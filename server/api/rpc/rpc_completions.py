@@ -1,4 +1,4 @@
-"""A completion as the JSON-RPC facade tells it: at once, or as it grows while nobody waits."""
+"""Run a completion for the JSON-RPC facade, in one call or polled while it grows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from server.errors import DuoError
 
 
 class RpcCompletion:
-    """Implements Held. Goes on by itself; news() tells what there is, whole() waits for the end."""
+    """Implements Held.
+
+    It runs by itself: news() returns what there is, whole() waits for the end.
+    """
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
-        """Submits it. Raises what the generator raises."""
+        """Submit the prompt. Raises what the generator raises."""
         self._served = served
         self._prompt = prompt
         [self._choice] = submit(served, body, [prompt])
@@ -32,14 +35,16 @@ class RpcCompletion:
         self._choice.generation.cancel()
 
     async def whole(self) -> dict[str, Any]:
-        """All of it, at its end. Raises DuoError if it fails."""
+        """Return the whole completion at its end. Raises DuoError if it fails."""
         await self._task
         [update], _ = self.news()
         return {name: value for name, value in update.items() if name != "stop"}
 
     def news(self) -> tuple[list[dict[str, Any]], bool]:
-        """What has been generated since the last time, and whether that was all; then the last update has
-        `stop` true, and the figures. Raises the error of a generation that failed."""
+        """Return what was generated since the last call, and True if that was all.
+
+        The last update has `stop` true, and the figures. Raises the error of a generation that failed.
+        """
         if self._error is not None:
             raise self._error
         update = {**self._told(), "stop": self._task.done()}
@@ -57,7 +62,7 @@ class RpcCompletion:
             self._error = defect("a completion", error)
 
     def _told(self) -> dict[str, Any]:
-        """What has not been told yet; `content` is there always."""
+        """Return what has not been returned yet; `content` is always there."""
         portion = self._choice.portion()
         told: dict[str, Any] = {"content": portion.text}
         if portion.logprobs is not None:
@@ -65,7 +70,7 @@ class RpcCompletion:
         return {**told, **beside(portion)}
 
     def _figures(self) -> dict[str, Any]:
-        """What is known at the end."""
+        """Return the figures known at the end."""
         stats = self._choice.stats()
         why, word = why_stopped(self._choice)
         return {

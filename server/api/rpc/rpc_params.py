@@ -1,4 +1,4 @@
-"""The params of JSON-RPC calls."""
+"""Params of JSON-RPC calls."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ B = TypeVar("B", bound=Body)
 
 
 class InitParams(Body):
-    """Any model but the one that is loaded is refused; other params are ignored."""
+    """Params of init; other fields are ignored."""
 
     model: str | None = None
-    """Another model than the one that is served is an error."""
+    """Any model but the loaded one is refused."""
 
 
 class TokenizeParams(Body):
     text: str
-    """Control tokens written out count as such."""
+    """Control tokens that it spells are read as such."""
 
 
 class HandleParams(Body):
@@ -35,16 +35,16 @@ class HandleParams(Body):
 
 
 class CompletionParams(CompletionRequest):
-    """A legacy completion of one prompt. n_predict absent or negative: until the context ends."""
+    """A legacy completion of one prompt; n_predict absent or negative: until the context ends."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
 
     prompt: Annotated[str | list[Any], WithJsonSchema(ONE_PROMPT)] = ""
     """A text, token ids, or a list of both."""
     tfs_z: Annotated[float, WithJsonSchema({"const": 1})] = 1.0
-    """llama.cpp does not have tail-free sampling any more."""
+    """llama.cpp no longer has tail-free sampling."""
     penalize_nl: bool = True
-    """Penalties count new lines like all tokens; false is refused beside penalties."""
+    """Penalties count line breaks like all tokens; false is refused beside penalties."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -78,7 +78,7 @@ class CompletionParams(CompletionRequest):
         return [self.prompt if isinstance(self.prompt, list) else [self.prompt]]
 
     def contradiction(self) -> tuple[str, str] | None:
-        """Penalties count new lines like all tokens, as in llama.cpp today."""
+        """Return the field that contradicts another, and why; penalties always count line breaks."""
         if "prompt" not in self.model_fields_set:
             return "prompt", "required"
         penalised = (self.repeat_penalty or 1.0) != 1.0 or self.presence_penalty or self.frequency_penalty
@@ -92,9 +92,9 @@ POSITIONS: dict[type[Body], Sequence[str]] = {
     HandleParams: ("handle",),
     CompletionParams: ("prompt", "n_predict"),
 }
-"""Params that may be given by position."""
+"""Names of params that may be given by position."""
 
 
 def params_of(request: Request, form: type[B], given: Given) -> B:
-    """Raises InvalidRequestError that names the param."""
+    """Return the validated params. Raises InvalidRequestError that names the param."""
     return validated(form, salted(request, by_name(given, POSITIONS.get(form, ()))))

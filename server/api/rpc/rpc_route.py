@@ -34,8 +34,10 @@ Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
 
 
 async def answer(request: Request, _: Served) -> Response:
-    """Every call of the body, those of a batch side by side; a client that goes away cancels them. Errors of
-    calls are told in their replies, with status 200. 204 if there is nothing to reply to."""
+    """Answer all calls of the body, those of a batch concurrently; a client that leaves cancels them.
+
+    Errors of calls are in their replies, with status 200. 204 if no call wants a reply.
+    """
     asked, batch = await from_body(request, read)
     replies = await unless_gone(request, _all(request, asked))
     if not replies:
@@ -49,7 +51,7 @@ async def _all(request: Request, asked: list[Call | Reply]) -> list[Reply]:
 
 
 async def _reply(request: Request, asked: Call | Reply) -> Reply | None:
-    """None to a notification, whatever becomes of it."""
+    """Return the reply to a call; None to a notification, even if it fails."""
     if not isinstance(asked, Call):
         return asked
     if asked.notified and asked.method in GENERATING:
@@ -67,7 +69,7 @@ async def _reply(request: Request, asked: Call | Reply) -> Reply | None:
 
 
 async def _init(request: Request, served: Served, given: Given) -> Any:
-    """Reports: a model is loaded when the server starts."""
+    """Report the model, which was loaded when the server started."""
     check_model(params_of(request, InitParams, given).model, served.model)
     vocabulary, model = served.vocabulary, served.model
     return {
@@ -111,14 +113,14 @@ async def _get_completion(request: Request, served: Served, given: Given) -> Any
 
 
 async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
-    """What of the prompt is cached shows when it is evaluated: the last update tells."""
+    """Begin a completion; how much of the prompt was cached is in its last update."""
     body, prompt = await _read(request, served, given)
     handle = served.handles.open(lambda: RpcCompletion(served, body, prompt), salt_of(request, None))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
 def _owned(request: Request, given: Given) -> str:
-    """The handle that a call names, of its own key only."""
+    """Return the handle that a call names, prefixed by the caller's salt."""
     return salt_of(request, None) + params_of(request, HandleParams, given).handle
 
 
@@ -133,7 +135,7 @@ async def _async_completion_cancel(request: Request, served: Served, given: Give
 
 
 async def _speculative_status(_request: Request, served: Served, _: Given) -> Any:
-    """What drafts come to, since the server started."""
+    """Report what drafts have brought since the server started."""
     health, traffic = served.health().as_json(), served.traffic
     return {
         **{name: health[name] for name in ("draft_mode", "exactness", "gate", "drafters")},
@@ -155,4 +157,4 @@ METHODS: dict[str, Method] = {
     "speculative_status": _speculative_status,
 }
 GENERATING = ("get_completion", "async_completion_init", "async_completion_poll")
-"""Methods whose results are all that they are good for."""
+"""Methods whose only use is their result."""
