@@ -152,7 +152,7 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
     grammar = LLMatcher.grammar_from_lark(lark)
 
     def make() -> LLMatcher:
-        return LLMatcher(_tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
+        return LLMatcher(tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
 
     matcher = make()
     _check(matcher, param)
@@ -212,15 +212,16 @@ class _Pieces:
         self._vocabulary = vocabulary
         self.eos_token_id = min(vocabulary.eog) if vocabulary.eos is None else vocabulary.eos
         self.bos_token_id = vocabulary.bos
-        self.tokens = [vocabulary.piece(id, special=True) for id in ids]
-        self.special_token_ids = [id for id in ids if self.tokens[id] and not vocabulary.piece(id)]
+        plain = [vocabulary.piece(id) for id in ids]
+        self.tokens = [plain[id] or vocabulary.piece(id, special=True) for id in ids]
+        self.special_token_ids = [id for id in ids if self.tokens[id] and not plain[id]]
 
     def __call__(self, text: str) -> list[int]:
         return self._vocabulary.tokenize(text, special=False)
 
 
 @functools.lru_cache(maxsize=KEPT_VOCABULARIES)
-def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+def tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     """Return a trie of all tokens: it takes a second for a large vocabulary, so it is kept."""
     return LLTokenizer(Wrapper(_Pieces(vocabulary)), eos_token=sorted(vocabulary.eog))
 

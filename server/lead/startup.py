@@ -27,6 +27,7 @@ from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
 from server.errors import LostModelError, StartupError
 from server.flags import n_cores
+from server.grammar.compiler import prepare
 from server.lead.attention import AttentionChoice
 from server.lead.calibration import (
     first_times,
@@ -35,7 +36,7 @@ from server.lead.calibration import (
     remembered_aside,
     steady_widths,
 )
-from server.lead.idle_measuring import IdleMeasuring
+from server.lead.idle_measuring import IdleMeasuring, Measurement
 from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
 from server.lead.loading import (
     drafting_inside,
@@ -271,7 +272,10 @@ def _measuring(
     engine: EngineThread,
     known: StepTimes,
 ) -> IdleMeasuring:
-    """Return what measures while nobody waits; nothing where a GPU decodes, which was measured before."""
+    """Return what prepares grammars and measures while nobody waits.
+
+    Nothing is measured where a GPU decodes, which was measured before.
+    """
     n_timed, what = _n_timed(settings, backend), of_model(backend.options)
 
     def time_steps(make: Callable[[], LlamaContext]) -> None:
@@ -282,7 +286,10 @@ def _measuring(
         attention.look_again(backend.model, backend.options, make)
 
     measurements = [time_steps] * bool(n_timed) + [time_attention] * attention.was_asked
-    return IdleMeasuring(lambda: bool(engine.n_live), [] if backend.overlaps else measurements)
+    work: list[Measurement] = [lambda _: prepare(backend.vocab)]
+    if not backend.overlaps:
+        work += measurements
+    return IdleMeasuring(lambda: bool(engine.n_live), work)
 
 
 def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:

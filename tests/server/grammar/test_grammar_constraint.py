@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from llguidance import LLParserLimits
 
 from server.errors import InvalidRequestError
+from server.grammar.compiler import Compiler, prepare
 from server.grammar.gbnf import parse
 from server.grammar.grammar_constraint import compile_gbnf, compile_json_schema
 from server.sampling.constraint import Constraint
@@ -327,3 +328,24 @@ def test_a_text_the_vocabulary_cannot_begin_is_refused():
 
     error = refusal(lambda: compile_gbnf(NoA(), 'root ::= "a"'))
     assert error.message == "no token of this model can begin what the grammar wants"
+
+
+class CountingVocabulary(FakeVocabulary):
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_asked = 0
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        self.n_asked += 1
+        return super().piece(token, special=special)
+
+
+def test_the_first_grammar_waits_for_nothing():
+    vocabulary = CountingVocabulary()
+    prepare(vocabulary)
+    n_asked = vocabulary.n_asked
+    assert vocabulary.size <= n_asked < 1.5 * vocabulary.size
+    state = Compiler(vocabulary).json_object()()
+    assert vocabulary.n_asked == n_asked
+    assert state.allows(ord("{"))
+    assert not state.allows(IM_START)
