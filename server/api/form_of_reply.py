@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from server.api.call_grammar import CallGrammar
 from server.api.chat.chat_request import ChatRequest
-from server.api.held_schemas import HeldSchemas, place
+from server.api.held_schemas import HeldSchemas, digest, place
 from server.api.served import Served
 from server.api.structured import StructuredFields, constraint, forms, wanted_form
 from server.api.tools import Calling, calling
 from server.errors import FieldError, InvalidRequestError, UnsupportedFieldError
-from server.grammar.compiler import Compiler, Start
+from server.grammar.compiler import Start
 from server.grammar.json_schema import Allowance
 from server.grammar.schema_form import Schema
 from server.grammar.thinking_budget import ThoughtLimit
@@ -33,6 +34,12 @@ class Asked:
     """Schema or rule of a reply without calls; None: any text."""
     place: str
     """Field of the request that asks for it."""
+
+    @property
+    def as_json(self) -> list[Any]:
+        """Return all of it."""
+        functions = [function.as_json for _, function in self.calls.functions]
+        return [self.calls.required, self.answer, self.place, functions]
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:
@@ -118,7 +125,7 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
         lark = CallGrammar(served.vocabulary, marked).no_calls()
         return None if lark is None else grammars.lark(lark, "tool_choice")
     asked = Asked(calls, *((None, "") if calls.required else _answer(body)))
-    return _calling(held, CallGrammar(served.vocabulary, form), asked)
+    return _calling(held, CallGrammar(served.vocabulary, form), form, asked)
 
 
 def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
@@ -139,7 +146,7 @@ def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start |
     return limit.start(served.vocabulary, held or constraint(served, body))
 
 
-def _calling(held: HeldSchemas, grammar: CallGrammar, asked: Asked) -> Start | None:
+def _calling(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
     """Return a constraint of calls as strict as can be compiled.
 
     None if calls have no mark, or if their grammar does not compile and nothing requires that they fit.
@@ -152,13 +159,16 @@ def _calling(held: HeldSchemas, grammar: CallGrammar, asked: Asked) -> Start | N
         if asked.calls.required or asked.answer is not None:
             raise FieldError("tools", f"a reply can be held to at most {MAX_HELD} tools: use allowed_tools")
         return None
+    key = digest([repr(replace(form, functions={})), *asked.as_json])
+    if (known := held.rules.get(key)) is not None:
+        return held.grammars.lark(known, "tools") if known else None
     functions = held.arguments(asked.calls)
     try:
-        return _compiled(held.grammars, grammar, asked, functions)
+        return _compiled(held, key, grammar, asked, functions)
     except InvalidRequestError:
         held.learn(asked.calls, functions)
     try:
-        return _compiled(held.grammars, grammar, asked, held.arguments(asked.calls))
+        return _compiled(held, key, grammar, asked, held.arguments(asked.calls))
     except InvalidRequestError:
         strict = any(function.strict for _, function in asked.calls.functions)
         if strict or asked.calls.required or asked.answer is not None:
@@ -167,18 +177,20 @@ def _calling(held: HeldSchemas, grammar: CallGrammar, asked: Asked) -> Start | N
 
 
 def _compiled(
-    grammars: Compiler, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
+    held: HeldSchemas, key: bytes, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
 ) -> Start | None:
-    """Compile the grammar; None if calls have no mark. Raises InvalidRequestError."""
+    """Compile the grammar, and keep its rules; None if calls have no mark. Raises InvalidRequestError."""
     schemas = [(place(i), functions[function.name]) for i, function in asked.calls.functions]
     if asked.calls.required:
-        return grammars.lark(grammar.required(functions), "tools", schemas)
-    if asked.answer is not None:
+        lark = grammar.required(functions)
+    elif asked.answer is not None:
         lark = grammar.calls_or_answer(functions, asked.answer)
-        of_answer = [] if isinstance(asked.answer, str) else [(asked.place, asked.answer)]
-        return grammars.lark(lark, "tools", [*schemas, *of_answer])
-    lark = grammar.calls_in_text(functions)
-    return None if lark is None else grammars.lark(lark, "tools")
+        schemas += [] if isinstance(asked.answer, str) else [(asked.place, asked.answer)]
+    else:
+        lark, schemas = grammar.calls_in_text(functions) or "", []
+    start = held.grammars.lark(lark, "tools", schemas) if lark else None
+    held.keep_rules(key, lark)
+    return start
 
 
 def _answer(body: StructuredFields) -> tuple[Schema | str | None, str]:

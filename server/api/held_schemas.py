@@ -29,6 +29,11 @@ MAX_KNOWN = 1024
 
 Agents send the same schemas in every turn, and finding out which of 100 fails takes a second.
 """
+MOST_RULES = 32
+"""Maximum grammars whose rules are kept, of up to some hundred kilobytes each.
+
+To write those of 30 tools takes 40 ms in each turn. Half: with 17 agents at a time each writes them again.
+"""
 
 
 class HeldSchemas:
@@ -36,9 +41,15 @@ class HeldSchemas:
 
     def __init__(self, grammars: Compiler) -> None:
         self.grammars = grammars
+        self.rules: dict[bytes, str] = {}  # of grammars, by a digest of what they are for; the oldest first
         self._instead: dict[bytes, Schema] = {}  # by a digest of the schema, oldest first
         self._said: dict[tuple[str, str], None] = {}  # of a function, and what is not held; the oldest first
         self._lock = threading.Lock()
+
+    def keep_rules(self, key: bytes, rules: str) -> None:
+        """Remember the rules of a grammar that compiles, "" for none, for requests with the same tools."""
+        with self._lock:
+            _keep(self.rules, key, rules, MOST_RULES)
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
         """Return the schema of arguments by function; a replacement where one is known not to compile.
@@ -74,7 +85,7 @@ class HeldSchemas:
 
     def _allowed(self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
         """Return as much of a schema as compiles and as the request's other schemas leave room for."""
-        schema = self._instead.get(_digest(schema), schema)
+        schema = self._instead.get(digest(schema), schema)
         try:
             return _written(allowance, schema, i)
         except InvalidRequestError:
@@ -90,7 +101,7 @@ class HeldSchemas:
         held, left_out = self.grammars.held(schema, place(i))
         if left_out:
             with self._lock:
-                _keep(self._instead, _digest(schema), held)
+                _keep(self._instead, digest(schema), held)
             self._say(function, ", ".join(left_out) if all(left_out) else "anything")
         return held
 
@@ -117,13 +128,15 @@ def _telling_of(function: FunctionDefinition) -> Generator[None]:
         raise
 
 
-def _digest(schema: Schema) -> bytes:
-    return sha256(json.dumps(schema, sort_keys=True).encode()).digest()
+def digest(given: Any) -> bytes:
+    """Return what tells one JSON value from another."""
+    return sha256(json.dumps(given).encode()).digest()
 
 
-def _keep(known: dict[Key, Value], key: Key, value: Value) -> None:
+def _keep(known: dict[Key, Value], key: Key, value: Value, most: int = MAX_KNOWN) -> None:
+    known.pop(key, None)
     known[key] = value
-    while len(known) > MAX_KNOWN:
+    while len(known) > most:
         del known[next(iter(known))]
 
 

@@ -46,6 +46,11 @@ class FunctionDefinition(Body):
     def schema_of_arguments(self) -> dict[str, Any]:
         return self.parameters or _NOTHING
 
+    @property
+    def as_json(self) -> list[Any]:
+        """Return what calls of it are held to."""
+        return [self.name, self.strict, self.schema_of_arguments]
+
 
 class InputFormat(Body):
     """The grammar of a custom tool's input."""
@@ -72,6 +77,10 @@ class CustomFunction(FunctionDefinition):
     """A custom tool as the model sees it: a function of one text, `input`."""
 
     input_format: InputFormat | None = None
+
+    @property
+    def as_json(self) -> list[Any]:
+        return [*super().as_json, self.input_format and self.input_format.model_dump()]
 
 
 class CustomDefinition(Body):

@@ -30,7 +30,7 @@ from benchmarks.processes import free_port
 from tests.model.kinds import KINDS
 from tests.model.random_models import write
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TESTS = Path("tools") / "server" / "tests"
 OTHER = ("mcp_servers", "proxy", "router", "stream", "tools_builtin")
 """Files of cases about running tools, fetching pages, and several models behind one address."""

@@ -9,7 +9,7 @@ import pytest
 
 from server.flags import read
 from server.settings import LeadSettings
-from tests.dialect.__main__ import COUNT, Outcomes, report
+from tests.dialect.__main__ import COUNT, ROOT, Outcomes, report
 from tests.dialect.flags import for_duo, translated
 
 THEIRS = ["--port", "8080", "--offline", "--hf-repo", "a/b", "--hf-file", "c.gguf", "--no-slots", "--jinja"]
@@ -75,3 +75,7 @@ def test_only_what_llama_server_passes_counts(tmp_path: Path):
         "   1 of   2  in all",
         "unit/test_a.py::two: 404",
     ]
+
+
+def test_the_plugin_is_found_there():
+    assert (ROOT / "tests" / "dialect" / "plugin.py").is_file()

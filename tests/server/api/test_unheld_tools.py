@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.server.api.test_tools import A_CALL, CITY, PARIS, WEATHER, allows, asked
+from server.api.call_grammar import CallGrammar
+from server.api.chat.chat_route import checked
+from server.api.engine_requests import generation_requests
+from tests.fake_backend import FakeVocabulary
+from tests.server.api.scripted import Script
+from tests.server.api.test_tools import A_CALL, CITY, HELLO, PARIS, WEATHER, allows, asked, setting
 
 
 @pytest.mark.parametrize(
@@ -51,3 +57,29 @@ def test_a_grammar_holds_where_no_tool_may_be_called():
     request = asked(tool_choice="none", grammar='root ::= "a"')
     assert allows(request, "a")
     assert not allows(request, "b")
+
+
+def test_rules_are_written_once_for_the_same_tools(monkeypatch: pytest.MonkeyPatch):
+    written: list[str] = []
+    whole = CallGrammar.calls_in_text
+
+    def noted(grammar: CallGrammar, functions: Mapping[str, Any]) -> str | None:
+        written.extend(functions)
+        return whole(grammar, functions)
+
+    monkeypatch.setattr(CallGrammar, "calls_in_text", noted)
+    state = setting(Script(), FakeVocabulary(), grammars=True)
+    called = '<tool_call>\n{"name": "weather", "arguments": %s}\n</tool_call>'
+    order: dict[str, Any] = {**CITY, "properties": {"b": {}, "a": {}}}
+    turned: dict[str, Any] = {**CITY, "properties": {"a": {}, "b": {}}}
+    for parameters, held in ((CITY, PARIS), (order, '{"b": 1, "a": 2}'), (turned, '{"a": 1, "b": 2}')) * 2:
+        tools = [
+            {
+                "type": "function",
+                "function": {"name": "weather", "parameters": {**parameters, "required": []}},
+            }
+        ]
+        body = checked(state, {"messages": HELLO, "tools": tools})
+        [request] = generation_requests(state, body).requests
+        assert allows(request, called % held)
+    assert written == ["weather"] * 3
