@@ -22,8 +22,13 @@ class Drafter(Protocol):
         """Whether another guess for this session is worth making."""
         ...
 
-    def watch(self, news: Callable[[], bool]) -> None:
-        """news: tells whether a message waits, so that it is no time to begin another decode."""
+    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
+        """Take what the worker offers.
+
+        Args:
+            news: Tells whether a message waits, so that it is no time to begin another decode.
+            wake: Gives this drafter another turn when somebody it asked has answered. Any thread may call it.
+        """
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
         """One step for the sessions that fit into a batch: evaluate a chunk, or add guesses to the path

@@ -39,12 +39,18 @@ class DrafterSettings(ModelSettings):
     )
     kind: str = Field(
         "model",
-        description="model: a draft model; lookup: earlier text, without a model; replay: known texts "
-        "with deliberate errors, to measure",
+        description="model: a draft model; engine: another inference server, at --url; lookup: earlier text, "
+        "without a model; replay: known texts with deliberate errors, to measure",
     )
     model: Annotated[Path, AfterValidator(_found)] = Field(
         DEFAULT_MODEL, description="the draft model's GGUF file, or a bundled model's name"
     )
+    url: str = Field(
+        "http://127.0.0.1:8080",
+        description="engine: URL of llama-server, Ollama, LM Studio, vLLM or another duo",
+    )
+    engine_model: str = Field("", description="engine: the model's name there")
+    engine_key: str | None = Field(None, description="engine: its API key")
     translate: Path | None = Field(
         None, description="a GGUF file with the leads' vocabulary, if the draft model's differs"
     )
@@ -54,7 +60,7 @@ class DrafterSettings(ModelSettings):
         0,
         ge=0,
         le=MAX_CAPACITY,
-        description="maximum sessions at once; 0: 4 with a model, else 256",
+        description="maximum sessions at once; 0: 4 with a model or an engine, else 256",
     )
     threads: int = Field(1, ge=1, description="CPU threads of the model")
     ctx_size: int = Field(
@@ -66,7 +72,7 @@ class DrafterSettings(ModelSettings):
     )
     path_min: float = Field(0.05, ge=0, le=1, description="stop a path below this probability")
     vocab_from: Path = Field(
-        DEFAULT_MODEL, description="lookup, replay: a GGUF file with the leads' vocabulary"
+        DEFAULT_MODEL, description="engine, lookup, replay: a GGUF file with the leads' vocabulary"
     )
     texts: Path | None = Field(None, description="replay: whole texts, a JSON list of token ids on each line")
     accept: float = Field(0.8, ge=0, le=1, description="replay: share of right guesses")

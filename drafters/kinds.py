@@ -9,6 +9,9 @@ from pathlib import Path
 
 from drafters.drafter import Drafter
 from drafters.drafter_settings import DrafterSettings
+from drafters.engine_client import EngineClient
+from drafters.engine_dialects import EngineError
+from drafters.engine_drafter import EngineDrafter, dialect_of
 from drafters.lookup_drafter import LookupDrafter
 from drafters.replay import replay_drafter
 from drafters.translating import TranslatingDrafter
@@ -50,11 +53,11 @@ class Kind:
 
 def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
     """The drafter that the settings ask for; the stack closes what it needs. Raises StartupError."""
-    if settings.kind == "model":
-        return _model(settings, stack)
+    if settings.kind in WITH_RESOURCES:
+        return WITH_RESOURCES[settings.kind](settings, stack)
     make = WITHOUT_MODEL.get(settings.kind)
     if make is None:
-        known = ", ".join(["model", *WITHOUT_MODEL])
+        known = ", ".join([*WITH_RESOURCES, *WITHOUT_MODEL])
         raise StartupError(f"no kind of drafter is called {settings.kind!r}; --kind takes one of: {known}")
     return Kind(
         make(settings), settings.kind, _card(settings.vocab_from), settings.capacity or OTHER_CAPACITY
@@ -81,6 +84,23 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     target = stack.enter_context(closing(_opened(settings.translate))).vocab
     translating = TranslatingDrafter(drafter, backend.vocab, target)
     return Kind(translating, backend.name, vocabulary_card(target), capacity)
+
+
+def _engine(settings: DrafterSettings, stack: ExitStack) -> Kind:
+    vocab = stack.enter_context(closing(_opened(settings.vocab_from))).vocab
+    client = stack.enter_context(
+        closing(EngineClient(settings.url, key=settings.engine_key, model=settings.engine_model))
+    )
+    try:
+        dialect = dialect_of(client, vocab)
+    except EngineError as error:
+        raise StartupError(f"--url: {error}") from error
+    name = f"{settings.engine_model or dialect.name} at {client.url}"
+    capacity = settings.capacity or MODEL_CAPACITY
+    return Kind(EngineDrafter(client, dialect, vocab), name, vocabulary_card(vocab), capacity)
+
+
+WITH_RESOURCES = {"model": _model, "engine": _engine}
 
 
 def _card(path: Path) -> VocabularyCard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from server.llama.backend import Vocabulary
 from server.sampling.draft_token import DraftGuess
@@ -67,32 +68,58 @@ def text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
     return b"".join(vocab.piece(token, special=True) for token in tokens)
 
 
+class Piece(NamedTuple):
+    """Some bytes of a text that is guessed, and the probability that they are right, given all before."""
+
+    data: bytes
+    confidence: float
+
+
 def translated(
     guesses: Sequence[DraftGuess], own: Vocabulary, target: Vocabulary, *, more: bool
 ) -> list[DraftGuess]:
-    """Guesses in the target's tokens. A token's confidence is the probability that all own tokens of its text
-    are right, given those before. more: guesses may still follow, so the last token, which they may change,
-    is left out. An end of text becomes the target's; bytes that are no whole character end the guesses."""
-    pieces = [own.piece(guess.token) for guess in guesses]
-    n_spoken = pieces.index(b"") if b"" in pieces else len(pieces)  # control tokens are nothing to say
+    """Return guesses in the target's tokens.
+
+    A control token is nothing to say: the guesses end before it, with the target's end of text if it is one.
+    """
+    pieces = [Piece(own.piece(guess.token), guess.confidence) for guess in guesses]
+    n_spoken = next((i for i, piece in enumerate(pieces) if not piece.data), len(pieces))
     ended = n_spoken < len(guesses) and guesses[n_spoken].token in own.eog
-    text = _decodable(b"".join(pieces[:n_spoken]))
+    end = guesses[n_spoken].confidence if ended else None
+    return retokenised(pieces[:n_spoken], target, end=end, more=more)
+
+
+def retokenised(
+    pieces: Sequence[Piece], target: Vocabulary, *, end: float | None, more: bool
+) -> list[DraftGuess]:
+    """Return the tokens of a guessed text.
+
+    A token's confidence is the probability that all pieces of its text are right, given those before. Bytes
+    that are no whole character end the guesses.
+
+    Args:
+        pieces: The text.
+        target: The vocabulary.
+        end: The probability that the text ends here; None if it does not.
+        more: The text may go on, so the last token, which the next piece may change, is left out.
+    """
+    text = _decodable(b"".join(piece.data for piece in pieces))
     tokens = tokens_of(target, text, follows=True)
     if text_of(target, tokens) != text.encode():
         return []
-    if more and not ended:
+    if more and end is None:
         tokens = tokens[:-1]
     result: list[DraftGuess] = []
-    at = position = used = 0  # bytes told; own tokens needed for them, and how many bytes these have
+    at = position = used = 0  # bytes told; pieces needed for them, and how many bytes these have
     for token in tokens:
         at += len(target.piece(token, special=True))
         first = used
         while position < at:
-            position += len(pieces[used])
+            position += len(pieces[used].data)
             used += 1
-        result.append(DraftGuess(token, math.prod(guess.confidence for guess in guesses[first:used])))
-    if ended and used == n_spoken and target.eos is not None:
-        result.append(DraftGuess(target.eos, guesses[n_spoken].confidence))
+        result.append(DraftGuess(token, math.prod(piece.confidence for piece in pieces[first:used])))
+    if end is not None and used == len(pieces) and target.eos is not None:
+        result.append(DraftGuess(target.eos, end))
     return result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from drafters.drafter import Drafter
@@ -36,6 +36,9 @@ class TranslatingDrafter(Drafter):
         self._own = own
         self._target = target
         self._twins: dict[int, _Twin] = {}  # by session
+
+    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
+        self._drafter.watch(news, wake)
 
     def obstacle(self, session: DraftSession) -> str | None:
         twin = self._twins.get(session.id)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from drafters.drafter import Drafter
 from server.drafting.draft_session import DraftSession
@@ -31,7 +31,7 @@ MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off 
 MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
 TD_CHANGE = 0.2  # of the time per guess: less is not told. Half: more messages; twice: an older one is shown
 
-Arrival: TypeAlias = Message | tuple[Presence, ...] | None
+Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None
 
 
 class Worker:
@@ -52,7 +52,7 @@ class Worker:
         self._busy: list[DraftSession] = []  # sessions whose next guess is worth making
         self._idle = True  # until a message arrives
         self._published_at = 0.0
-        drafter.watch(lambda: not self._arrived.empty())
+        drafter.watch(lambda: not self._arrived.empty(), lambda: self._arrived.put("wake"))
         self.n_drafted = 0
 
     # -- the bus's reader thread
@@ -173,7 +173,7 @@ class Worker:
             return True
         return False
 
-    def _handle(self, arrival: Message | tuple[Presence, ...]) -> None:
+    def _handle(self, arrival: Message | tuple[Presence, ...] | Literal["wake"]) -> None:
         match arrival:
             case Open():
                 self._open(arrival)
@@ -188,7 +188,7 @@ class Worker:
             case tuple():
                 self._meet(arrival)
             case _:
-                pass  # messages for leads
+                pass  # messages for leads; a drafter that is ready is asked below
 
     def _open(self, message: Open) -> None:
         if message.lead in self._refusals or not message.tokens:

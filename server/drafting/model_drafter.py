@@ -101,7 +101,7 @@ class ModelDrafter:
         floor = self._slack.floor(self.td.value, len(self._cache.held))
         return self._expansion.leaves(session, min(self._expansion.path_min, floor))
 
-    def watch(self, news: Callable[[], bool]) -> None:
+    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
         self._news = news
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:

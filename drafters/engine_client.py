@@ -1,0 +1,154 @@
+"""Asks an engine over HTTP from an event loop on a thread of its own, so that no answer is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+
+from drafters.engine_dialects import Dialect, EngineError, Said
+
+CONNECT_S = 5.0  # until an engine that does not answer is gone. Half: some of a slow network are; twice: 10 s
+SILENT_S = 120.0  # until an engine that says nothing has failed: longer than it reads a prompt. Twice: 4 min
+MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest. Bounds memory
+
+
+class Reply:
+    """What an engine has said of one request so far. The client appends, the drafter reads."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.is_done = False  # nothing more comes
+        self.error: str | None = None
+        self.first_s = self.last_s = 0.0  # when the first piece came, and the last one
+        self._cancel: Callable[[], object] = lambda: None
+
+    @property
+    def token_s(self) -> float:
+        """Seconds for a piece, 0.0 before there are two."""
+        return (self.last_s - self.first_s) / (len(self.said) - 1) if len(self.said) > 1 else 0.0
+
+    def cancel(self) -> None:
+        """Close the connection, so that the engine stops. Safe from any thread, also after the end."""
+        self._cancel()
+
+
+class EngineClient:
+    """One engine. For one thread; close() ends what is under way."""
+
+    def __init__(self, url: str, *, key: str | None = None, model: str = "") -> None:
+        """Begin without a connection. key: sent as a bearer token; model: the name that requests carry."""
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.model = model
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        timeout = httpx.Timeout(SILENT_S, connect=CONNECT_S)
+        # an engine is a neighbour: a proxy of the environment would not find it
+        self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="duo-engine-client", daemon=True)
+        self._thread.start()
+
+    def fetch(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Return the JSON of an answer, None if there is no such thing there.
+
+        Raises:
+            EngineError: There is no engine at the URL, or it refuses this client.
+        """
+        return asyncio.run_coroutine_threadsafe(self._fetch(method, path, body), self._loop).result()
+
+    def ask(
+        self,
+        dialect: Dialect,
+        prompt: str | Sequence[int],
+        n_tokens: int,
+        *,
+        salt: str,
+        ready: Callable[[], None],
+    ) -> Reply:
+        """Begin a request.
+
+        Args:
+            dialect: How to ask.
+            prompt: The text to continue.
+            n_tokens: How far.
+            salt: Engines that know cache_salt share no cache between salts.
+            ready: Called from another thread whenever the reply has grown or is done.
+        """
+        reply = Reply()
+        body = dialect.body(prompt, n_tokens, self.model) | ({"cache_salt": salt} if salt else {})
+        future = asyncio.run_coroutine_threadsafe(self._stream(dialect, body, reply, ready), self._loop)
+        reply._cancel = future.cancel  # pyright: ignore[reportPrivateUsage]
+        return reply
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call this later, from another thread."""
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # -- the event loop
+
+    async def _fetch(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        try:
+            answer = await self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise EngineError(f"no answer from {self.url}: {error}") from error
+        if answer.status_code in (401, 403):
+            raise EngineError(f"{self.url} refuses this drafter: give its key with --engine-key")
+        try:
+            return answer.json() if answer.is_success else None
+        except ValueError:
+            return None
+
+    async def _stream(
+        self, dialect: Dialect, body: dict[str, Any], reply: Reply, ready: Callable[[], None]
+    ) -> None:
+        try:
+            async with self._http.stream("POST", dialect.path, json=body) as answer:
+                if not answer.is_success:
+                    text = (await answer.aread())[:200].decode(errors="replace")
+                    raise EngineError(f"{answer.status_code}: {text}")
+                async for line in _lines(answer):
+                    if said := dialect.read(line):
+                        reply.last_s = self._loop.time()
+                        reply.first_s = reply.first_s or reply.last_s
+                        reply.said += said
+                        if said[-1].is_end:
+                            break
+                        ready()
+                else:
+                    raise EngineError("its answer broke off")
+            if len(reply.said) == 1 and not reply.said[0].ends_text:
+                raise EngineError("it says nothing")
+        except (httpx.HTTPError, EngineError) as error:
+            reply.error = str(error) or type(error).__name__
+        finally:
+            reply.is_done = True
+            ready()
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._http.aclose()
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the lines of an answer. Raises EngineError for one beyond MAX_LINE."""
+    rest = b""
+    async for data in answer.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > MAX_LINE:
+            raise EngineError(f"a line of more than {MAX_LINE} bytes")
+    if rest:
+        yield rest

@@ -1,0 +1,167 @@
+"""How inference engines are asked for a continuation, and how they answer. Pure.
+
+Sources: llama.cpp's tools/server/README.md (build 11549), Ollama's docs/api.md (0.13), OpenAI's reference of
+completions, which LM Studio, vLLM and others follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+# The probability of a token of which the engine tells none: how often SmolLM2's draft model is right
+# (RESULTS, S). The lead learns the right one: 0.9 or 0.5 only changes how soon it verifies the first guesses.
+UNTOLD = 0.7
+
+
+class EngineError(ValueError):
+    """An answer that no engine of this dialect gives."""
+
+
+class Said(NamedTuple):
+    """A piece of a reply."""
+
+    text: str = ""  # what it adds
+    token: int | None = None  # its id, if the engine tells one
+    confidence: float = UNTOLD  # its probability, given all before
+    is_end: bool = False  # the reply is over
+    ends_text: bool = False  # since the model ended the text, not since it was long enough
+
+
+class Dialect(Protocol):
+    """One way to ask for a continuation."""
+
+    name: str  # for logs
+    path: str  # of the URL
+    takes_ids: bool  # prompts and replies are token ids
+
+    def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
+        """Return the request for n_tokens that follow the prompt, likeliest ones, streamed."""
+        ...
+
+    def read(self, line: bytes) -> list[Said]:
+        """Return what a line of the answer says.
+
+        Raises:
+            EngineError: No engine of this dialect says that.
+        """
+        ...
+
+
+class LlamaServer:
+    """llama-server's /completion: also duo's own."""
+
+    name, path, takes_ids = "llama-server", "/completion", True
+
+    def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
+        asked = {"prompt": prompt, "n_predict": n_tokens, "temperature": 0.0, "stream": True, "n_probs": 1}
+        return asked | {"cache_prompt": True, "return_tokens": True}
+
+    def read(self, line: bytes) -> list[Said]:
+        event = _event(line)
+        if event is None:
+            return []
+        probabilities = {
+            one.get("id"): one.get("logprob") for one in event.get("completion_probabilities") or ()
+        }
+        tokens = event.get("tokens") or ()
+        said = [Said("", int(token), _probability(probabilities.get(token))) for token in tokens]
+        if said:
+            said[0] = said[0]._replace(text=str(event.get("content", "")))
+        elif event.get("content"):
+            said = [Said(str(event["content"]))]
+        if event.get("stop") is True:
+            said.append(Said(is_end=True, ends_text=event.get("stop_type") == "eos"))
+        return said
+
+
+class LlamaServerText(LlamaServer):
+    """The same for a model of another vocabulary: its tokens say nothing to the lead."""
+
+    takes_ids = False
+
+    def read(self, line: bytes) -> list[Said]:
+        return [one._replace(token=None) for one in super().read(line)]
+
+
+class Ollama:
+    """Ollama's /api/generate, without its template."""
+
+    name, path, takes_ids = "Ollama", "/api/generate", False
+
+    def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
+        options = {"temperature": 0.0, "num_predict": n_tokens}
+        return {
+            "model": model,
+            "prompt": prompt,
+            "raw": True,
+            "stream": True,
+            "logprobs": True,
+            "options": options,
+        }
+
+    def read(self, line: bytes) -> list[Said]:
+        event = _json(line) if line.strip() else {}
+        pieces = event.get("logprobs") or ()
+        said = [Said(str(one.get("token", "")), None, _probability(one.get("logprob"))) for one in pieces]
+        text = str(event.get("response", ""))
+        if "".join(one.text for one in said) != text:
+            said = [Said(text)] if text else []
+        if event.get("done") is True:
+            said.append(Said(is_end=True, ends_text=event.get("done_reason") == "stop"))
+        return said
+
+
+class OpenAI:
+    """OpenAI's /v1/completions, as LM Studio, vLLM and others have it."""
+
+    name, path, takes_ids = "OpenAI", "/v1/completions", False
+
+    def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
+        asked = {"model": model, "prompt": prompt, "max_tokens": n_tokens, "temperature": 0.0}
+        return asked | {"stream": True, "logprobs": 1}
+
+    def read(self, line: bytes) -> list[Said]:
+        event = _event(line)
+        if event is None or not event.get("choices"):
+            return []
+        choice = event["choices"][0]
+        text = str(choice.get("text") or "")
+        told: dict[str, Any] = choice.get("logprobs") or {}
+        pairs = zip(told.get("tokens") or (), told.get("token_logprobs") or (), strict=False)
+        said = [Said(str(token), None, _probability(logprob)) for token, logprob in pairs]
+        if "".join(one.text for one in said) != text:
+            said = [Said(text)] if text else []
+        if choice.get("finish_reason"):
+            said.append(Said(is_end=True, ends_text=choice["finish_reason"] == "stop"))
+        return said
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Return the data of a line of server-sent events; None for other lines and the last one."""
+    if not line.startswith(b"data:"):
+        return None
+    data = line[5:].strip()
+    return None if data == b"[DONE]" else _json(data)
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        event: Any = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise EngineError(f"no JSON: {data[:60]!r}") from error
+    if not isinstance(event, dict):
+        raise EngineError(f"no JSON object: {data[:60]!r}")
+    found: dict[str, Any] = event  # pyright: ignore[reportUnknownVariableType]
+    if "error" in found:
+        raise EngineError(str(found["error"])[:200])
+    return found
+
+
+def _probability(logprob: object) -> float:
+    if not isinstance(logprob, int | float) or math.isnan(logprob):
+        return UNTOLD
+    return math.exp(min(0.0, float(logprob)))

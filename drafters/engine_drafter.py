@@ -1,0 +1,222 @@
+"""Guesses of another inference engine: llama-server, Ollama, LM Studio, vLLM, or another duo."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from drafters.drafter import Drafter
+from drafters.engine_client import EngineClient, Reply
+from drafters.engine_dialects import UNTOLD, Dialect, LlamaServer, LlamaServerText, Ollama, OpenAI
+from drafters.retokenising import Piece, retokenised, text_of
+from server.drafting.draft_session import DraftSession
+from server.drafting.expansion import PATH_MIN, TD_WEIGHT
+from server.estimators import Smoothed
+from server.llama.backend import Vocabulary
+from server.sampling.draft_token import DraftGuess
+
+logger = logging.getLogger("duo.drafter")
+
+# Tokens asked for at once, in paths of the most that the lead takes: what is right goes on without another
+# request. Half: a pause twice as often; twice: a wrong reply is cancelled anyway.
+PATHS = 4
+RETRY_S = (
+    0.5  # after the first failure, twice as long after each further one. Half: two requests more in vain
+)
+MAX_RETRY_S = 30.0  # so that an engine that comes back is used again within it. Twice: a minute
+
+PROBES = (
+    "The quick brown fox jumps over the lazy dog.",
+    " def f(x):\n\treturn {'a': [1, 2.5e-3, 1000000]}  # naïve café, 東京, Привет",
+    "\n\n   \n\t\t#include <stdio.h>\r\n",
+)
+"""Texts whose tokens must be the same for ids to be of use: words, code, numbers, scripts, white space."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request for a session, whose text it continues."""
+
+    reply: Reply
+    n_opened: int  # the session's Opens when it was asked,
+    n_committed: int  # its committed tokens,
+    path: list[int]  # and the guesses after these
+    seen: tuple[int, int] = 0, 0  # pieces of the reply and committed tokens when the path grew last
+
+    @property
+    def start(self) -> int:
+        """Tokens of the session that the engine was told."""
+        return self.n_committed + len(self.path)
+
+
+class EngineDrafter(Drafter):
+    """Asks the engine for the likeliest continuation of each session, and again where that proves wrong."""
+
+    def __init__(self, client: EngineClient, dialect: Dialect, vocab: Vocabulary) -> None:
+        self._client = client
+        self._dialect = dialect
+        self._vocab = vocab
+        self._asked: dict[int, _Asked] = {}  # by session
+        self._wake: Callable[[], None] = lambda: None
+        self._rests = False  # after a failure
+        self._n_failures = 0  # in a row
+        self.td = Smoothed(TD_WEIGHT)
+        self.n_requests = 0
+
+    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def obstacle(self, session: DraftSession) -> str | None:
+        asked = self._asked.get(session.id)
+        known = asked.n_committed if asked and asked.n_opened == session.n_opened else 0
+        new = session.tokens[known : session.n_committed]
+        if new and (min(new) < 0 or max(new) >= self._vocab.size):
+            return f"it has tokens outside the vocabulary of {self._vocab.size}"
+        return None
+
+    def wants(self, session: DraftSession) -> bool:
+        """Return whether the engine said something new, or must be asked."""
+        if session.lost or session.n_ahead >= session.max_ahead:
+            return False
+        asked = self._asked.get(session.id)
+        if asked is None or not self._holds(asked, session):
+            return not self._rests
+        return bool(asked.reply.error) or asked.seen != (len(asked.reply.said), session.n_committed)
+
+    def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
+        """Add what engines have said. Never waits for them."""
+        grown: list[DraftSession] = []
+        for session in sessions:
+            asked = self._asked.get(session.id)
+            if asked is None or not self._holds(asked, session):
+                self._ask(session)
+            elif asked.reply.error:
+                self._failed(session, asked.reply.error)
+            else:
+                grown += [session] * self._lengthen(session, asked)
+        return grown
+
+    def close(self, session: DraftSession, *, keep: bool) -> None:
+        self._forget(session)
+
+    def _lengthen(self, session: DraftSession, asked: _Asked) -> int:
+        """Add what the reply says beyond the path. Returns the number of guesses added."""
+        asked.seen = len(asked.reply.said), session.n_committed
+        if not asked.reply.said:
+            return 0
+        self._n_failures = 0
+        if asked.reply.token_s:
+            self.td.observe(asked.reply.token_s)
+        guesses = self._guesses(asked.reply)
+        n_before = asked.start - session.n_committed  # guesses of the path that the engine was told
+        told = session.path.guesses[:n_before] if n_before > 0 else []
+        return session.lengthen([*told, *guesses[max(0, -n_before) :]], PATH_MIN)
+
+    def _holds(self, asked: _Asked, session: DraftSession) -> bool:
+        """Return whether the reply is to this text, and may say more of it."""
+        if asked.n_opened != session.n_opened:
+            return False
+        if session.tokens[asked.n_committed : asked.start] != asked.path:
+            return False
+        reply, beyond = asked.reply, session.tokens[asked.start :]
+        guesses = [guess.token for guess in self._guesses(reply)]
+        if len(beyond) > len(guesses):  # the lead is ahead: the engine reads the text before it can say more
+            return not guesses and not (reply.is_done and not reply.error)
+        is_used_up = reply.is_done and len(beyond) == len(guesses)
+        ends_text = bool(reply.said) and reply.said[-1].ends_text
+        return guesses[: len(beyond)] == beyond and (not is_used_up or ends_text or bool(reply.error))
+
+    def _guesses(self, reply: Reply) -> list[DraftGuess]:
+        said = list(reply.said)
+        end = UNTOLD if said and said[-1].ends_text else None
+        if not self._dialect.takes_ids:
+            pieces = [Piece(one.text.encode(), one.confidence) for one in said if one.text]
+            return retokenised(pieces, self._vocab, end=end, more=True)
+        guesses: list[DraftGuess] = []
+        for one in said:
+            if one.token is None:
+                continue
+            if not 0 <= one.token < self._vocab.size:  # the rest has no meaning for a lead
+                return guesses
+            guesses.append(DraftGuess(one.token, one.confidence))
+        if end is not None and self._vocab.eos is not None:
+            guesses.append(DraftGuess(self._vocab.eos, end))
+        return guesses
+
+    def _ask(self, session: DraftSession) -> None:
+        self._forget(session)
+        prompt = self._prompt(session.tokens)
+        if not prompt:
+            return
+        self.n_requests += 1
+        reply = self._client.ask(
+            self._dialect, prompt, PATHS * session.max_ahead, salt=session.salt, ready=self._wake
+        )
+        n = session.n_committed
+        self._asked[session.id] = _Asked(reply, session.n_opened, n, session.tokens[n:], (0, n))
+
+    def _prompt(self, tokens: Sequence[int]) -> str | list[int]:
+        """Return the text as the engine is told it: without the first token if it adds that by itself."""
+        if self._dialect.takes_ids:
+            return list(tokens)
+        vocab = self._vocab
+        adds = vocab.add_bos and tokens and tokens[0] == vocab.bos
+        return text_of(vocab, tokens[1:] if adds else tokens).decode(errors="ignore")
+
+    def _failed(self, session: DraftSession, error: str) -> None:
+        """Leave the engine alone for a while."""
+        self._forget(session)
+        if not self._n_failures:
+            logger.warning("the engine at %s fails: %s", self._client.url, error)
+        delay_s = min(MAX_RETRY_S, RETRY_S * 2**self._n_failures)
+        self._n_failures = min(self._n_failures + 1, 16)
+        if not self._rests:
+            self._rests = True
+            self._client.after(delay_s, self._go_on)
+
+    def _go_on(self) -> None:
+        self._rests = False
+        self._wake()
+
+    def _forget(self, session: DraftSession) -> None:
+        if asked := self._asked.pop(session.id, None):
+            asked.reply.cancel()
+
+
+def dialect_of(client: EngineClient, vocab: Vocabulary) -> Dialect:
+    """Return how this engine is talked to, by what it answers, and tell it in the log.
+
+    Raises:
+        EngineError: There is no engine, or it refuses this client.
+    """
+    tokens = _tokenized(client, PROBES[0])
+    if tokens is None:
+        ollama = client.fetch("GET", "/api/version")
+        dialect: Dialect = Ollama() if isinstance(ollama, dict) and "version" in ollama else OpenAI()
+        why = "it tells no token ids"
+    elif (why := _difference(client, vocab)) is None:
+        dialect = LlamaServer()
+    else:
+        dialect = LlamaServerText()
+    means = f"text, since {why}" if why else "token ids"
+    logger.info("the engine at %s answers as %s, by %s", client.url, dialect.name, means)
+    return dialect
+
+
+def _tokenized(client: EngineClient, text: str) -> list[int] | None:
+    """Return the engine's tokens of a text, None if it cannot tell them."""
+    answer = client.fetch("POST", "/tokenize", {"content": text, "add_special": False, "parse_special": True})
+    tokens: object = cast(dict[str, Any], answer).get("tokens") if isinstance(answer, dict) else None
+    return cast(list[int], tokens) if isinstance(tokens, list) else None
+
+
+def _difference(client: EngineClient, vocab: Vocabulary) -> str | None:
+    """Return where the engine's vocabulary differs from the leads', None if it does not seem to."""
+    special = [vocab.piece(token, special=True).decode(errors="ignore") for token in sorted(vocab.eog)]
+    for text in filter(None, [*PROBES, *special]):
+        own, theirs = vocab.tokenize(text, special=True), _tokenized(client, text)
+        if own != theirs:
+            return f"{text[:20]!r} is {theirs} there, {own} for the leads"
+    return None

@@ -1,0 +1,193 @@
+"""A drafter that asks another engine: it never waits, and nothing that an engine says does harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from drafters.engine_client import EngineClient
+from drafters.engine_dialects import EngineError, LlamaServer, LlamaServerText, Ollama, OpenAI
+from drafters.engine_drafter import PATHS, EngineDrafter, dialect_of
+from server.speculation.wire.messages import Close
+from tests.drafters.scene import PROMPT, Scene, commit, open_
+from tests.drafters.toy_engine import Answer, ToyEngine, always, completion, tokenize
+from tests.fake_backend import IM_END, FakeVocabulary
+
+VOCAB = FakeVocabulary()
+TEXT = b" and so it goes on and on, as far as anybody asks."
+
+
+def following(body: dict[str, Any]) -> list[bytes]:
+    """TEXT after the prompt, from where it is by now."""
+    n = len(body["prompt"]) - len(PROMPT)
+    return completion(TEXT[n : n + body["n_predict"]])
+
+
+def hung_up(body: dict[str, Any]) -> None:
+    """Break the connection."""
+
+
+@contextmanager
+def scene_of(**answers: Answer) -> Generator[tuple[Scene, ToyEngine]]:
+    """A lead, a drafter and an engine in llama-server's dialect."""
+    engine = ToyEngine(tokenize=tokenize, **answers)
+    client = EngineClient(engine.url)
+    try:
+        drafter = EngineDrafter(client, dialect_of(client, VOCAB), VOCAB)
+        yield Scene(drafter=drafter), engine
+    finally:
+        client.close()
+        engine.close()
+
+
+def turn_until(scene: Scene, reached: Callable[[], bool]) -> None:
+    """Let the worker take turns as the engine answers."""
+    scene.settle()
+    while not reached():
+        scene.worker.turn()
+        scene.settle()
+
+
+def test_what_the_engine_says_is_drafted():
+    with scene_of(completion=following) as (scene, engine):
+        scene.send(open_(max_ahead=6))
+        turn_until(scene, lambda: len(scene.drafted()) == 6)
+        assert bytes(scene.drafted()) == TEXT[:6]
+        assert engine.requests[0]["prompt"] == list(PROMPT)
+        assert engine.requests[0]["n_predict"] == 6 * PATHS
+
+
+def test_right_guesses_need_no_other_request():
+    with scene_of(completion=following) as (scene, engine):
+        scene.send(open_(max_ahead=6))
+        turn_until(scene, lambda: len(scene.drafted()) == 6)
+        for n in range(1, 12):
+            scene.send(commit(*TEXT[:n]))
+        turn_until(scene, lambda: len(scene.drafted()) == 17)
+        assert bytes(scene.drafted()) == TEXT[:17]
+        assert len(engine.requests) == 1
+
+
+def test_a_used_up_reply_is_continued():
+    with scene_of(completion=following) as (scene, engine):
+        scene.send(open_(max_ahead=2))
+        for n in range(1, 12):
+            turn_until(scene, lambda n=n: len(scene.drafted()) >= n + 1)
+            scene.send(commit(*TEXT[:n]))
+        turn_until(scene, lambda: len(scene.drafted()) == 13)
+        assert bytes(scene.drafted()) == TEXT[:13]
+        assert [len(request["prompt"]) - len(PROMPT) for request in engine.requests] == [0, 8]
+
+
+def test_a_wrong_guess_asks_again():
+    with scene_of(completion=always(*completion(b"xyz" * 8))) as (scene, engine):
+        scene.send(open_(max_ahead=3))
+        turn_until(scene, lambda: len(scene.drafted()) == 3)
+        scene.send(commit(*b"other"))
+        turn_until(scene, lambda: len(scene.drafted()) == 6)
+        assert engine.requests[-1]["prompt"] == [*PROMPT, *b"other"]
+
+
+def test_an_end_of_text_is_a_guess():
+    with scene_of(completion=always(*completion(b".", "eos"))) as (scene, engine):
+        scene.send(open_())
+        turn_until(scene, lambda: len(scene.drafted()) == 2)
+        assert scene.drafted() == [ord("."), IM_END]
+        assert len(engine.requests) == 1
+
+
+def test_salts_go_to_the_engine():
+    with scene_of(completion=following) as (scene, engine):
+        scene.send(open_(salt="anne"))
+        turn_until(scene, lambda: bool(scene.drafted()))
+        assert engine.requests[0]["cache_salt"] == "anne"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        hung_up,
+        always(b"data: <html>\n\n"),
+        always(*completion(b"")),
+        always(*completion(b"ab")[:2]),
+        always(b"x" * (1 << 17)),
+    ],
+    ids=["hangs-up", "says-html", "says-nothing", "breaks-off", "endless-line"],
+)
+def test_a_failing_engine_is_left_alone(answer: Answer, caplog: pytest.LogCaptureFixture):
+    with scene_of(completion=answer) as (scene, engine):
+        scene.send(open_())
+        turn_until(scene, lambda: "fails" in caplog.text)
+        assert len(engine.requests) == 1, "not asked again at once"
+        engine.answers["/completion"] = following
+        drafted = len(scene.drafted())
+        turn_until(scene, lambda: len(scene.drafted()) > drafted)
+        assert caplog.text.count("fails") == 1
+
+
+def test_ids_outside_the_vocabulary_are_no_guesses():
+    lies = [b'data: {"content":"","tokens":[99999],"stop":false}\n\n', *completion(b"b", "eos")]
+    with scene_of(completion=always(*completion(b"a")[:1], *lies)) as (scene, _):
+        scene.send(open_())
+        turn_until(scene, lambda: bool(scene.drafted()))
+        assert scene.drafted() == [ord("a")]
+
+
+def test_a_closed_session_is_cancelled():
+    with scene_of(completion=following) as (scene, _):
+        scene.send(open_())
+        turn_until(scene, lambda: bool(scene.drafted()))
+        scene.send(Close("lead", 1, False))
+        assert scene.worker.n_sessions == 0
+        assert not scene.drafter._asked  # pyright: ignore
+
+
+def test_text_is_translated():
+    lines = [b'{"response":"%c","done":false}\n' % byte for byte in TEXT[:8]]
+    lines.append(b'{"response":"","done":true,"done_reason":"length"}\n')
+    engine = ToyEngine(api__generate=always(*lines), api__version=always(b'{"version":"0.13.0"}'))
+    client = EngineClient(engine.url, model="toy")
+    try:
+        scene = Scene(drafter=EngineDrafter(client, dialect_of(client, VOCAB), VOCAB))
+        scene.send(open_(max_ahead=5))
+        turn_until(scene, lambda: len(scene.drafted()) == 5)
+        assert bytes(scene.drafted()) == TEXT[:5]
+        assert engine.requests[-1]["prompt"] == bytes(PROMPT).decode()
+        assert engine.requests[-1]["model"] == "toy"
+    finally:
+        client.close()
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ({"tokenize": tokenize}, LlamaServer),
+        ({"tokenize": always(b'{"tokens":[1,2]}')}, LlamaServerText),
+        ({"api__version": always(b'{"version":"0.13.0"}')}, Ollama),
+        ({"tokenize": always(b'{"error":"Unexpected endpoint"}')}, OpenAI),  # LM Studio, with status 200
+        ({}, OpenAI),
+    ],
+)
+def test_engines_are_told_apart(answers: dict[str, Answer], kind: type[object]):
+    engine = ToyEngine(**answers)
+    client = EngineClient(engine.url)
+    try:
+        assert type(dialect_of(client, VOCAB)) is kind
+    finally:
+        client.close()
+        engine.close()
+
+
+def test_no_engine_is_an_error():
+    engine = ToyEngine()
+    engine.close()
+    client = EngineClient(engine.url)
+    try:
+        with pytest.raises(EngineError, match="no answer"):
+            dialect_of(client, VOCAB)
+    finally:
+        client.close()
