@@ -12,7 +12,7 @@ import httpx
 from drafters.engine_dialects import Dialect, EngineError, Said
 
 CONNECT_S = 5.0  # until an engine that does not answer is gone. Half: some of a slow network are; twice: 10 s
-SILENT_S = 120.0  # until an engine that says nothing has failed: longer than it reads a prompt. Twice: 4 min
+ENGINE_SILENT_S = 120.0  # until an engine that says nothing has failed: longer than it reads a prompt. Twice: 4 min
 MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest. Bounds memory
 
 
@@ -44,7 +44,7 @@ class EngineClient:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.model = model
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        timeout = httpx.Timeout(SILENT_S, connect=CONNECT_S)
+        timeout = httpx.Timeout(ENGINE_SILENT_S, connect=CONNECT_S)
         # an engine is a neighbour: a proxy of the environment would not find it
         self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
         self._loop = asyncio.new_event_loop()

@@ -31,6 +31,7 @@ DRAFTER = {
     START: "redis model hf_repo kind translate name threads gpu_layers",
     "Drafting": "pool capacity ctx_size sequences branches path_min",
     "Model": _MODEL,
+    "Another engine": "url engine_model engine_key",
     "Kinds without a model": "vocab_from texts accept td_ms seed",
     REST: "latency_ms batch_size ubatch_size cpu_mask cpu_range mmap mlock override_tensor override_kv "
     "rope_scaling rope_scale rope_freq_base rope_freq_scale yarn_orig_ctx yarn_ext_factor "

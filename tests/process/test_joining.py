@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from drafters.drafter_settings import BUNDLED_MODEL
 from tests.process.duo import Duo, endless_reply, joined, printed, run, until
 
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
@@ -84,3 +85,18 @@ def test_from_a_second_address_one_joins_with_the_password_only(tmp_path: Path):
         [secret] = tmp_path.glob("duo-redis-*")
         assert os.stat(secret).st_mode & 0o077 == 0
         joins_and_is_killed(duo, tmp_path)
+
+
+def test_another_server_drafts(tmp_path: Path):
+    """The engine of a drafter is a second duo, which serves the draft model."""
+    draft = ("--model", str(BUNDLED_MODEL), "--threads", "1", "--draft-max", "0")
+    (tmp_path / "engine").mkdir()
+    with Duo(tmp_path / "engine", "serve", *draft) as engine, started(tmp_path, "--drafters", "0") as duo:
+        engine.wait_until_ready()
+        command = [*printed(duo), "--kind", "engine", "--url", engine.url, "--vocab-from", str(BUNDLED_MODEL)]
+        with closing(endless_reply(duo)) as chunks, joined(command, tmp_path):
+            read_until(chunks, lambda: accepted_of_second(duo), "no guess of the engine was accepted")
+            [second] = [one for one in duo.drafters() if one["id"].startswith("second-")]
+            assert second["model"] == f"llama-server at {engine.url}"
+            engine.process.kill()
+            assert len([next(chunks) for _ in range(20)]) == 20, "the reply went on"
