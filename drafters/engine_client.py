@@ -12,7 +12,7 @@ import httpx
 from drafters.engine_dialects import Dialect, EngineError, Said
 
 CONNECT_S = 5.0  # until an engine that does not answer is gone. Half: some of a slow network are; twice: 10 s
-ENGINE_SILENT_S = 120.0  # until an engine that says nothing has failed: longer than it reads a prompt. Twice: 4 min
+ENGINE_SILENT_S = 120.0  # until an engine that says nothing failed: reading a prompt takes less. Twice: 4 min
 MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest. Bounds memory
 
 
