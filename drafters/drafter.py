@@ -15,11 +15,11 @@ class Drafter(Protocol):
     td: Smoothed
 
     def obstacle(self, session: DraftSession) -> str | None:
-        """Why this session cannot be drafted for now, None if it can."""
+        """Return why this session cannot be drafted for now, None if it can."""
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Whether another guess for this session is worth making."""
+        """Return whether another guess for this session is worth making."""
         ...
 
     def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:

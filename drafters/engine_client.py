@@ -17,7 +17,7 @@ MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest
 
 
 class Reply:
-    """What an engine has said of one request so far. The client appends, the drafter reads."""
+    """The answer to one request so far. The client appends, the drafter reads."""
 
     def __init__(self) -> None:
         self.said: list[Said] = []

@@ -224,7 +224,7 @@ def test_an_unknown_kind_is_told_those_that_there_are(
 ):
     told = error_of(["--redis", server.url, "--kind", "oracle"], capsys)
     assert "'oracle'" in told
-    assert told.rstrip().endswith("model, lookup, replay")
+    assert told.rstrip().endswith("model, engine, lookup, replay")
 
 
 def test_the_status_line_shows_on_a_terminal():
