@@ -31,7 +31,7 @@ def known() -> list[Text]:
     return write(FakeBackend(MODEL, n_seqs=2), PROMPTS, GREEDY, N_TOKENS)
 
 
-def test_a_drafter_that_is_always_right_is_as_fast_as_it_drafts(known: list[Text]):
+def test_perfect_drafter_sets_the_pace(known: list[Text]):
     found = clocked.run(ClockedDrafter(backend(0.0), 4.0), known, at_once=1)
     assert found.empty < 0.1
     assert 3.0 < found.speedup < found.per_step < 5.0
@@ -43,7 +43,7 @@ def test_a_faster_drafter_brings_more(known: list[Text]):
     assert quick.per_step > slow.per_step
 
 
-def test_distance_leaves_less_of_the_gain_the_faster_the_target(known: list[Text]):
+def test_distance_costs_fast_targets_more(known: list[Text]):
     def gain(tt_ms: int, latency_ms: int) -> float:
         drafter = ClockedDrafter(backend(), 8.0, tt_us=1000 * tt_ms, latency_us=1000 * latency_ms)
         return clocked.run(drafter, known, 1).speedup - 1
@@ -55,12 +55,12 @@ def test_distance_leaves_less_of_the_gain_the_faster_the_target(known: list[Text
     assert quick[2] / quick[0] < slow[2] / slow[0]
 
 
-def test_who_is_ten_steps_away_brings_next_to_nothing_and_costs_its_rows(known: list[Text]):
+def test_distant_drafter_gains_little(known: list[Text]):
     drafter = ClockedDrafter(backend(), 8.0, latency_us=10 * clocked.TT_US)
     assert 0.9 < clocked.run(drafter, known, 1).speedup < 1.1
 
 
-def test_where_rows_are_dear_a_bad_drafter_costs_little_since_guesses_have_to_pay(known: list[Text]):
+def test_dear_rows_limit_bad_drafters(known: list[Text]):
     machine = MACHINES["400M BF16"]
     for error, r, latency_ms in ((0.9, 8.0, 0), (0.2, 2.0, 1000)):
         tt_us = round(1000 * machine.curve[1])
@@ -80,5 +80,5 @@ def test_of_four_sessions_none_falls_far_behind(known: list[Text], r: float):
     assert slowest(found.rates, 4) > 0.8
 
 
-def test_the_slowest_is_told_by_the_mean_of_those_at_once():
+def test_slowest_reply_uses_concurrent_mean():
     assert slowest({0: 1.0, 1: 3.0, 2: 2.0, 3: 2.0}, 2) == (0.5 + 1.0) / 2

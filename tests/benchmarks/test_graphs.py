@@ -28,29 +28,29 @@ def step(n_rows: int, seq: int = 0) -> Batch:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_width_is_recorded_by_its_second_step(own: bool):
+def test_second_step_records_a_width(own: bool):
     assert extra([8, 8, 8, 8], own=own) == [2.0, 6.0, 0.0, 0.0]
 
 
-def test_what_a_change_costs_lies_between_the_known_widths():
+def test_change_cost_lies_between_widths():
     assert extra([12, 12, 12], own=True) == [3.0, 7.0, 0.0]
 
 
 @pytest.mark.parametrize(
     ("own", "back"), [(True, [0.5, 0.0, 0.0, 0.5, 0.0, 0.0]), (False, [1.0, 4.0, 0.0, 2.0, 6.0, 0.0])]
 )
-def test_a_width_leaves_the_graph_of_others_if_it_has_its_own(own: bool, back: list[float]):
+def test_own_graph_spares_other_widths(own: bool, back: list[float]):
     rows = [1, 1, 1, 8, 8, 8]
     assert extra(rows + rows, own=own) == [1.0, 4.0, 0.0, 2.0, 6.0, 0.0, *back]
 
 
 @pytest.mark.parametrize(("own", "back"), [(True, [0.5, 0.0]), (False, [1.0, 4.0])])
-def test_a_prompt_leaves_steps_their_graphs_if_they_have_their_own(own: bool, back: list[float]):
+def test_own_graphs_survive_a_prompt(own: bool, back: list[float]):
     assert extra([1, 1, PROMPT_ROWS, 1, 1], own=own) == [1.0, 4.0, 0.0, *back]
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_longer_context_has_every_width_recorded_again(own: bool):
+def test_longer_context_records_widths_again(own: bool):
     graphs = Graphs(GPU, own=own)
     cells = [0, 0, 0, CELLS_STEP, CELLS_STEP, CELLS_STEP, 0, 0]
     back = [0.0, 0.0] if own else [2.0, 3.0]
@@ -59,6 +59,6 @@ def test_a_longer_context_has_every_width_recorded_again(own: bool):
     assert found == [2.0, 6.0, 0.0, 2.0, again, 0.0, *back]
 
 
-def test_a_graph_is_built_where_rows_have_other_sequences():
+def test_other_sequences_build_a_graph():
     graphs = Graphs(GPU, own=True)
     assert [graphs.extra_ms(step(8, seq=seq), 0) for seq in (0, 0, 0, 1, 1)] == [2.0, 6.0, 0.0, 0.5, 0.0]

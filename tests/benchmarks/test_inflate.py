@@ -194,7 +194,7 @@ def random_tensors(shape: Shape) -> list[PlannedTensor]:
     ],
     ids=["regrouped", "more groups", "larger groups"],
 )
-def test_odd_heads_in_q4_1_keep_their_logits(tmp_path: Path, odd_heads: Path, flags: list[str]):
+def test_odd_q4_1_heads_keep_logits(tmp_path: Path, odd_heads: Path, flags: list[str]):
     plain, large = tmp_path / "plain.gguf", tmp_path / "large.gguf"
     convert(odd_heads, plain)
     assert "output.weight" not in GGUFSource(odd_heads).names

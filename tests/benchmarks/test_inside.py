@@ -28,17 +28,17 @@ def test_plain_steps_take_what_the_curve_says(known: list[Text]):
     assert rates(known, 0.0, plain) == pytest.approx([1.0] * len(known))
 
 
-def test_a_draft_that_is_always_right_makes_steps_long(known: list[Text]):
+def test_perfect_draft_makes_long_steps(known: list[Text]):
     assert min(rates(known, 0.0, decided)) > 2.0
 
 
-def test_a_bad_draft_costs_less_where_duo_decides_than_by_a_fixed_rule(known: list[Text]):
+def test_bad_draft_costs_less_than_fixed(known: list[Text]):
     worst = min(rates(known, 0.9, decided))
     assert worst > 0.8
     assert min(rates(known, 0.9, fixed)) < worst
 
 
-def test_where_rows_are_dear_several_replies_do_not_pay_for_a_draft_model(known: list[Text]):
+def test_dear_rows_stop_several_replies(known: list[Text]):
     dear = Machine({1: 1000.0, 2: 1900.0, 4: 3600.0}, 300.0, 200.0)
     draft: Any = backend(0.0)
     alone, drafted = (run(draft, known, dear, kind, 4)[0] for kind in (plain, decided))
@@ -46,7 +46,7 @@ def test_where_rows_are_dear_several_replies_do_not_pay_for_a_draft_model(known:
     assert sorted(drafted.gaps)[-len(drafted.gaps) // 20] < 1.2 * sorted(alone.gaps)[-len(alone.gaps) // 20]
 
 
-def test_a_lead_says_all_texts_for_each_number_at_once(known: list[Text]):
+def test_lead_runs_every_session_count(known: list[Text]):
     draft: Any = backend(0.0)
     alone, together = run(draft, known, MACHINE, plain, 1, 2)
     assert len(alone.replies) == len(together.replies) == len(known)

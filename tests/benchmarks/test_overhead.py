@@ -40,7 +40,7 @@ DRAFTED = [what for what, guesses in GUESSES.items() if guesses.by and what not 
 
 @pytest.mark.parametrize("what", GUESSES)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_text_is_what_the_script_says_whatever_is_guessed(what: str, way: str):
+def test_text_follows_the_script(what: str, way: str):
     lead = SteppedLead(SMALL, what, WAYS[way], 20)
     for _ in range(20):
         spent_s, _ = lead.step()
@@ -50,7 +50,7 @@ def test_the_text_is_what_the_script_says_whatever_is_guessed(what: str, way: st
 
 
 @pytest.mark.parametrize("what", DRAFTED)
-def test_steps_verify_as_many_guesses_as_they_may_and_most_are_right(what: str):
+def test_steps_verify_mostly_right_guesses(what: str):
     work = steps(SMALL, what, WAYS["temperature 1"], 150, Watch())
     assert work.n_guesses == pytest.approx(prepared.DEPTH, abs=0.5)
     assert work.n_committed == pytest.approx((1 - 0.8**9) / (1 - 0.8), rel=0.25)  # of a chain
@@ -62,14 +62,14 @@ def test_without_guesses_a_step_is_a_token():
     assert (work.n_guesses, work.n_committed) == (0.0, 1.0)
 
 
-def test_second_guesses_are_right_where_the_first_is_wrong():
+def test_second_guess_follows_wrong_first():
     script = prepared.Script(SMALL, WAYS["temperature 0"])
     for i in range(1, 200):
         assert script.instead(i) != script.guess(i)
         assert script.truth(i) in (script.instead(i), script.guess(i))
 
 
-def test_decodes_do_not_count_and_last_as_long_as_a_models():
+def test_decodes_last_without_counting():
     lead = SteppedLead(SMALL, "none", WAYS["temperature 0"], 5)
     before = lead.watch()
     spent_s = sum(lead.step()[0] for _ in range(5))
@@ -81,19 +81,19 @@ BUDGETS = {"none": 3_400, "none, lookup": 11_000, "chain by lead": 24_000, "chai
 
 
 @pytest.mark.parametrize("what", BUDGETS)
-def test_a_step_keeps_to_its_budget_of_bytecodes_which_no_machine_changes(what: str):
+def test_step_keeps_its_bytecode_budget(what: str):
     first, second = (steps(SMALL, what, WAYS["temperature 0"], 200, BytecodeWatch()) for _ in range(2))
     assert first == second
     assert 0.6 * BUDGETS[what] < statistics.mean(first.spent) <= BUDGETS[what]
 
 
 @pytest.mark.parametrize("what", WHAT["draft"])
-def test_the_drafts_of_a_step_are_the_greater_part_of_its_bytecodes(what: str):
+def test_drafts_dominate_a_steps_bytecodes(what: str):
     drafted, step = (run(SMALL, what, WAYS["temperature 0"], 60, BytecodeWatch()) for run in (drafts, steps))
     assert 0.5 * step.median < prepared.DEPTH * drafted.median < 0.9 * step.median
 
 
-def test_no_garbage_is_collected_while_bytecodes_are_counted():
+def test_counting_collects_no_garbage():
     class Garbage:
         def __init__(self) -> None:
             self.cycle = self
@@ -123,7 +123,7 @@ def test_no_garbage_is_collected_while_bytecodes_are_counted():
 
 @pytest.mark.parametrize("what", SHAPES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_turn_makes_a_guess_at_least_and_most_are_right(what: str, way: str):
+def test_turn_makes_mostly_right_guesses(what: str, way: str):
     work = turns(FALLING, what, WAYS[way], 200, Watch())
     assert len(work.spent) == 200
     assert min(work.spent) > 0.0
@@ -132,7 +132,7 @@ def test_a_turn_makes_a_guess_at_least_and_most_are_right(what: str, way: str):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_text_is_what_the_drafter_draws_but_for_some_tokens(way: str):
+def test_text_follows_the_drafters_draws(way: str):
     text = say(FALLING, WAYS[way], 300)
     script = prepared.Script(FALLING, WAYS[way])
     drawn = [script.truth(position) for position in range(N_PROMPT, N_PROMPT + 300)]
@@ -142,7 +142,7 @@ def test_a_text_is_what_the_drafter_draws_but_for_some_tokens(way: str):
     assert text.tokens[first] in np.argsort(FALLING[prepared.row_after(first - 1)])[-2:]
 
 
-def test_falling_rows_are_those_of_a_model_that_is_mostly_sure():
+def test_falling_rows_are_mostly_sure():
     rows = prepared.make_rows(4_096, "falling")
     sure = sorted(float(softmax(row)[row.argmax()]) for row in rows)
     assert sure[0] == pytest.approx(0.6, abs=0.02)
@@ -151,7 +151,7 @@ def test_falling_rows_are_those_of_a_model_that_is_mostly_sure():
     assert (min(near), max(near)) == (4, 403)
 
 
-def test_tables_have_medians_and_mark_what_is_over_its_bound():
+def test_tables_mark_medians_over_bounds():
     def work(us: float, n_guesses: float, n_committed: float) -> Work:
         return Work([0.0, us / 1e6, 1.0], n_guesses, n_committed)
 
@@ -180,7 +180,7 @@ def test_tables_have_medians_and_mark_what_is_over_its_bound():
     assert turn.splitlines()[2] == "| tree | defaults | 3.0 | 0.5 | 401 |"
 
 
-def test_every_case_has_a_name_by_which_it_is_chosen():
+def test_every_case_has_a_name():
     names = [str(case) for case in overhead.cases([4, 150])]
     shapes = {"step": 4, "draft": 4, "turn": 2}  # of rows, with both vocabularies
     n_cases = len(WAYS) * sum(len(WHAT[unit]) * n for unit, n in shapes.items())

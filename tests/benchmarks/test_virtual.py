@@ -37,7 +37,7 @@ def test_without_drafts_a_token_takes_tt():
     assert base.n_drafted == 0
 
 
-def test_a_drafter_that_is_always_right_is_accepted_whole():
+def test_perfect_drafter_is_accepted_whole():
     base = virtual.plain(400)
     outcome = virtual.drafted(Scheme(1 - 1e-9, 4, k_max=K_MAX), base.tokens)
     assert outcome.tokens == base.tokens
@@ -45,7 +45,7 @@ def test_a_drafter_that_is_always_right_is_accepted_whole():
     assert base.seconds / outcome.seconds == pytest.approx(4, rel=0.05)
 
 
-def test_a_drafter_that_is_always_wrong_changes_nothing_but_its_share():
+def test_wrong_drafter_changes_its_share():
     base = virtual.plain(200)
     outcome = virtual.drafted(Scheme(1e-9, 4, k_max=K_MAX), base.tokens)
     assert outcome.tokens == base.tokens
@@ -54,7 +54,7 @@ def test_a_drafter_that_is_always_wrong_changes_nothing_but_its_share():
 
 
 @pytest.mark.parametrize("a", [0.2, 0.5, 0.9])
-def test_the_time_without_drafts_is_known_from_steps_with_them(a: float):
+def test_undrafted_time_comes_from_drafted(a: float):
     base = virtual.plain(1000)
     assert base.undrafted_s == pytest.approx(base.seconds)
     v = staircase({0: 1.0, 1: 1.2, 3: 1.3, 7: 1.6, 15: 2.1})
@@ -76,7 +76,7 @@ def test_mistakes_have_their_share():
 
 
 @pytest.mark.parametrize("a", [0.5, 0.8, 0.95])
-def test_gaps_have_the_mean_and_the_spread_of_a_geometric_distribution(a: float):
+def test_gaps_are_geometrically_distributed(a: float):
     block = list(itertools.islice(gaps(a, random.Random(1)), BLOCK))
     mean = sum(block) / BLOCK
     assert mean == pytest.approx(a / (1 - a), abs=1 / BLOCK)
@@ -89,7 +89,7 @@ def test_the_order_depends_on_the_seed_only():
     assert first == again != other
 
 
-def test_the_clock_delivers_in_order_and_not_before():
+def test_clock_delivers_in_order():
     world, seen = virtual.World(), list[tuple[str, int]]()
 
     def note(what: str) -> None:

@@ -68,7 +68,7 @@ def test_tokens_are_counted_as_they_are_used(claude: anthropic.Anthropic):
     assert again.cache_read_input_tokens == counted.input_tokens - 1
 
 
-def test_thoughts_a_call_and_its_result_go_back_and_forth():
+def test_thoughts_and_calls_round_trip():
     replies = "<think>\nHm.\n</think>\n\nLet me look." + CALL, "Sunny.", "Sunny."
     with writing(*replies) as lead, sdk(lead) as client:
         with client.messages.stream(

@@ -96,7 +96,7 @@ def blocks_of(lead: Written, messages: list[Any], checksum: str) -> list[dict[st
     return blocks
 
 
-def test_a_turn_that_calls_a_tool_and_the_next():
+def test_tool_call_and_next_turn():
     with writing("<think>\nHm.\n</think>\n\nI run it." + CALL, "It says hi.") as lead:
         assert httpx.head(lead.url).status_code == 200  # is anybody there?
         said = blocks_of(lead, FIRST, "2e3")

@@ -90,7 +90,7 @@ def test_what_it_knows_of_the_server(lead: Lead):
     assert [slot["is_processing"] for slot in got(lead, f"/slots?model={model['id']}")]
 
 
-def test_a_reply_with_all_settings_tells_how_far_it_is(lead: Lead):
+def test_llama_page_shows_progress(lead: Lead):
     chunks = streamed(lead, **SETTINGS, chat_template_kwargs={"enable_thinking": True})
     progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
     assert {"cache", "processed", "time_ms", "total"} == set(progress[0])

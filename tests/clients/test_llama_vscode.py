@@ -57,7 +57,7 @@ def test_a_completion_has_what_it_shows(lead: Lead, indented: dict[str, int]):
     assert told["generation_settings"]["samplers"] == samplers
 
 
-def test_an_edit_is_a_chat_with_letters_for_samplers(lead: Lead):
+def test_edit_is_a_lettered_chat(lead: Lead):
     told = asked(
         lead,
         "/v1/chat/completions",

@@ -99,7 +99,7 @@ def test_parse_returns_what_pydantic_made_of_it(client: openai.OpenAI):
     assert [event.parsed for event in events if event.type == "content.delta"][-1] == done[0].model_dump()
 
 
-def test_a_reply_that_was_cut_off_is_not_parsed(client: openai.OpenAI):
+def test_cut_reply_is_not_parsed(client: openai.OpenAI):
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(model="toy", messages=HELLO, response_format=Pet, max_tokens=3)
 
@@ -139,7 +139,7 @@ def test_parse_knows_the_arguments_of_pydantic_tools(client: openai.OpenAI):
     assert parsed.choices[0].finish_reason == "tool_calls"
 
 
-def test_a_reply_of_the_sdk_is_a_message_of_the_next_turn():
+def test_sdk_reply_becomes_next_message():
     call = '<tool_call>\n{"name": "Weather", "arguments": {"city": "Rome", "celsius": true}}\n</tool_call>'
     with (
         writing(f"<think>\nhm\n</think>\nLet me see.\n{call}", "It is sunny in Rome.") as lead,

@@ -92,7 +92,7 @@ def test_a_wrong_request_names_the_field(client: openai.OpenAI):
     assert "maximum context length is 4096 tokens" in caught.value.message
 
 
-def test_a_wrong_request_is_refused_before_the_stream_begins(client: openai.OpenAI):
+def test_wrong_request_fails_before_streaming(client: openai.OpenAI):
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model="toy", messages=[], stream=True)
 
@@ -130,7 +130,7 @@ async def test_a_full_queue_is_a_rate_limit(slow_lead: Lead):
     slow_lead.until_idle()
 
 
-async def test_the_sdk_comes_back_when_it_was_told_to(slow_lead: Lead):
+async def test_sdk_retries_when_told(slow_lead: Lead):
     attempts = Attempts()
     async with (
         asking(slow_lead.url) as others,
@@ -147,7 +147,7 @@ async def test_the_sdk_comes_back_when_it_was_told_to(slow_lead: Lead):
     slow_lead.until_idle()
 
 
-async def test_a_failure_is_tried_again_and_then_told():
+async def test_failure_is_retried_then_raised():
     attempts, failure = Attempts(), BackendError("the model stumbled")
     with writing(failure, "well", failure) as lead:
         async with asking(lead.url, attempts, max_retries=1) as client:
@@ -188,7 +188,7 @@ async def test_a_server_that_ends_is_not_available():
             assert caught.value.response.headers["retry-after"]
 
 
-async def test_what_was_not_built_or_takes_too_long_is_not_tried_again(lead: Lead):
+async def test_unimplemented_and_slow_are_final(lead: Lead):
     attempts = Attempts()
     async with asking(lead.url, attempts, max_retries=2) as client:
         with pytest.raises(openai.InternalServerError, match="--no-embeddings"):
@@ -201,14 +201,14 @@ async def test_what_was_not_built_or_takes_too_long_is_not_tried_again(lead: Lea
     assert attempts.statuses == [501, 504]
 
 
-async def test_a_client_that_runs_out_of_time_frees_the_slot(slow_lead: Lead):
+async def test_timed_out_client_frees_slot(slow_lead: Lead):
     async with asking(slow_lead.url, timeout=0.2) as client:
         with pytest.raises(openai.APITimeoutError):
             await ask(client, LONG)
     await asyncio.to_thread(slow_lead.until_idle)
 
 
-async def test_a_stream_that_is_closed_frees_the_slot(slow_lead: Lead):
+async def test_closed_stream_frees_slot(slow_lead: Lead):
     async with asking(slow_lead.url) as client:
         stream = await client.chat.completions.create(**LONG, stream=True)
         async for chunk in stream:

@@ -57,7 +57,7 @@ def test_a_response_and_its_events(client: openai.OpenAI):
     assert final.usage
 
 
-def test_a_response_is_kept_until_it_is_deleted(client: openai.OpenAI):
+def test_response_lives_until_deleted(client: openai.OpenAI):
     first = client.responses.create(model="toy", input=HELLO, max_output_tokens=8)
     assert client.responses.retrieve(first.id).output_text == first.output_text
     more = client.responses.create(
@@ -81,7 +81,7 @@ def test_a_response_is_parsed(client: openai.OpenAI):
     assert isinstance(final.output_parsed, Pet)
 
 
-def test_a_response_calls_a_function_and_is_told_what_it_returned():
+def test_response_calls_a_function():
     with writing(f"<think>hm</think>Let me see.\n{CALL}", "Clear.") as lead, sdk(lead) as client:
         tools: Any = [openai.pydantic_function_tool(Weather)["function"] | {"type": "function"}]
         with client.responses.stream(model="toy", input=HELLO, tools=tools) as stream:

@@ -142,7 +142,7 @@ def test_an_agent_looks_at_a_picture(home: Home, name: str):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(AGENTS))
-def test_an_agent_tells_that_a_prompt_is_too_long(home: Home, name: str):
+def test_agent_reports_a_long_prompt(home: Home, name: str):
     with conversing(n_ctx=2000) as lead:
         # pi prints nothing: it takes the error for what it is and shortens the conversation, in vain
         how = ("--mode", "json") if name == "pi" else ()
@@ -154,7 +154,7 @@ def test_an_agent_tells_that_a_prompt_is_too_long(home: Home, name: str):
 
 
 @pytest.mark.timeout(300)
-def test_the_ai_sdk_refers_to_what_is_stored(home: Home):
+def test_ai_sdk_refers_to_stored(home: Home):
     script = home.write("project/ai_sdk.mjs", (LISTED / "ai_sdk.mjs").read_text())
     (script.parent / "node_modules").symlink_to(home.agents / "node_modules")
     with conversing(call("greet", whom="Anna"), "She is greeted. ", "And so is he.") as lead:

@@ -63,7 +63,7 @@ def test_commands_are_those_of_duo():
         read(LeadSettings, ["--no-such-flag"])
 
 
-def test_settings_are_well_formed_and_name_the_server():
+def test_settings_are_valid_and_local():
     for block in blocks("yaml"):
         yaml.safe_load(block)
     for block in [block for language in ("yaml", "python", "js") for block in blocks(language)]:

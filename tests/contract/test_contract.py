@@ -45,7 +45,7 @@ def served_routes() -> set[tuple[str, str]]:
     return found | (bare - mirrored)
 
 
-def test_the_contract_lists_exactly_the_routes_that_exist():
+def test_contract_lists_exactly_the_routes():
     listed = {(method.upper(), path) for path, item in CONTRACT["paths"].items() for method in item}
     assert listed == served_routes()
 
@@ -57,7 +57,7 @@ RPC = "POST /rpc"
 
 
 @pytest.mark.parametrize("operation", list(operations()), ids=lambda operation: operation.name)
-def test_an_operation_lists_what_any_of_its_kind_may_answer(operation: Operation):
+def test_operations_list_all_their_answers(operation: Operation):
     """No key; no model yet; a defect of ours; and of a body that it is malformed, late or large."""
     listed = set(operation.item["responses"])
     expected = {"200"}
@@ -73,7 +73,7 @@ def test_an_operation_lists_what_any_of_its_kind_may_answer(operation: Operation
     assert (operation.item.get("security") == []) == (operation.path in PUBLIC)
 
 
-def test_every_status_that_errors_have_is_one_of_the_contract():
+def test_contract_has_every_error_status():
     def kinds(error: type[DuoError]) -> Iterator[type[DuoError]]:
         yield error
         for kind in error.__subclasses__():
@@ -119,7 +119,7 @@ def test_the_contract_is_served(lead: Lead):
     assert httpx.get(f"{lead.url}/openapi.yaml").text.partition("\n")[2].startswith("openapi: 3.1")
 
 
-def test_the_page_and_what_it_loads_are_served(lead: Lead):
+def test_page_and_its_files_load(lead: Lead):
     page = httpx.get(f"{lead.url}/")
     assert page.headers["content-type"].startswith("text/html")
     for path in ("/web/chat.js", "/web/chat.css"):
@@ -130,9 +130,7 @@ def test_the_page_and_what_it_loads_are_served(lead: Lead):
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405)]
 )
-def test_unknown_routes_and_methods_are_errors_of_the_same_shape(
-    lead: Lead, method: str, path: str, status: int
-):
+def test_unknown_routes_share_error_form(lead: Lead, method: str, path: str, status: int):
     response = httpx.request(method, lead.url + path)
     assert response.status_code == status
     validate("Error", response.json())

@@ -94,7 +94,7 @@ def same(place: str, listed: Sequence[Schema], kept: Sequence[Schema], root: Sch
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_the_contract_lists_exactly_the_fields_that_are_read(name: str):
+def test_contract_lists_exactly_read_fields(name: str):
     form = FORMS[name]
     listed = SCHEMAS[name]
     assert set(listed["properties"]) == set(form.model_fields) - set(form.unsupported)
@@ -119,7 +119,7 @@ def test_the_same_fields_are_required(name: str):
         if field not in BY_HAND
     ],
 )
-def test_a_field_has_the_same_form_in_the_contract_and_the_code(name: str, field: str):
+def test_contract_and_code_share_forms(name: str, field: str):
     root = FORMS[name].model_json_schema(by_alias=True)
     same(f"{name}.{field}", [SCHEMAS[name]["properties"][field]], [root["properties"][field]], root)
 
@@ -143,7 +143,7 @@ def lists(schema: object) -> Iterator[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_of_a_list_the_first_wrong_item_is_the_last_that_is_looked_at(name: str):
+def test_first_wrong_item_stops_reading(name: str):
     """Else a body of a million wrong items would get as many complaints."""
     found = list(lists(FORMS[name].__pydantic_core_schema__))
     assert [one for one in found if not one.get("fail_fast")] == []

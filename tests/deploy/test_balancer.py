@@ -92,7 +92,7 @@ def test_conversations_are_spread(tmp_path: Path, leads: tuple[Lead, Lead]):
     assert all("duo:tokens_predicted_total 0.0" not in text for text in used)
 
 
-def test_when_a_lead_dies_the_next_turn_goes_on_at_the_other(tmp_path: Path):
+def test_next_turn_survives_dead_lead(tmp_path: Path):
     with ExitStack() as stack:
         first = stack.enter_context(serving(FakeBackend(FakeModel(seed=3))))
         dying = ExitStack()

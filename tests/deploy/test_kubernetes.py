@@ -32,7 +32,7 @@ def test_the_schema_of_kubernetes_takes_it(one: dict[str, Any]):
     kubernetes_validate.validate(one, version, strict=True)  # pyright: ignore
 
 
-def test_images_are_those_of_compose_and_flags_exist():
+def test_images_and_flags_exist():
     found = {one["name"]: one for one in containers()}
     assert {name: one["image"] for name, one in found.items() if name != "redis"} == {
         "lead": "duo-lead",

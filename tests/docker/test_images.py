@@ -37,7 +37,7 @@ def last(service: str, name: str) -> str:
     return [arguments for instruction, arguments in instructions(service) if instruction == name][-1]
 
 
-def test_compose_has_a_redis_a_lead_and_a_drafter() -> None:
+def test_compose_has_three_services() -> None:
     assert set(COMPOSE["services"]) == {"redis", *OURS}
     redis = COMPOSE["services"]["redis"]
     assert redis["healthcheck"]["test"][0] == "CMD-SHELL"
@@ -84,7 +84,7 @@ def test_no_machine_is_presumed(service: str) -> None:
     assert not {"deploy", "cpus", "mem_limit", "cpuset"} & set(described)
 
 
-def test_the_lead_can_be_reached_and_says_whether_it_is_well() -> None:
+def test_lead_reports_its_health() -> None:
     lead = COMPOSE["services"]["lead"]
     assert lead["command"][-2:] == ["--host", "0.0.0.0"]
     (published,) = lead["ports"]

@@ -58,7 +58,7 @@ def test_an_unreachable_redis_is_named(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 @pytest.mark.redis
-def test_a_missing_and_a_corrupt_model_are_named(
+def test_missing_and_corrupt_models_are_named(
     capsys: pytest.CaptureFixture[str], server: EmbeddedServer, tmp_path: Path
 ):
     missing, corrupt = tmp_path / "missing.gguf", tmp_path / "corrupt.gguf"
@@ -71,7 +71,7 @@ def test_a_wrong_flag_is_named(capsys: pytest.CaptureFixture[str]):
     assert "--threads" in error_of(["--redis", "unix:///x", "--threads", "0"], capsys)
 
 
-def test_no_more_sessions_are_offered_than_a_lead_can_read(capsys: pytest.CaptureFixture[str]):
+def test_offered_sessions_are_bounded(capsys: pytest.CaptureFixture[str]):
     assert "--capacity" in error_of(["--redis", "unix:///x", "--capacity", str(MAX_CAPACITY + 1)], capsys)
     capacity = read(DrafterSettings, ["--capacity", str(MAX_CAPACITY)]).capacity
     card = Presence("drafter", "drafter", "lookup", "0", vocabulary_card(FakeVocabulary()), capacity)
@@ -157,7 +157,7 @@ def drafter_process(server: EmbeddedServer, *flags: str) -> subprocess.Popen[str
 @pytest.mark.redis
 @pytest.mark.model
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGINT", "SIGHUP", "the parent's end"])
-def test_a_process_drafts_until_it_is_told_to_end(server: EmbeddedServer, card: VocabularyCard, ending: str):
+def test_process_drafts_until_told(server: EmbeddedServer, card: VocabularyCard, ending: str):
     with Lead(server.url, card) as lead, drafter_process(server) as process:
         try:
             lead.until_drafted()
@@ -198,7 +198,7 @@ def test_a_process_drafts_without_a_model(
 
 @pytest.mark.redis
 @pytest.mark.model
-def test_a_process_translates_for_a_lead_of_another_vocabulary(server: EmbeddedServer, card: VocabularyCard):
+def test_process_translates_other_vocabularies(server: EmbeddedServer, card: VocabularyCard):
     """The other one is the same here: what counts is that it takes the lead's for its own."""
     flags = ["--translate", str(BUNDLED_MODEL), "--capacity", "2"]
     with Lead(server.url, card) as lead, drafter_process(server, *flags) as process:
@@ -219,9 +219,7 @@ def test_a_replay_wants_texts(server: EmbeddedServer, capsys: pytest.CaptureFixt
     assert missing in error_of(["--redis", server.url, "--kind", "replay", "--texts", missing], capsys)
 
 
-def test_an_unknown_kind_is_told_those_that_there_are(
-    server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
-):
+def test_unknown_kind_lists_known_ones(server: EmbeddedServer, capsys: pytest.CaptureFixture[str]):
     told = error_of(["--redis", server.url, "--kind", "oracle"], capsys)
     assert "'oracle'" in told
     assert told.rstrip().endswith("model, engine, lookup, replay")

@@ -17,14 +17,14 @@ from tests.drafters.scene import ENDLESS, PROMPT, Scene, commit, open_, told
 from tests.fake_backend import IM_END, FakeBackend, FakeModel
 
 
-def test_it_catches_up_in_one_decode_and_drafts_up_to_max_ahead():
+def test_catching_up_takes_one_decode():
     scene = Scene()
     scene.send(open_())
     assert scene.backend.widths == [len(PROMPT), 1, 1, 1, 1, 1]
     assert scene.drafted() == told(6)
 
 
-def test_it_goes_on_when_its_guesses_are_confirmed():
+def test_confirmed_guesses_continue():
     scene = Scene()
     scene.send(open_())
     before = len(scene.backend.widths)
@@ -44,7 +44,7 @@ def test_a_divergence_evaluates_only_the_gap():
     assert scene.drafted()[6:] == told(6, (*PROMPT, guesses[0], wrong, 65))
 
 
-def test_a_lead_that_is_ahead_is_caught_up_with_in_one_decode():
+def test_lead_ahead_costs_one_decode():
     scene = Scene()
     scene.send(open_())
     guesses = scene.drafted()
@@ -93,13 +93,13 @@ def test_the_leads_sampling_and_noise_are_mirrored():
     assert scene.lead.drafts()[0].tokens[0] == expected
 
 
-def test_it_stops_at_the_end_of_a_text():
+def test_drafting_stops_at_text_end():
     scene = Scene(FakeBackend(FakeModel(eog_rate=1.0)))
     scene.send(open_())
     assert scene.drafted() == [IM_END]
 
 
-def test_it_stops_at_the_end_of_the_context_and_says_so_once(caplog: pytest.LogCaptureFixture):
+def test_context_end_is_told_once(caplog: pytest.LogCaptureFixture):
     scene = Scene(FakeBackend(ENDLESS, n_ctx=len(PROMPT) + 3))
     with caplog.at_level("INFO", "duo.drafter"):
         scene.send(open_(max_ahead=50))
@@ -141,7 +141,7 @@ def test_sessions_share_decodes():
         assert scene.drafted(i) == told(6, prompt)
 
 
-def test_a_long_prompt_does_not_hold_up_those_who_draft():
+def test_long_prompt_delays_no_drafts():
     scene = Scene(FakeBackend(ENDLESS, n_batch=512))
     scene.bus.send("drafter", open_(max_ahead=4))
     scene.bus.send("drafter", open_(PROMPT * 8, session=2, max_ahead=1))
@@ -150,7 +150,7 @@ def test_a_long_prompt_does_not_hold_up_those_who_draft():
     assert (len(scene.drafted(1)), len(scene.drafted(2))) == (4, 1)
 
 
-def test_more_sessions_than_sequences_wait_for_their_turn():
+def test_excess_sessions_take_turns():
     scene = Scene(FakeBackend(ENDLESS, n_seqs=1))
     scene.send(open_(session=1), open_((9, 8, 7), session=2))
     assert scene.drafted(1)
@@ -159,7 +159,7 @@ def test_more_sessions_than_sequences_wait_for_their_turn():
     assert scene.drafted(2) == told(6, (9, 8, 7))
 
 
-def test_a_full_cache_gives_up_closed_sessions_first():
+def test_full_cache_frees_closed_sessions():
     scene = Scene(FakeBackend(ENDLESS, n_cells=100))
     scene.send(open_())
     scene.send(Close("lead", 1, True))
@@ -167,7 +167,7 @@ def test_a_full_cache_gives_up_closed_sessions_first():
     assert scene.drafted(2) == told(6, PROMPT[::-1])
 
 
-def test_sessions_that_outgrow_the_cache_together_do_not_block_each_other():
+def test_outgrowing_sessions_block_nobody():
     sure = FakeModel(eog_rate=0.0, sharpness=1e4)
     scene = Scene(FakeBackend(sure, n_cells=160))
     prompts = {1: PROMPT, 2: PROMPT[::-1]}
@@ -179,7 +179,7 @@ def test_sessions_that_outgrow_the_cache_together_do_not_block_each_other():
     assert scene.drafted(left) == told(40, prompts[left], sure)
 
 
-def test_it_sleeps_while_those_who_wait_cannot_be_served():
+def test_drafter_sleeps_when_unable():
     scene = Scene(FakeBackend(ENDLESS, n_seqs=1))
     scene.send(open_(session=1), open_((9, 8, 7), session=2))
     threading.Timer(0.05, scene.worker.stop).start()

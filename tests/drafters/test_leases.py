@@ -88,7 +88,7 @@ def come_back(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("fault", [lose_closes, vanish])
-def test_a_session_whose_close_was_lost_ends_within_a_lease(pair: Pair, fault: Callable[[Pair], None]):
+def test_lost_close_ends_with_lease(pair: Pair, fault: Callable[[Pair], None]):
     fault(pair)
     pair.lead.close(1, keep=True)
     pair.settle()
@@ -98,7 +98,7 @@ def test_a_session_whose_close_was_lost_ends_within_a_lease(pair: Pair, fault: C
     assert pair.worker.n_sessions == 0
 
 
-def test_what_a_leaked_session_held_is_free_for_others(pair: Pair):
+def test_leaked_session_frees_its_place(pair: Pair):
     vanish(pair)
     pair.lead.close(1, keep=True)
     come_back(pair)
@@ -108,7 +108,7 @@ def test_what_a_leaked_session_held_is_free_for_others(pair: Pair):
     assert pair.backend.widths[n_steps] < len(PROMPT) / 2, "its cells are reused"
 
 
-def test_a_session_that_waits_for_long_is_asked_for_and_not_told_again(pair: Pair):
+def test_long_waiting_session_is_asked_for(pair: Pair):
     for _ in range(20):
         pair.sleep(LEASE_S + 0.1)
     assert pair.worker.n_sessions == 1
@@ -118,7 +118,7 @@ def test_a_session_that_waits_for_long_is_asked_for_and_not_told_again(pair: Pai
     assert 10 <= len(renewals) <= 20
 
 
-def test_a_session_that_no_lead_answers_for_ends(pair: Pair):
+def test_unanswered_session_ends(pair: Pair):
     """Its lead died before it was seen, say."""
     pair.is_lost = lambda message: not isinstance(message, Open)
     for _ in range(UNANSWERED):

@@ -42,7 +42,7 @@ def test_it_rests_where_nothing_was_said_before():
     assert scene.worker.n_sessions == 1
 
 
-def test_what_another_session_said_is_drafted_after_it_ended():
+def test_ended_session_feeds_lookups():
     scene = scene_of()
     scene.send(open_((250, 251)))
     scene.send(commit(*SAID, prompt=(250, 251)))
@@ -51,7 +51,7 @@ def test_what_another_session_said_is_drafted_after_it_ended():
     assert bytes(scene.drafted(2)) == b"ee fo"
 
 
-def test_what_was_said_under_another_salt_is_not_drafted():
+def test_other_salts_are_not_drafted():
     scene = scene_of()
     scene.send(open_((250, 251), salt="anne"))
     scene.send(commit(*SAID, prompt=(250, 251)))
@@ -69,7 +69,7 @@ def test_a_prompt_is_not_what_somebody_said():
     assert scene.drafted(2) == []
 
 
-def test_a_long_prompt_is_taken_in_by_portions():
+def test_long_prompt_comes_in_portions():
     prompt = (*SAID, *(i % 100 + 300 for i in range(3 * PORTION)), *b"one two thr")
     scene = scene_of()
     scene.send(open_(prompt, session=1, max_ahead=8))
@@ -79,7 +79,7 @@ def test_a_long_prompt_is_taken_in_by_portions():
     assert bytes(scene.drafted()) == b"ee four "
 
 
-def test_an_open_that_says_something_else_begins_anew():
+def test_different_open_begins_anew():
     scene = scene_of()
     scene.send(open_((*SAID, *b"one two thr"), max_ahead=4))
     other = tuple(b"red green blue. red gre")
@@ -87,7 +87,7 @@ def test_an_open_that_says_something_else_begins_anew():
     assert bytes(scene.drafted()[4:]) == b"en b"
 
 
-def test_an_open_that_says_the_same_again_is_answered_again():
+def test_repeated_open_is_answered_again():
     scene = scene_of()
     opening = open_((*SAID, *b"one two thr"), max_ahead=4)
     scene.send(opening)

@@ -58,7 +58,7 @@ class Reply(Pair):
 
 
 @pytest.mark.parametrize("n_lost", [1, 2, 3, 20])
-def test_after_a_lost_draft_the_drafter_is_useful_again_within_one_exchange(n_lost: int):
+def test_lost_draft_costs_one_exchange(n_lost: int):
     reply = Reply(n_lost)
     while reply.n_drafts <= n_lost:
         reply.go_on()  # ends with the draft after the lost one
@@ -69,7 +69,7 @@ def test_after_a_lost_draft_the_drafter_is_useful_again_within_one_exchange(n_lo
     assert reply.n_opens <= 2, "it is told the session again once"
 
 
-def test_after_a_wrong_guess_nothing_is_told_again_however_late_its_drafts_are():
+def test_wrong_guess_needs_no_resending():
     """They were under way: the drafter will know by itself."""
     reply = Reply()
     for _ in range(4):

@@ -37,7 +37,7 @@ def replaying(accept: float = 1.0, td_s: float = 0.0, seed: int = 0) -> Scene:
     return Scene(drafter=ReplayDrafter(TEXTS, script, clock=clock, sleep=clock.sleep))
 
 
-def test_it_drafts_the_text_that_begins_like_the_session():
+def test_replay_drafts_its_own_text():
     scene = replaying()
     scene.send(open_(TEXTS[1][:7], max_ahead=5))
     assert scene.drafted() == TEXTS[1][7:12]
@@ -51,7 +51,7 @@ def test_it_ends_with_the_text():
     assert scene.drafted() == TEXTS[1][97:]
 
 
-def test_it_says_so_where_it_knows_no_text(caplog: pytest.LogCaptureFixture):
+def test_unknown_text_is_reported(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", "duo.drafter")
     scene = replaying()
     scene.send(open_((1, 2, 3)))
@@ -62,13 +62,13 @@ def test_it_says_so_where_it_knows_no_text(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize("accept", [0.0, 0.5, 0.9, 1.0])
-def test_it_is_right_as_often_as_it_is_told(accept: float):
+def test_accuracy_is_as_told(accept: float):
     drafter = ReplayDrafter(TEXTS, Script(accept, 0.0))
     right = sum(drafter.token(0, i) == TEXTS[0][i] for i in range(2000))
     assert right / 2000 == pytest.approx(accept, abs=0.03)
 
 
-def test_another_seed_errs_elsewhere_and_the_same_one_at_the_same_places():
+def test_seed_decides_where_it_errs():
     tokens = [
         [drafter.token(0, i) for i in range(200)]
         for drafter in (ReplayDrafter(TEXTS, Script(0.5, 0.0, seed=seed)) for seed in (1, 1, 2))
@@ -122,7 +122,7 @@ class Ear:
             assert self.changed.wait_for(lambda: len(self.heard) >= n, 20.0)
 
 
-def test_messages_take_longer_both_ways_and_keep_their_order():
+def test_delayed_messages_keep_order():
     pool, lead, drafter = MemoryPool(), Ear(), Ear()
     lead_bus = pool.bus(LEAD)
     bus = DelayedBus(pool.bus(OWN), 0.05)

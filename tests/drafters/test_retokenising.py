@@ -137,7 +137,7 @@ def test_tokens_outside_the_vocabulary_are_refused(caplog: pytest.LogCaptureFixt
     assert "drafting failed" not in caplog.text
 
 
-def test_the_end_of_a_text_is_the_leads():
+def test_text_end_is_the_leads():
     scene = scene_of(FakeBackend(FakeModel(eog_rate=1.0)))
     scene.send(open_(START))
     assert scene.drafted() == [END]
@@ -151,7 +151,7 @@ def guesses_of(vocab: Pieces | FakeVocabulary, text: str) -> list[DraftGuess]:
 
 
 @given(st.text("abc e.,é", max_size=30), st.booleans())
-def test_a_guess_says_the_same_in_both_vocabularies(text: str, more: bool):
+def test_guess_means_equal_text(text: str, more: bool):
     for own, target in ((BYTES, TARGET), (TARGET, BYTES)):
         tokens = [guess.token for guess in translated(guesses_of(own, text), own, target, more=more)]
         assert text.encode().startswith(text_of(target, tokens))
@@ -159,18 +159,18 @@ def test_a_guess_says_the_same_in_both_vocabularies(text: str, more: bool):
         assert more or text_of(target, tokens) == text.encode()
 
 
-def test_confidence_is_that_of_the_own_tokens_needed():
+def test_confidence_covers_own_tokens():
     [word] = translated(guesses_of(BYTES, " so"), BYTES, TARGET, more=False)
     assert word.confidence == 0.5**3
     letters = translated(guesses_of(TARGET, " so"), TARGET, BYTES, more=False)
     assert [guess.confidence for guess in letters] == [0.5, 1.0, 1.0]
 
 
-def test_the_last_token_is_held_back_while_it_may_grow():
+def test_growing_token_is_held_back():
     assert translated(guesses_of(BYTES, " so"), BYTES, TARGET, more=True) == []
 
 
-def test_bytes_that_are_no_text_end_the_guess():
+def test_non_text_bytes_end_guess():
     guesses = [DraftGuess(token, 0.9) for token in (*b"ab", 0xFF, *b"cd")]
     assert [g.token for g in translated(guesses, BYTES, TARGET, more=False)] == TARGET.tokenize(
         "ab", special=True
@@ -179,7 +179,7 @@ def test_bytes_that_are_no_text_end_the_guess():
     assert translated(ended, BYTES, TARGET, more=False)[-1] == DraftGuess(END, 0.9)
 
 
-def test_a_space_that_the_vocabulary_adds_is_taken_away_within_a_text():
+def test_added_space_is_removed():
     vocab = Pieces(space_first=True)
     assert text_of(vocab, tokens_of(vocab, "xyz", follows=False)) == b" xyz"
     assert text_of(vocab, tokens_of(vocab, "xyz", follows=True)) == b"xyz"
@@ -198,7 +198,7 @@ def test_a_text_in_portions_is_the_text(portions: list[str], data: st.DataObject
 
 
 @pytest.mark.model
-def test_a_real_vocabulary_translated_to_itself_is_itself(tmp_path: Path):
+def test_real_vocabulary_translates_to_itself(tmp_path: Path):
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1)
     with closing(LlamaBackend(options)) as backend:
         vocab = backend.vocab

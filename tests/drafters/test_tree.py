@@ -129,7 +129,7 @@ def test_doubtful_positions_get_a_second_way():
     assert max(len(branch) - fork for fork, branch in tree.branches.items()) > 2
 
 
-def test_a_sure_path_has_no_branches_and_costs_what_it_did():
+def test_sure_path_has_no_branches():
     scene = Scene(FakeBackend(SURE), n_branches=8)
     scene.send(open_())
     assert scene.backend.widths == [len(PROMPT), 1, 1, 1, 1, 1]
@@ -142,7 +142,7 @@ def test_the_first_guess_goes_out_at_once():
     assert ends[0] == 1
 
 
-def test_a_branch_that_comes_true_is_not_evaluated_again():
+def test_right_branch_is_not_reevaluated():
     backend = Recording()
     scene = drafting(backend)
     fork, branch = min(Tree(scene).branches.items())
@@ -154,7 +154,7 @@ def test_a_branch_that_comes_true_is_not_evaluated_again():
     assert list(first.tokens) == told(AHEAD, (*START, *branch), DOUBTFUL)[: len(first.tokens)]
 
 
-def test_a_branch_is_kept_as_far_as_it_agrees():
+def test_branch_keeps_its_agreeing_part():
     scene = drafting()
     fork, branch = min(Tree(scene).branches.items())
     n_steps, n_drafts = len(scene.backend.widths), len(scene.lead.drafts())
@@ -175,7 +175,7 @@ def test_branches_stay_while_the_path_comes_true():
     assert scene.lead.drafts()[n_drafts].base >= len(START) + len(branch)
 
 
-def test_a_branch_that_became_the_path_keeps_its_cells_when_another_session_ends():
+def test_followed_branch_keeps_its_cells():
     scene = drafting()
     scene.send(open_(START[:20], session=2, max_ahead=AHEAD))
     fork, branch = min(Tree(scene).branches.items())
@@ -188,7 +188,7 @@ def test_a_branch_that_became_the_path_keeps_its_cells_when_another_session_ends
     assert n_stale(scene) == 0
 
 
-def test_a_session_told_anew_begins_where_both_agree_and_gives_its_branches_back():
+def test_reopened_session_returns_its_branches():
     scene = drafting()
     n_drafts = len(scene.lead.drafts())
     scene.send(open_(START[:15], max_ahead=1, sampling=replace(GREEDY, seed=1)))
@@ -198,7 +198,7 @@ def test_a_session_told_anew_begins_where_both_agree_and_gives_its_branches_back
     assert len(scene.model_drafter._cache.slots.unforked) == 8 - n_branches  # pyright: ignore[reportPrivateUsage]
 
 
-def test_neither_path_nor_branch_costs_the_gap_only():
+def test_missed_branches_cost_the_gap():
     scene = drafting()
     fork, branch = min(Tree(scene).branches.items())
     n_steps = len(scene.backend.widths)
@@ -214,7 +214,7 @@ def test_neither_path_nor_branch_costs_the_gap_only():
         pytest.param(FakeBackend(DOUBTFUL, n_cells=len(START) + AHEAD + BRANCH_LENGTH), id="few cells"),
     ],
 )
-def test_it_drafts_paths_where_there_is_no_room_for_trees(backend: FakeBackend):
+def test_no_room_means_only_paths(backend: FakeBackend):
     tree = Tree(drafting(backend))
     assert tree.path == tuple(told(AHEAD, START, DOUBTFUL))
     assert not tree.branches
@@ -238,7 +238,7 @@ def test_all_leaves_of_all_sessions_share_decodes():
     assert max(scene.backend.widths[1:]) > 3
 
 
-def test_no_session_keeps_the_sequences_for_alternatives_to_itself():
+def test_sessions_share_alternative_sequences():
     scene = Scene(FakeBackend(DOUBTFUL), n_branches=4)
     prompts = {i: (*PROMPT[:20], i) for i in range(1, 5)}
     scene.send(*(open_(prompt, session=i, max_ahead=10) for i, prompt in prompts.items()))
@@ -257,7 +257,7 @@ def test_sessions_that_begin_alike_share_the_beginning():
     assert scene.drafted(2) == told(3, (*PROMPT, 1))
 
 
-def test_a_failed_decode_ends_branches_and_leaves_no_cells_behind():
+def test_failed_decode_frees_branches():
     class Faulty(FakeBackend):
         fails = False
 
@@ -290,7 +290,7 @@ def test_noise_is_mirrored_in_branches():
 
 
 @pytest.mark.parametrize(("drafter_seed", "likeliest"), [(1, False), (9, True)])
-def test_the_better_rule_of_guessing_is_found_by_measurement(drafter_seed: int, likeliest: bool):
+def test_better_rule_wins_by_measurement(drafter_seed: int, likeliest: bool):
     """A lead with the drafter's own model and noise, and one whose noise is another."""
     model = FakeModel(eog_rate=0.0, sharpness=1.5)
     scene = Scene(FakeBackend(model), n_branches=8)
@@ -317,7 +317,7 @@ class Flying(FakeBackend):
 
 @pytest.mark.parametrize("n_branches", [8, 0])
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_committed_every_guess_is_the_toys(seed: int, n_branches: int):
+def test_all_guesses_are_the_toys(seed: int, n_branches: int):
     """A lead that takes the path, branches of it or neither, or begins anew, between two decodes. The toy's
     cache is strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or an error.
     Without branches decodes are begun ahead, as on a GPU."""

@@ -21,7 +21,7 @@ from tests.fake_backend import FakeBackend
 # -- what is said
 
 
-def test_the_first_guess_goes_out_at_once_and_others_gather():
+def test_first_guess_goes_at_once():
     scene = Scene()
     scene.send(open_())
     assert [len(draft.tokens) for draft in scene.lead.drafts()] == [1, 5]
@@ -43,7 +43,7 @@ def test_guesses_go_out_every_few_milliseconds():
 
 
 @pytest.mark.parametrize("n_sessions", [1, 2, 8, 16])
-def test_with_many_sessions_a_second_has_as_many_messages_as_with_few(n_sessions: int):
+def test_message_rate_ignores_session_count(n_sessions: int):
     scene, n_turns = Scene(FakeBackend(ENDLESS, n_seqs=16, n_cells=16_384)), 96
     for session in range(1, n_sessions + 1):
         scene.bus.send("drafter", open_(session=session, max_ahead=n_turns))
@@ -78,7 +78,7 @@ class Overlapping(FakeBackend):
         return wait
 
 
-def test_a_gpu_begins_with_the_next_token_before_the_last_guess_goes_out():
+def test_gpu_starts_before_sending_guess():
     backend = Overlapping()
     scene, plain = Scene(backend), Scene()
     backend.n_sent = lambda: scene.drafter_bus.counters.sent
@@ -95,7 +95,7 @@ def test_a_gpu_begins_with_the_next_token_before_the_last_guess_goes_out():
     assert scene.drafted() == plain.drafted()
 
 
-def test_a_gpu_begins_with_nothing_ahead_while_a_message_waits():
+def test_gpu_waits_while_messages_wait():
     backend = Overlapping()
     scene = Scene(backend)
 
@@ -119,7 +119,7 @@ def test_a_gap_makes_it_ask_for_everything():
     assert scene.drafted()[-6:] == told(6, (*PROMPT, 1, 2))
 
 
-def test_a_session_whose_open_was_lost_is_asked_for_until_it_comes():
+def test_lost_open_is_asked_for():
     scene = Scene()
     scene.send(commit(1))
     scene.send(commit(1, 2))
@@ -138,7 +138,7 @@ def test_the_time_per_guess_is_announced():
     assert scene.lead.drafts()[-1].td_us >= 1000
 
 
-def test_what_another_lead_says_of_a_session_is_ignored():
+def test_other_leads_commits_are_ignored():
     scene = Scene()
     scene.send(open_())
     heard = len(scene.lead.heard)
@@ -158,7 +158,7 @@ def test_a_refusal_ends_work_for_that_lead(caplog: pytest.LogCaptureFixture):
     assert caplog.messages.count("lead lead refuses this drafter: vocabulary sizes differ") == 1
 
 
-def test_a_lead_of_another_wire_version_is_not_served(caplog: pytest.LogCaptureFixture):
+def test_other_wire_version_is_unserved(caplog: pytest.LogCaptureFixture):
     scene = Scene()
     scene.pool.bus(replace(LEAD, id="old", wire=2)).start(scene.lead)
     scene.settle()
@@ -169,7 +169,7 @@ def test_a_lead_of_another_wire_version_is_not_served(caplog: pytest.LogCaptureF
     assert scene.worker.n_sessions == 0
 
 
-def test_a_lead_that_leaves_takes_its_sessions_along_and_may_come_back():
+def test_leaving_lead_takes_its_sessions():
     scene = Scene()
     scene.send(open_())
     scene.pool.disconnect()
@@ -198,7 +198,7 @@ class Faulty(FakeBackend):
         return FakeBackend.decode(self, batch)
 
 
-def test_a_session_that_makes_the_model_fail_does_not_take_others_along():
+def test_failing_session_spares_others():
     backend = Faulty(ENDLESS)
     scene = Scene(backend)
     scene.send(open_(b"wrong!", session=2), open_(b"right"))

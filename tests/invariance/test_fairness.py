@@ -57,7 +57,7 @@ def longest_pause(counts: Sequence[int]) -> int:
 
 @pytest.mark.parametrize("limits", [Limits(n_batch=64, n_chunk=16), TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("policy", [ALL, Policy()], ids=["all", "default"])
-def test_every_session_gets_a_token_in_every_step(limits: Limits, policy: Policy):
+def test_every_step_serves_every_session(limits: Limits, policy: Policy):
     plain = progress(Harness(limits=limits), asks())
     scene = Scene("tree", policy, limits=limits)
     good(scene)
@@ -91,7 +91,7 @@ def admitted(harness: Harness) -> list[int]:
 
 
 @pytest.mark.parametrize("n_slots", [1, 4])
-def test_the_next_free_slot_is_for_the_key_that_has_none(n_slots: int):
+def test_next_slot_goes_to_idle_key(n_slots: int):
     clock = count()
     harness = Harness(FakeBackend(n_seqs=n_slots), n_slots=n_slots, clock=lambda: float(next(clock)))
     flood = harness.submit(*(asked_by("anna", i) for i in range(60 + n_slots)))
@@ -104,14 +104,14 @@ def test_the_next_free_slot_is_for_the_key_that_has_none(n_slots: int):
     assert [id for id in order if id in flood] == flood
 
 
-def test_where_there_are_no_keys_who_comes_first_is_served_first():
+def test_keyless_requests_go_in_order():
     clock = count()
     harness = Harness(n_slots=2, clock=lambda: float(next(clock)))
     ids = harness.submit(*(asked_by("", i) for i in range(12)))
     assert admitted(harness) == ids
 
 
-def test_beams_count_as_the_slots_that_they_take():
+def test_beams_count_as_slots():
     clock = count()
     harness = Harness(n_slots=4, clock=lambda: float(next(clock)))
     wide = replace(asked_by("anna", 1), n_beams=4, max_tokens=40)

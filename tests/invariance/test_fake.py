@@ -57,7 +57,7 @@ def test_no_drafter_changes_any_of_four_conversations(fault: Fault, temperature:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_guess_that_arrives_during_a_decode_changes_a_text(
+def test_guesses_during_decode_change_nothing(
     fault: Fault, temperature: float, monkeypatch: pytest.MonkeyPatch
 ):
     """Messages come while a GPU decodes only, in answer to commits that were sent before the decode."""
@@ -87,7 +87,7 @@ def test_no_guess_that_arrives_during_a_decode_changes_a_text(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_stop_token_inside_an_accepted_run_ends_the_reply_there(temperature: float):
+def test_stop_token_ends_accepted_run(temperature: float):
     ended_by_draft = 0
     for seed in range(12):
         asks = [Ask(request((*PROMPT, seed), temperature=temperature, seed=seed, max_tokens=600))]
@@ -102,7 +102,7 @@ def test_a_stop_token_inside_an_accepted_run_ends_the_reply_there(temperature: f
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: float):
+def test_stop_string_ends_accepted_run(temperature: float):
     text = alone(PLAIN, temperature)[0].text
     [plain] = asks_of(PLAIN, temperature)
     overrun = 0
@@ -120,7 +120,7 @@ def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: 
     assert overrun > 0
 
 
-def test_a_drafter_of_another_vocabulary_is_refused_with_the_reason():
+def test_other_vocabulary_is_refused_with_reason():
     scene = Scene()
     card = VocabularyCard(CARD.size, CARD.bos, CARD.eos, tuple(block ^ 1 for block in CARD.blocks))
     drafter = scene.add(ScriptedDrafter(scene.pool, card))
@@ -131,7 +131,7 @@ def test_a_drafter_of_another_vocabulary_is_refused_with_the_reason():
     assert record.refusal == drafter.refused
 
 
-def test_a_liar_is_counted_and_an_honest_drafter_named():
+def test_liar_is_counted_not_honest():
     scene = Scene()
     [client] = in_scene(scene, [Ask(request())], lying(scene))
     [record] = scene.proposer.drafters()

@@ -67,7 +67,7 @@ def test_nor_does_all_of_it_together(temperature: float, kind: Kind):
 @of_kinds
 @at_temperatures
 @of_shapes
-def test_nor_does_a_gpu_that_leaves_time_and_has_padded_steps(shape: Shape, temperature: float, kind: Kind):
+def test_gpu_overlap_changes_no_text(shape: Shape, temperature: float, kind: Kind):
     """Commits go out while the next step is decoded, and shadows keep what a step left in them."""
     scene = Scene(shape, Policy(lookup=False, overlaps=True))
     during = two(scene)
@@ -78,7 +78,7 @@ def test_nor_does_a_gpu_that_leaves_time_and_has_padded_steps(shape: Shape, temp
 
 
 @at_temperatures
-def test_nor_do_messages_that_come_at_any_time(temperature: float):
+def test_message_timing_changes_no_text(temperature: float):
     """Another thread delivers them, so that each run has another order."""
     scene = Scene("tree", Policy(), live=True)
     during = two(scene)
@@ -90,7 +90,7 @@ def test_nor_do_messages_that_come_at_any_time(temperature: float):
 @of_kinds
 @at_temperatures
 @of_shapes
-def test_nor_does_a_draft_model_in_the_lead(shape: Shape, temperature: float, kind: Kind):
+def test_inner_draft_changes_no_text(shape: Shape, temperature: float, kind: Kind):
     leaves = 3 if shape == "tree" else 1
     policy = Policy(leaves=leaves, lookup=False, gate=False)
     scene = Scene(shape, policy, inline=DraftModel(FakeBackend(ERRING)))
@@ -108,9 +108,7 @@ def alone_in_the_lead(_: Scene) -> Callable[[int], None]:
 @at_temperatures
 @of_shapes
 @pytest.mark.parametrize("fault", [alone_in_the_lead, two])
-def test_nor_does_the_prediction_block_of_the_target(
-    fault: Fault, shape: Shape, temperature: float, kind: Kind
-):
+def test_prediction_block_changes_no_text(fault: Fault, shape: Shape, temperature: float, kind: Kind):
     policy = Policy(leaves=3 if shape == "tree" else 1, lookup=False, gate=False)
     scene = Scene(shape, policy, inline=ERRING)
     during = fault(scene)

@@ -74,7 +74,7 @@ def test_nor_do_gate_and_lookup(temperature: float, kind: Kind):
 
 @of_kinds
 @at_temperatures
-def test_nor_does_a_draft_model_in_the_lead(temperature: float, kind: Kind):
+def test_inner_draft_changes_no_text(temperature: float, kind: Kind):
     policy = Policy(lookup=False, gate=False)
     scene = RecurrentScene(policy=policy, inline=DraftModel(FakeBackend(ERRING)))
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing))
@@ -102,7 +102,7 @@ def test_nor_any_of_four_conversations(temperature: float):
 
 
 @at_temperatures
-def test_a_stop_string_inside_an_accepted_run_ends_the_reply_there(temperature: float):
+def test_stop_string_ends_accepted_run(temperature: float):
     """The tokens after it cannot be trimmed: the next turn begins from an earlier state."""
     text = alone(PLAIN, temperature)[0].text
     [plain] = asks_of(PLAIN, temperature)

@@ -29,7 +29,7 @@ WIDTH = 6
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.n == 1], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("fault", FAULTS[:3], ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("server", ["default", "width-stable"])
-def test_all_steps_have_one_width_and_trees_are_lines(server: Exactness, fault: Fault, kind: Kind):
+def test_stable_steps_share_one_width(server: Exactness, fault: Fault, kind: Kind):
     """Set by the server's exactness, or by the request's."""
     asked = None if server == "width-stable" else "width-stable"
     asks = [
@@ -45,7 +45,7 @@ def test_all_steps_have_one_width_and_trees_are_lines(server: Exactness, fault: 
     assert scene.backend.widths == [len(PROMPT), *[WIDTH] * (len(scene.backend.widths) - 1)]
 
 
-def test_a_request_may_do_without_on_a_server_that_is_so():
+def test_request_may_refuse_stable_width():
     [ask] = asks_of(KINDS[0], 1.0)
     ask = ask._replace(request=replace(ask.request, speculation=Speculation(exactness="default")))
     scene = Scene("tree", limits=Limits(n_batch=64, exactness="width-stable"))

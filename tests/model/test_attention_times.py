@@ -89,7 +89,7 @@ def test_a_slower_model_has_one_pass(model: LoadedModel, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", KINDS_OF_MODELS)
-def test_other_kinds_of_models_are_measured_unless_they_have_a_state(name: str, tmp_path: Path):
+def test_stateless_models_are_measured(name: str, tmp_path: Path):
     path = tmp_path / "model.gguf"
     write(path, KINDS_OF_MODELS[name])
     with closing(LoadedModel(path, Weights())) as one:
@@ -97,7 +97,7 @@ def test_other_kinds_of_models_are_measured_unless_they_have_a_state(name: str, 
     assert (found is None) == (name in STATEFUL)
 
 
-def test_a_short_context_is_measured_as_far_as_it_goes(tmp_path: Path):
+def test_short_context_is_measured_partly(tmp_path: Path):
     path = tmp_path / "model.gguf"
     write(path, KINDS_OF_MODELS["gemma3"])
     overrides = (Override("gemma3.context_length", 300),)
@@ -106,7 +106,7 @@ def test_a_short_context_is_measured_as_far_as_it_goes(tmp_path: Path):
     assert shape(times) == (2,) * len(KINDS) * len(WIDTHS)
 
 
-def test_the_first_decodes_can_be_timed_by_themselves(model: LoadedModel):
+def test_first_decodes_are_timed_separately(model: LoadedModel):
     seconds = first_s(model, OPTIONS)
     assert len(seconds) == len(CHECKED)
     assert min(seconds) > 0
@@ -117,7 +117,7 @@ def test_a_slow_model_is_not_measured(model: LoadedModel):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lead_has_what_was_chosen_unless_it_is_told(kind: Kind):
+def test_lead_keeps_its_choice(kind: Kind):
     def choose(model: LoadedModel, options: LlamaOptions) -> Kind:
         return kind
 

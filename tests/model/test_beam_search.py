@@ -56,7 +56,7 @@ def evaluated(backend: LlamaBackend, ask: GenerationRequest, tokens: list[int]) 
     return [token_logprobs(row, token, 0).logprob for row, token in zip(rows, tokens, strict=True)]
 
 
-def test_a_search_finds_a_likelier_reply_and_knows_how_likely_it_is(f32_target: LlamaBackend):
+def test_search_finds_the_likelier_reply(f32_target: LlamaBackend):
     ask = asked(f32_target)
     found = {n: run(f32_target, replace(ask, n_beams=n))[0] for n in (1, 4, 8)}
     for told in found.values():

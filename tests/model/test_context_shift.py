@@ -64,7 +64,7 @@ def test_drafts_change_nothing_far_beyond_the_context(f32_target: LlamaBackend, 
     assert drafted.finished.stats.n_steps < N // 2
 
 
-def test_sessions_beside_each_other_do_not_move_each_others_cells(f32_target: LlamaBackend):
+def test_neighbours_keep_their_own_cells(f32_target: LlamaBackend):
     ask = asked(f32_target)
     [plain] = run(Short(f32_target), NoProposer(), ask)
     three = run(Short(f32_target), NoProposer(), ask, ask, ask)

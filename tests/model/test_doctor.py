@@ -29,7 +29,7 @@ def agrees(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
     monkeypatch.setattr(examination, "_on_cores", lambda: (0.0, 0.0))
 
 
-def test_a_machine_that_is_disturbed_has_no_verdict(
+def test_disturbed_machine_has_no_verdict(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     agrees(monkeypatch, False)

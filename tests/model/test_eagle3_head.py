@@ -63,7 +63,7 @@ def changed(path: Path, *, layers: tuple[int, ...] = (2, 5, 7), width: int = 512
     return path
 
 
-def test_it_is_known_by_its_file_and_drafts_in_the_lead():
+def test_head_is_recognised_and_drafts():
     for mode in ("auto", "async"):
         settings = prepared(LeadSettings.model_validate({"draft_model": HEAD, "draft_mode": mode}))
         assert (settings.draft_mode, head_of(settings)) == ("sync", HEAD)
@@ -71,7 +71,7 @@ def test_it_is_known_by_its_file_and_drafts_in_the_lead():
     assert prepared(LeadSettings.model_validate({"draft_model": BUNDLED_DRAFT})).draft_mode == "auto"
 
 
-def test_drafters_are_not_told_to_join_with_it():
+def test_drafters_do_not_join_head():
     head = UpSettings.model_validate({"draft_model": HEAD})
     assert "--model" not in _join(head, "redis://x", _for_drafters(head, HEAD))
     draft = UpSettings.model_validate({"draft_model": BUNDLED_DRAFT})
@@ -95,7 +95,7 @@ def test_it_replaces_a_block_and_says_so(tmp_path: Path, caplog: pytest.LogCaptu
     assert said in caplog.text
 
 
-def test_states_on_disk_are_those_of_a_lead_with_this_head():
+def test_saved_states_belong_to_head():
     alone = LlamaOptions(BUNDLED_MODEL, 256, 1)
     assert fingerprint(alone) != fingerprint(LlamaOptions(BUNDLED_MODEL, 256, 1, head=HEAD))
 
@@ -118,23 +118,19 @@ def test_a_head_of_another_target_is_refused(kind: dict[str, object], reason: st
     assert "\n" not in raised.value.message
 
 
-def test_a_target_that_does_not_show_its_layers_is_told(
-    target: LlamaBackend, monkeypatch: pytest.MonkeyPatch
-):
+def test_layerless_target_is_refused(target: LlamaBackend, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(eagle3, "TARGETS", frozenset({"qwen3"}))
     with pytest.raises(StartupError, match="does not give what the layers of architecture llama read"):
         LlamaHead(target, HEAD)
 
 
-def test_a_build_that_lacks_the_functions_is_told_with_what_to_do(
-    target: LlamaBackend, monkeypatch: pytest.MonkeyPatch
-):
+def test_incapable_build_gives_advice(target: LlamaBackend, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(eagle3, "GGML", object())
     with pytest.raises(StartupError, match=r"lacks llama_set_.*: install .* leave out") as raised:
         LlamaHead(target, HEAD)
     assert "\n" not in raised.value.message
 
 
-def test_a_drafter_refuses_it_with_what_to_do():
+def test_drafter_refuses_head_with_advice():
     with ExitStack() as stack, pytest.raises(StartupError, match="to duo serve or duo up with --draft-model"):
         assemble(DrafterSettings.model_validate({"model": HEAD}), stack)

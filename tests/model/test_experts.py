@@ -26,7 +26,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_bytes_on_the_host_are_known_before_the_model_is_loaded(path: Path):
+def test_host_bytes_are_known_early(path: Path):
     def bytes_of(*flags: str) -> int:
         return on_host(path, read(LeadSettings, flags).weights.places)
 
@@ -37,7 +37,7 @@ def test_the_bytes_on_the_host_are_known_before_the_model_is_loaded(path: Path):
     assert bytes_of("-ot", ".=CPU") == sum(tensors(path).values()) < path.stat().st_size
 
 
-def test_a_pattern_that_fits_no_tensor_is_told(path: Path, caplog: pytest.LogCaptureFixture):
+def test_unmatched_pattern_is_reported(path: Path, caplog: pytest.LogCaptureFixture):
     weights = read(LeadSettings, ["-ot", "no_such=CPU,up_exps=CPU"]).weights
     with closing(LoadedModel(path, weights)), caplog.at_level("WARNING"):
         pass

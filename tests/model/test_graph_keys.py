@@ -97,9 +97,7 @@ def test_the_logits_are_the_same(kind: str, tmp_path: Path, keyed: Callable[[boo
         assert np.array_equal(usual, others)
 
 
-def test_a_graph_begins_with_the_key_of_its_shape(
-    keyed: Callable[[bool], None], begun: list[list[tuple[bytes, int]]]
-):
+def test_graph_has_its_shapes_key(keyed: Callable[[bool], None], begun: list[list[tuple[bytes, int]]]):
     keyed(True)
     options = LlamaOptions(TARGET, 1024, 4, n_batch=256, n_ubatch=256, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
@@ -128,9 +126,7 @@ NO_ATTENTION_FIRST = "mamba", "jamba", "granitehybrid", "qwen35", "lfm2", "lfm2-
 
 
 @pytest.mark.parametrize("kind", ["bundled", *KINDS])
-def test_graphs_of_other_numbers_of_cells_have_other_keys(
-    kind: str, tmp_path: Path, keyed: Callable[[bool], None]
-):
+def test_cell_counts_have_own_keys(kind: str, tmp_path: Path, keyed: Callable[[bool], None]):
     path = TARGET if kind == "bundled" else tmp_path / "model.gguf"
     if kind in KINDS:
         write(path, KINDS[kind])
@@ -148,9 +144,7 @@ def test_graphs_of_other_numbers_of_cells_have_other_keys(
     assert n_keys[4] - n_keys[2] == (kind not in NO_ATTENTION_FIRST)
 
 
-def test_shapes_that_were_not_used_of_late_are_forgotten(
-    keyed: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
-):
+def test_unused_shapes_are_forgotten(keyed: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch):
     keyed(True)
     monkeypatch.setattr(graph_keys, "MAX_GRAPH_KEYS", 3)
     with closing(LlamaBackend(LlamaOptions(TARGET, 256, 1))) as backend:

@@ -251,7 +251,7 @@ async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, ser
 
 
 @pytest.mark.parametrize(("temperature", "n_sessions"), BOTH[0])
-async def test_a_drafter_that_joins_in_the_middle_helps_and_changes_nothing(
+async def test_joining_drafter_changes_no_text(
     temperature: float,
     n_sessions: int,
     f32_target: LlamaBackend,

@@ -111,7 +111,7 @@ def _open_draft(path: Path) -> LlamaBackend:
     return LlamaBackend(LlamaOptions(path, n_cells=4096, n_seqs=8))
 
 
-def test_whether_a_sequence_can_be_trimmed_is_found_out(subject: Subject):
+def test_trimming_is_detected_by_trying(subject: Subject):
     kind = subject.name.removesuffix("-tail")
     assert subject.target.can_trim == (kind not in STATEFUL)
     assert subject.target.can_shift == subject.target.can_trim
@@ -134,7 +134,7 @@ def test_experts_in_host_memory_change_no_logits(tmp_path: Path):
         open_exact(path, weights=Weights(places=(TensorPlace("exps", "CUDA9"),)))
 
 
-def test_the_weights_are_such_that_what_is_remembered_counts(subject: Subject):
+def test_weights_make_remembered_tokens_count(subject: Subject):
     """Tokens farther back than the window count, which one layer alone does not see."""
     tokens = list(range(300, 300 + 2 * WINDOW))
     logits = last_logits(subject.target, tokens)
@@ -167,7 +167,7 @@ def in_turns(duet: Duet, subject: Subject, temperature: float) -> list[Outcome]:
     return outcomes
 
 
-def test_earlier_turns_are_gone_on_with_and_change_nothing(subject: Subject):
+def test_earlier_turns_change_nothing(subject: Subject):
     temperature = 1.0
     outcomes = in_turns(Duet(Padded(subject.target)), subject, temperature)
     cached = [outcome.started.n_cached for outcome in outcomes]
@@ -188,7 +188,7 @@ def test_a_drafter_changes_nothing(subject: Subject, temperature: float):
     assert 20 < accepted < drafted or (not can_guess and drafted == 0)
 
 
-def test_a_draft_model_in_the_lead_changes_nothing(subject: Subject):
+def test_inner_draft_changes_nothing(subject: Subject):
     if not subject.draft.can_trim:
         pytest.skip("it drafts in a process of its own only")
     outcomes = in_turns(Duet(Padded(subject.target), inline=subject.draft), subject, 1.0)
@@ -216,7 +216,7 @@ def with_tiers(subject: Subject, snapshots: Snapshots) -> Duet:
     return Duet(padded, drafter=subject.draft, snapshots=snapshots, n_slots=1)
 
 
-def test_leaving_the_kv_cache_for_host_memory_changes_nothing(subject: Subject):
+def test_host_memory_changes_nothing(subject: Subject):
     temperature = 1.0
     snapshots = Snapshots(memory_bytes=1 << 30, partial=subject.target.can_trim)
     duet = with_tiers(subject, snapshots)
@@ -231,7 +231,7 @@ def test_leaving_the_kv_cache_for_host_memory_changes_nothing(subject: Subject):
     assert [one.started.n_cached for one in outcomes[2:4]] == [length - 1 for length in lengths[:2]]
 
 
-def test_a_restart_with_a_cache_on_disk_changes_nothing(subject: Subject, tmp_path: Path):
+def test_disk_and_restart_change_nothing(subject: Subject, tmp_path: Path):
     temperature, cached = 1.0, list[int]()
     for turn in range(2):
         disk = DiskTier(tmp_path, budget_bytes=1 << 30, fingerprint=subject.name)

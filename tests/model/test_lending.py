@@ -106,7 +106,7 @@ def connections(lender: Lender) -> int:
     return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
 
 
-def test_a_split_model_says_what_one_process_says_with_a_drafter_and_without(lasting: Row, tmp_path: Path):
+def test_split_model_keeps_its_text(lasting: Row, tmp_path: Path):
     with Duo(tmp_path, "serve", *EXACT, "--draft-max", "0") as alone:
         alone.wait_until_ready()
         expected = alone.ask(QUESTION)
@@ -123,9 +123,7 @@ def test_a_split_model_says_what_one_process_says_with_a_drafter_and_without(las
     assert lasting.lead.ask(QUESTION)["choices"] == expected["choices"]
 
 
-def test_what_a_lead_finds_instead_of_a_lender_is_told_in_one_line(
-    lasting: Row, monkeypatch: pytest.MonkeyPatch
-):
+def test_wrong_lender_is_one_line(lasting: Row, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lenders, "GREETING_TIMEOUT_S", 0.5)
     nobody = f"127.0.0.1:{free_port()}"
     for address, said in ((nobody, "cannot be reached"), (lasting.lenders[0].address, "does not answer")):
@@ -139,7 +137,7 @@ def test_what_a_lead_finds_instead_of_a_lender_is_told_in_one_line(
         greet(lasting.lead.url.removeprefix("http://"))
 
 
-def test_a_lender_tells_what_it_lends_and_refuses_a_port_that_is_taken(lasting: Row):
+def test_lender_refuses_a_taken_port(lasting: Row):
     told = lasting.lenders[0].told
     what = r"duo lends CPU \(.*, \d+ MiB\) on 127\.0\.0\.1:\d+; .*duo up --rpc 127\.0\.0\.1:\d+"
     assert re.match(what, told)
@@ -150,7 +148,7 @@ def test_a_lender_tells_what_it_lends_and_refuses_a_port_that_is_taken(lasting: 
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_lender_that_is_killed_ends_the_lead_with_an_error_to_its_clients(which: int, row: Row):
+def test_killed_lender_ends_the_lead(which: int, row: Row):
     chunks = endless_reply(row.lead)
     for _ in range(20):
         assert next(chunks)["choices"]
@@ -167,14 +165,14 @@ def test_a_lender_that_is_killed_ends_the_lead_with_an_error_to_its_clients(whic
     greet(other.address)
 
 
-def test_a_lender_that_ends_while_nobody_asks_is_missed_at_once(row: Row):
+def test_lender_lost_idle_is_noticed(row: Row):
     row.lenders[1].process.send_signal(signal.SIGINT)
     assert row.lenders[1].process.wait(5) == 0
     assert row.lead.process.wait(ENDS_S) == 1
     assert f"the lender {row.lenders[1].address} is gone" in row.lead.log.read_text()
 
 
-def test_a_lender_that_is_stopped_but_not_gone_ends_the_lead_that_waits_for_it(tmp_path: Path):
+def test_stopped_lender_ends_waiting_lead(tmp_path: Path):
     """Its kernel confirms what comes, so that only the missing steps tell."""
     with closing(Lender()) as lender:
         flags = ("--draft-max", "0", "--rpc", lender.address, "--watchdog", "1")

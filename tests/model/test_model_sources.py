@@ -77,7 +77,7 @@ def in_parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def test_a_model_in_parts_is_the_same_model_whichever_part_is_given(in_parts: list[Path], plain: list[int]):
+def test_any_part_loads_whole_model(in_parts: list[Path], plain: list[int]):
     assert reply_of(in_parts[0]) == plain
     with closing(opened(in_parts[-1])) as backend:
         assert backend.name == "m"
@@ -91,7 +91,7 @@ def test_a_missing_part_is_named(in_parts: list[Path], tmp_path: Path):
         opened(tmp_path / in_parts[0].name)
 
 
-def test_every_part_counts_in_what_saved_states_are_known_by(in_parts: list[Path], tmp_path: Path):
+def test_fingerprint_covers_every_part(in_parts: list[Path], tmp_path: Path):
     for path in in_parts:
         shutil.copy(path, tmp_path)
     first = tmp_path / in_parts[0].name
@@ -122,14 +122,14 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_adapter_counts_as_much_as_it_is_scaled(adapter: Path, plain: list[int]):
+def test_adapter_scale_is_applied(adapter: Path, plain: list[int]):
     with_it = reply_of(BUNDLED_MODEL, "--lora", str(adapter))
     assert with_it != plain
     assert reply_of(BUNDLED_MODEL, "--lora-scaled", f"{adapter}:0") == plain
     assert reply_of(BUNDLED_MODEL, "--lora-scaled", f"{adapter}:1") == with_it
 
 
-def test_what_is_no_adapter_of_this_model_is_refused(tmp_path: Path):
+def test_foreign_adapter_is_refused(tmp_path: Path):
     with pytest.raises(StartupError, match="no LoRA adapter at"):
         opened(BUNDLED_MODEL, "--lora", str(tmp_path / "absent.gguf"))
     with pytest.raises(StartupError, match="cannot load the LoRA adapter"):
@@ -144,7 +144,7 @@ def test_every_type_of_cache_gives_a_text(kind: str, plain: list[int]):
         assert text == plain
 
 
-def test_a_cache_that_cannot_be_is_refused_with_llama_cpps_reason():
+def test_impossible_cache_gives_llamas_reason():
     with pytest.raises(StartupError, match=r"flash_attn.*--flash-attn") as raised:
         opened(BUNDLED_MODEL, "-ctv", "q8_0", "-fa", "off")
     assert "\n" not in raised.value.message
@@ -164,7 +164,7 @@ def test_a_cache_that_cannot_be_is_refused_with_llama_cpps_reason():
     ],
     ids=" ".join,
 )
-def test_what_does_not_change_the_model_does_not_change_the_text(flags: Sequence[str], plain: list[int]):
+def test_loading_options_keep_the_text(flags: Sequence[str], plain: list[int]):
     assert reply_of(BUNDLED_MODEL, *flags) == plain
 
 
@@ -181,7 +181,7 @@ def test_overrides_and_scaled_positions_are_honoured():
     assert default_cells(BUNDLED_MODEL, 3, shorter) == 3 * 128
 
 
-def test_rpc_servers_need_a_build_with_that_backend(monkeypatch: pytest.MonkeyPatch):
+def test_rpc_needs_a_capable_build(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "has_rpc", lambda: False)
     with pytest.raises(StartupError, match=r"--rpc: this build.*GGML_RPC=on"):
         opened(BUNDLED_MODEL, "--rpc", "127.0.0.1:1")
@@ -199,7 +199,7 @@ def embedding() -> Callable[..., LlamaEmbedder]:
 
 
 @pytest.mark.parametrize("pooling", [None, "mean", "cls", "last"])
-async def test_embeddings_do_not_depend_on_what_is_embedded_beside(
+async def test_embeddings_ignore_their_neighbours(
     pooling: str | None, embedding: Callable[..., LlamaEmbedder]
 ):
     with closing(embedding(pooling=pooling)) as embedder, closing(EmbeddingWorker(embedder)) as worker:
@@ -225,7 +225,7 @@ async def test_what_means_the_same_is_nearer(embedding: Callable[..., LlamaEmbed
         assert float(one @ same) > float(one @ other)
 
 
-def test_two_contexts_share_the_weights_and_end_in_any_order():
+def test_contexts_share_weights_and_end():
     with closing(opened()) as backend:
         embedder = LlamaEmbedder(backend.options, model=backend.model)
         vector = embedder.embed([embedder.tokenize("hello")])[0]

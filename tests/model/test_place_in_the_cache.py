@@ -85,11 +85,11 @@ def moves(backend: LlamaBackend, what: Scored, place: Place) -> bool:
 
 @pytest.mark.parametrize("width", [1, 2, 8])
 @pytest.mark.parametrize("place", [Place(before=1), Place(before=100), Place(between=450)])
-def test_few_rows_on_one_thread_do_not_depend_on_the_place(opened: Open, width: int, place: Place):
+def test_single_thread_ignores_the_place(opened: Open, width: int, place: Place):
     assert not moves(opened(1, "on"), Scored(60, FEW, width), place)
 
 
-def test_a_single_row_on_several_threads_depends_on_it_from_512_cells_in_use(opened: Open):
+def test_many_threads_depend_after_512(opened: Open):
     """Cells in use, of any sequence, are divided among the threads."""
     backend = opened(2, "on")
     assert not moves(backend, Scored(60, FEW, 1), Place(before=100))
@@ -97,28 +97,28 @@ def test_a_single_row_on_several_threads_depends_on_it_from_512_cells_in_use(ope
     assert not moves(backend, Scored(60, FEW, 2), Place(between=450))
 
 
-def test_64_rows_or_more_depend_on_the_place_within_64_cells(opened: Open):
+def test_wide_rows_depend_on_place(opened: Open):
     backend = opened(1, "on")
     assert not moves(backend, Scored(128, FEW, 64), Place(before=64))
     assert moves(backend, Scored(128, FEW, 64), Place(before=1))
     assert moves(backend, Scored(128, 128, 1), Place(before=1)), "a prompt hands that on to its reply"
 
 
-def test_without_flash_attention_every_row_depends_on_it(opened: Open):
+def test_without_flash_place_matters(opened: Open):
     backend = opened(1, "off")
     assert not moves(backend, Scored(60, FEW, 1), Place(before=64))
     assert moves(backend, Scored(60, FEW, 1), Place(before=1))
     assert moves(backend, Scored(60, FEW, 8), Place(before=1))
 
 
-def test_the_last_token_of_a_reused_prompt_is_a_row_of_its_own(opened: Open):
+def test_reused_prompts_end_differently(opened: Open):
     """So the first of several equal requests has other bits than those that find its prompt in the cache."""
     backend = opened(1, "on")
     whole = score(backend, Scored(0, 0, 60))[-1]
     assert not np.array_equal(score(backend, Scored(59, 59, 1))[-1], whole)
 
 
-def test_with_streams_it_does_not_matter_who_else_is_there(f32_pair: tuple[Path, Path]):
+def test_streams_ignore_all_others(f32_pair: tuple[Path, Path]):
     """The worst case above; and a prompt that is copied from another conversation."""
     options = LlamaOptions(f32_pair[1], 6144, 3, n_threads=2, flash_attention="off", n_streams=3)
     with closing(LlamaBackend(options)) as backend:

@@ -183,9 +183,7 @@ def test_texts_are_equal(n: int, temperature: float, target: LlamaBackend, model
     assert all(outcome.started.n_cached > 20 for outcome in drafted[n:])
 
 
-def test_conversations_that_leave_the_cache_come_back_with_their_block(
-    target: LlamaBackend, model: WithBlock
-):
+def test_block_returns_with_its_conversation(target: LlamaBackend, model: WithBlock):
     first = asks(target, 4, 1.0)
     plain = converse(harness(target, 1), first, at_once=False)
     snapshots = Snapshots(memory_bytes=1 << 30)
@@ -196,7 +194,7 @@ def test_conversations_that_leave_the_cache_come_back_with_their_block(
     assert_right_and_wrong(drafted)
 
 
-def test_after_a_restart_replies_go_on_with_their_block(target: LlamaBackend, model: WithBlock):
+def test_block_survives_a_restart(target: LlamaBackend, model: WithBlock):
     [ask, *_] = asks(target, 1, 1.0)
     snapshots = Snapshots(memory_bytes=1 << 30)
     before = harness(model, 1, snapshots)
@@ -272,7 +270,7 @@ def cut_short(one: Harness, id: int) -> int:
     return len(tokens) + 1
 
 
-def test_the_block_is_fed_as_it_was_trained(target: LlamaBackend, model: WithBlock):
+def test_block_is_fed_as_trained(target: LlamaBackend, model: WithBlock):
     """Fed with the row before each token it agrees with the target's next choice; with other rows it does
     not."""
     [ask] = asks(target, 1, 0.0)
@@ -298,7 +296,7 @@ def test_the_block_is_fed_as_it_was_trained(target: LlamaBackend, model: WithBlo
     assert right[True] < right[False]
 
 
-def test_rows_that_waited_are_evaluated_with_the_guess(target: LlamaBackend, model: WithBlock):
+def test_waiting_rows_join_the_guess(target: LlamaBackend, model: WithBlock):
     """Of several conversations at once, with more and fewer of them: each guess is as if it were alone."""
     texts = [ask.prompt for ask in asks(target, 3, 0.0)]
 
@@ -338,7 +336,7 @@ def rewritten(joined: Path, path: Path, change: Callable[[gguf.ReaderTensor], An
     return path
 
 
-def test_a_block_of_another_width_is_refused_with_what_to_do(joined: Path, tmp_path: Path):
+def test_wrong_block_width_gives_advice(joined: Path, tmp_path: Path):
     def narrowed(tensor: gguf.ReaderTensor) -> AnyArray:
         data = np.array(tensor.data)
         return data[: len(data) // 2] if tensor.name.endswith("nextn.eh_proj.weight") else data
@@ -349,18 +347,14 @@ def test_a_block_of_another_width_is_refused_with_what_to_do(joined: Path, tmp_p
     assert "\n" not in raised.value.message
 
 
-def test_a_build_without_hidden_rows_is_told_with_what_to_do(
-    target: LlamaBackend, monkeypatch: pytest.MonkeyPatch
-):
+def test_build_without_hidden_rows_advises(target: LlamaBackend, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "llama_cpp.llama_cpp_ext", None)
     with pytest.raises(StartupError, match=r"install .*, or say --mtp off") as raised:
         LlamaBlock(target)
     assert "\n" not in raised.value.message
 
 
-def test_a_file_that_only_announces_its_blocks_is_a_model_without(
-    joined: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_announced_block_may_be_missing(joined: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     def kept(tensor: gguf.ReaderTensor) -> AnyArray | None:
         return None if tensor.name.startswith("blk.8.") else np.array(tensor.data)
 

@@ -43,7 +43,7 @@ def score(backend: LlamaBackend) -> Logits:
     return row
 
 
-def test_q8_0_has_one_class_but_for_single_rows(q8_target: LlamaBackend):
+def test_q8_0_differs_for_single_rows(q8_target: LlamaBackend):
     """A single row takes another path through attention, which shows in long contexts only."""
     result = probe_backend(q8_target, WIDTHS)
     assert WIDTHS[1:] in [tuple(width for width in one if width > 1) for one in result.classes]
@@ -52,7 +52,7 @@ def test_q8_0_has_one_class_but_for_single_rows(q8_target: LlamaBackend):
     assert 0 < result.smallest_margin < 10
 
 
-def test_f32_has_one_class_but_for_single_rows(f32_target: LlamaBackend):
+def test_f32_differs_for_single_rows(f32_target: LlamaBackend):
     result = probe_backend(f32_target, WIDTHS)
     assert WIDTHS[1:] in [tuple(width for width in one if width > 1) for one in result.classes]
     assert max(result.differences) < 1e-3

@@ -44,7 +44,7 @@ def settings(model: Path, **flags: object) -> LeadSettings:
     return LeadSettings(model=model, parallel=1, ctx_size=256, threads=1, **flags)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_model_ranks_where_its_file_or_a_flag_says_so(tmp_path: Path):
+def test_ranking_follows_file_or_flag(tmp_path: Path):
     plain, ranking = tmp_path / "plain.gguf", tmp_path / "ranking.gguf"
     write(plain, QWEN3)
     write(ranking, QWEN3_RANKER)

@@ -84,7 +84,7 @@ def tokens_of(outcomes: Sequence[Outcome]) -> list[tuple[int, ...]]:
     return [outcome.tokens for outcome in outcomes]
 
 
-def test_guesses_of_two_micro_batches_take_no_cells_that_the_window_needs(tmp_path: Path):
+def test_micro_batches_keep_window_cells(tmp_path: Path):
     """Between micro-batches llama.cpp takes the earlier rows' window for the sequence's: what it has passed
     may be overwritten, although these rows are trimmed then."""
     path = tmp_path / "gemma3.gguf"

@@ -109,9 +109,7 @@ async def test_a_drafter_killed_and_restarted_helps_again(q8_target: LlamaBacken
     assert median(watch.gaps) < 3 * median(target.decodes), "the lead waits for more than its model"
 
 
-async def test_a_drafter_that_joins_a_long_conversation_helps_soon(
-    q8_target: LlamaBackend, server: EmbeddedServer
-):
+async def test_joining_drafter_helps_soon(q8_target: LlamaBackend, server: EmbeddedServer):
     vocabulary = q8_target.vocab
     turns = [
         f"<|im_start|>user\nCount from {i} to {i + 9}.<|im_end|>\n<|im_start|>assistant\n"

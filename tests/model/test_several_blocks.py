@@ -112,7 +112,7 @@ def guesses_after(model: WithBlock, seq: int, text: Sequence[int]) -> Logits:
     return np.stack(found)
 
 
-def test_several_copies_of_a_block_guess_what_one_does_again_and_again(tmp_path: Path):
+def test_block_copies_guess_like_one(tmp_path: Path):
     accepted = list[tuple[int, int]]()
     texts = list[list[tuple[int, ...]]]()
     for n in (1, 3):
@@ -147,7 +147,7 @@ def test_several_blocks_guess_no_deeper_than_asked(tmp_path: Path, caplog: pytes
         assert told in caplog.messages[-1]
 
 
-def test_blocks_that_llama_cpp_cannot_evaluate_are_not_used(
+def test_unsupported_blocks_are_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     path = tmp_path / "step35.gguf"
@@ -158,9 +158,7 @@ def test_blocks_that_llama_cpp_cannot_evaluate_are_not_used(
     assert "llama.cpp evaluates no 3 prediction blocks of step35" in caplog.text
 
 
-def test_an_assistant_given_as_the_draft_model_drafts_in_the_lead(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_assistant_drafts_in_the_lead(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     path, assistant = tmp_path / "target.gguf", tmp_path / "assistant.gguf"
     write(path, GEMMA4)
     write(assistant, GEMMA4_ASSISTANT)
@@ -182,7 +180,7 @@ def test_an_assistant_given_as_the_draft_model_drafts_in_the_lead(
     assert "draft    assistant, on the KV cache of target, at any depth" in caplog.text
 
 
-def test_an_assistant_guesses_where_the_kv_cache_is_as_full_as_it_gets(tmp_path: Path):
+def test_assistant_guesses_with_full_cache(tmp_path: Path):
     path, assistant = tmp_path / "target.gguf", tmp_path / "assistant.gguf"
     write(path, GEMMA4)
     write(assistant, GEMMA4_ASSISTANT)

@@ -24,9 +24,7 @@ def settings(model: Path, *, kv_unified: bool) -> LeadSettings:
 @pytest.mark.parametrize(
     ("kv_unified", "n_seqs", "n_ctx", "leaves"), [(True, 9, 1024, 3), (False, 2, 512, 1)]
 )
-def test_each_conversation_has_its_share_and_guesses_are_chains(
-    kv_unified: bool, n_seqs: int, n_ctx: int, leaves: int
-):
+def test_streams_share_cells_with_chains(kv_unified: bool, n_seqs: int, n_ctx: int, leaves: int):
     asked = settings(BUNDLED_MODEL, kv_unified=kv_unified)
     with closing(load_target(asked, 1)) as backend:
         assert (backend.n_seqs, backend.n_cells, backend.n_ctx) == (n_seqs, 1024, n_ctx)
@@ -34,7 +32,7 @@ def test_each_conversation_has_its_share_and_guesses_are_chains(
 
 
 @pytest.mark.parametrize(("kind", "leaves"), [("gemma3", 3), ("lfm2", 1)])
-def test_models_with_a_window_or_a_state_keep_one_cache(kind: str, leaves: int, tmp_path: Path):
+def test_windows_and_states_use_one_cache(kind: str, leaves: int, tmp_path: Path):
     path = tmp_path / "model.gguf"
     write(path, KINDS[kind])
     asked = settings(path, kv_unified=False)

@@ -50,7 +50,7 @@ def test_the_number_of_threads_changes_no_bit(kind: str, tmp_path: Path):
         assert all((one[width] == other[width]).all() for width in one)
 
 
-def test_with_flash_attention_it_changes_single_rows_of_long_conversations_only():
+def test_threads_change_long_single_rows():
     short = [logits_by_width(TARGET, n, "on", 140) for n in NUMBERS]
     assert all((short[0][width] == other[width]).all() for other in short[1:] for width in WIDTHS)
     long = [logits_by_width(TARGET, n, "on", DIVIDED + 60) for n in NUMBERS]

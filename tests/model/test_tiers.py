@@ -89,7 +89,7 @@ def test_by_way_of_host_memory(f32_target: LlamaBackend, plain: list[list[int]])
     assert snapshots.counters().hits >= len(TOPICS)
 
 
-def test_by_way_of_disk_and_over_a_restart(f32_target: LlamaBackend, plain: list[list[int]], tmp_path: Path):
+def test_tiers_survive_disk_and_restart(f32_target: LlamaBackend, plain: list[list[int]], tmp_path: Path):
     said = [opening(f32_target, topic) for topic in TOPICS]
     cached: list[int] = []
     for turn in range(TURNS):  # a server for each turn

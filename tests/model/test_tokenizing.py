@@ -28,9 +28,7 @@ def vocabulary() -> Iterator[LlamaVocabulary]:
 
 @pytest.mark.parametrize("special", [True, False])
 @given(parts=st.lists(st.sampled_from([*MARKS, " ", "\n", "two words", "é", "x", "  "]), max_size=40))
-def test_in_pieces_it_finds_the_tokens_of_the_whole(
-    vocabulary: LlamaVocabulary, special: bool, parts: list[str]
-):
+def test_pieces_tokenise_like_whole(vocabulary: LlamaVocabulary, special: bool, parts: list[str]):
     text = "".join(parts)
     whole = vocabulary.tokenize(text, special=special)
     with pytest.MonkeyPatch.context() as patch:

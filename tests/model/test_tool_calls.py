@@ -74,7 +74,7 @@ def test_the_template_is_of_a_known_family(q8_target: LlamaBackend):
     assert template.manners.calls
 
 
-def test_it_calls_a_tool_and_says_what_came_of_it(client: openai.OpenAI):
+def test_model_calls_and_uses_tool(client: openai.OpenAI):
     reply = ask(client, HELLO)
     assert calls_of(reply) == [("get_weather", {"city": "Paris"})]
     call = (reply.choices[0].message.tool_calls or [])[0]
@@ -106,7 +106,7 @@ def test_two_at_once_and_one_at_most(client: openai.OpenAI):
     assert calls_of(ask(client, both, parallel_tool_calls=False)) == cities[:1]
 
 
-def test_a_call_is_made_where_one_is_required(client: openai.OpenAI):
+def test_required_call_is_made(client: openai.OpenAI):
     list_question: list[Any] = [{"role": "user", "content": "Can you explain what a dictionary is?"}]
     assert ask(client, list_question).choices[0].finish_reason == "stop"
     (name, arguments), *_ = calls_of(ask(client, list_question, tool_choice="required"))
@@ -116,7 +116,7 @@ def test_a_call_is_made_where_one_is_required(client: openai.OpenAI):
     assert (name, set(arguments)) == ("calculator", {"expression"})
 
 
-def test_no_call_is_made_where_none_may_be(client: openai.OpenAI):
+def test_forbidden_call_is_not_made(client: openai.OpenAI):
     message = ask(client, HELLO, tool_choice="none").choices[0].message
     assert not message.tool_calls
     assert message.content

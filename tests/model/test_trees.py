@@ -111,7 +111,7 @@ async def test_trees_of_a_drafter(
 
 @of_temperatures
 @pytest.mark.parametrize("policy", [ALL, Policy()], ids=["all", "default"])
-async def test_trees_of_a_draft_model_in_the_lead(
+async def test_inner_draft_makes_trees(
     policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], alone: Alone
 ):
     """With the default policy the gate decides how much is decoded, on a small machine perhaps nothing."""

@@ -39,7 +39,7 @@ def chunks(
 
 
 @pytest.mark.parametrize("at", [(), (0,), (N_ROWS - 1,), (3, 4, N_ROWS - 1)])
-def test_equal_chunks_have_other_numbers_of_wanted_rows_and_the_logits_that_were_wanted(at: tuple[int, ...]):
+def test_chunks_return_their_wanted_rows(at: tuple[int, ...]):
     wanted = [i in at for i in range(N_ROWS)]
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
@@ -59,7 +59,7 @@ def test_equal_chunks_have_other_numbers_of_wanted_rows_and_the_logits_that_were
 
 
 @pytest.mark.parametrize(("n_between", "made"), [(1, [1, 2, 1]), (8, [1, 2, 1]), (17, [1, 2, 1])])
-def test_steps_in_between_leave_the_graph_of_prompts_as_it_is(n_between: int, made: list[int]):
+def test_steps_keep_the_prompt_graph(n_between: int, made: list[int]):
     """They have graphs of their own, so that a prompt with as many rows as that before would be recorded."""
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
@@ -75,14 +75,14 @@ def test_steps_in_between_leave_the_graph_of_prompts_as_it_is(n_between: int, ma
         assert [n for _, n in chunks(backend, wanted, between=between)] == made
 
 
-def test_a_step_of_guesses_stays_as_it_is():
+def test_guessing_step_keeps_its_graph():
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
         backend.unlike_rows = 16
         assert [made for _, made in chunks(backend, [True] * N_ROWS)] == [N_ROWS] * 3
 
 
-def test_a_prediction_block_returns_the_rows_that_were_wanted(tmp_path: Path):
+def test_block_returns_wanted_rows(tmp_path: Path):
     """Of what it catches up with the last row is wanted."""
     join(BUNDLED_MODEL, BLOCK, tmp_path / "joined.gguf")
     options = LlamaOptions(tmp_path / "joined.gguf", 256, 1, n_batch=64, weights=Weights(mtp=True))

@@ -152,7 +152,7 @@ def test_states_are_refused_unless_whole(backend: LlamaBackend):
     assert backend.length(0) == 0
 
 
-def test_prompts_that_begin_alike_come_back_from_memory(backend: LlamaBackend):
+def test_shared_prompts_return_from_memory(backend: LlamaBackend):
     lead = Lead(backend, 2, Snapshots(memory_bytes=ENOUGH))
     head, ends = SAID, ([5, *range(300, 360)], [6, *range(400, 460)])
     lead.ask(head + ends[0])
@@ -180,9 +180,7 @@ def test_conversations_outlive_a_restart(backend: LlamaBackend, tmp_path: Path):
 
 @pytest.mark.parametrize("n_keep", [0, 8, 60])
 @pytest.mark.parametrize("n_sessions", [1, 4])
-def test_earlier_requests_change_no_text_beyond_the_context(
-    backend: LlamaBackend, n_keep: int, n_sessions: int
-):
+def test_earlier_requests_change_no_text(backend: LlamaBackend, n_keep: int, n_sessions: int):
     asks = [
         GenerationRequest([40 + i, *SAID[:59]], SamplingParams(0.0), 300, n_keep=n_keep)
         for i in range(n_sessions)

@@ -81,7 +81,7 @@ def in_memory(duo: Duo) -> int:
     return int(found[1]) if found else 0
 
 
-def test_the_next_turn_after_a_restart_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_turn_after_restart_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "measured"))
     history: list[Any] = [{"role": "user", "content": QUESTION}]
     flags = ("--cache-dir", str(tmp_path / "kept"), "--draft-max", "0")
@@ -119,9 +119,7 @@ def n_known(duo: Duo) -> int:
     return int(found[1]) if found else 0
 
 
-def test_a_lead_is_killed_and_another_with_its_directory_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_other_lead_continues_after_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "measured"))
     kept, history = tmp_path / "kept", list[Any]()
     flags = ("serve", "--threads", "1", "--parallel", "2", "--draft-max", "0", "--cache-dir", str(kept))
@@ -148,14 +146,14 @@ def test_a_lead_is_killed_and_another_with_its_directory_goes_on(
         assert outlook[likeliest] == pytest.approx(anew[likeliest], abs=LOGITS_DIFFER)
 
 
-def test_a_directory_that_cannot_be_used_is_told(tmp_path: Path):
+def test_unusable_directory_is_reported(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with Duo(tmp_path, "serve", "--threads", "1", "--cache-dir", str(tmp_path / "file")) as duo:
         assert duo.process.wait(60) == 1
         assert "--cache-dir" in duo.log.read_text()
 
 
-def test_conversations_that_do_not_fit_come_back_from_memory(tmp_path: Path):
+def test_overflowing_conversations_return_from_memory(tmp_path: Path):
     histories: list[list[Any]] = [
         [{"role": "user", "content": f"{QUESTION} Example {i}. " + "Be thorough. " * 90}] for i in range(8)
     ]

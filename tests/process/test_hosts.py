@@ -81,7 +81,7 @@ class Scene:
         return {one["name"]: one["counts"].get("accepted", 0) for one in found}
 
 
-def test_no_text_changes_with_latency_loss_cuts_and_heals(hosts: Hosts, tmp_path: Path):
+def test_network_faults_change_no_text(hosts: Hosts, tmp_path: Path):
     with ExitStack() as ending:
         scene = Scene(hosts, tmp_path, ending)
         alone = scene.said()

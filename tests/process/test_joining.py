@@ -61,12 +61,12 @@ def joins_and_is_killed(duo: Duo, folder: Path) -> None:
         pytest.param(("--draft-mode", "sync"), id="beside the draft model in the lead"),
     ],
 )
-def test_a_drafter_joins_while_a_reply_streams_and_is_killed(flags: tuple[str, ...], tmp_path: Path):
+def test_drafter_joins_and_dies_midstream(flags: tuple[str, ...], tmp_path: Path):
     with started(tmp_path, *flags) as duo:
         joins_and_is_killed(duo, tmp_path)
 
 
-def test_from_a_second_address_one_joins_with_the_password_only(tmp_path: Path):
+def test_remote_drafter_needs_the_password(tmp_path: Path):
     with started(tmp_path, "--drafters", "0", "--redis-listen", "127.0.0.2") as duo:
         right = printed(duo)
         [password] = re.findall(r"redis://:(.*)@127\.0\.0\.2:", right[2])

@@ -115,7 +115,7 @@ def test_a_redis_that_dies_is_started_again(up: Duo):
     assert up.ask(QUESTION)["timings"]["draft_n_accepted"] > 20
 
 
-def test_the_draft_model_may_run_in_the_lead(tmp_path: Path):
+def test_draft_model_runs_in_lead(tmp_path: Path):
     with Duo(tmp_path, "up", "--threads", "1", "--draft-mode", "sync", "--no-gate", "--no-lookup") as duo:
         duo.wait_until_ready()
         reply = duo.ask(QUESTION)
@@ -126,7 +126,7 @@ def test_the_draft_model_may_run_in_the_lead(tmp_path: Path):
     assert "in this process" in duo.log.read_text()
 
 
-def test_rejection_is_for_a_draft_model_in_the_lead(tmp_path: Path):
+def test_rejection_needs_an_inner_draft(tmp_path: Path):
     flags = ("--threads", "1", "--draft-mode", "sync", "--verify", "rejection", "--no-gate")
     with Duo(tmp_path, "up", *flags) as duo:
         duo.wait_until_ready()
@@ -144,12 +144,12 @@ def test_kill_9_takes_the_children_along(up: Duo, tmp_path: Path):
         assert len(left) == 1, "the next start removes what the last one left"
 
 
-def test_serve_without_redis_serves_without_drafters_and_says_so(duo: Duo):
+def test_no_redis_means_no_drafters(duo: Duo):
     assert duo.ask("Hello!")["choices"][0]["message"]["content"]
     assert "drafters none" in duo.log.read_text()
 
 
-def test_a_template_that_never_ends_does_not_keep_duo_from_ending(tmp_path: Path):
+def test_endless_template_allows_shutdown(tmp_path: Path):
     """For one message: a template that does not end for any is refused at the start."""
     loops = "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3
     loops = "{% if messages[0].content == 'loop' %}" + loops + "{% endif %}{{ messages[0].content }}"

@@ -47,7 +47,7 @@ def test_names(client: openai.OpenAI):
     assert reply.model == "one"
 
 
-def test_seed_and_length_of_requests_that_do_not_say(client: openai.OpenAI):
+def test_default_seed_and_length_apply(client: openai.OpenAI):
     first, second = (client.chat.completions.create(model="one", messages=HELLO) for _ in range(2))
     other = client.chat.completions.create(model="one", messages=HELLO, seed=8, max_tokens=20)
     assert first.choices[0].message.content == second.choices[0].message.content
@@ -83,7 +83,7 @@ def test_embeddings_of_the_same_weights(client: openai.OpenAI):
     )
 
 
-def test_a_prompt_longer_than_the_context_is_a_400(duo: Duo):
+def test_long_prompt_is_400(duo: Duo):
     body = {"messages": [{"role": "user", "content": "word " * 3000}]}
     response = httpx.post(f"{duo.url}/v1/chat/completions", json=body, timeout=20)
     assert response.status_code == 400
@@ -100,7 +100,7 @@ def test_a_prompt_longer_than_the_context_is_a_400(duo: Duo):
         (["--lora", "absent.gguf"], "no LoRA adapter at absent.gguf"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch):
+def test_impossible_flags_fail_in_line(flags: list[str], said: str, monkeypatch: pytest.MonkeyPatch):
     if "--hf-repo" in flags:
         monkeypatch.delenv("DUO_MODEL")
     ended = run("serve", "--port", "0", *flags)
@@ -109,9 +109,7 @@ def test_what_cannot_be_is_told_in_one_line(flags: list[str], said: str, monkeyp
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_lead_without_drafts_measures_the_widths_that_it_pads_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_undrafted_lead_measures_its_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "measured"))
     with Duo(tmp_path, "serve", "--threads", "1", "-c", "1024", "-np", "3", "--draft-max", "0") as one:
         one.wait_until_ready()

@@ -27,7 +27,7 @@ WEATHER: FunctionToolParam = {
 }
 
 
-def test_a_completion_of_the_rendered_prompt_is_the_chats_reply(duo: Duo, client: openai.OpenAI):
+def test_rendered_prompt_gives_chats_reply(duo: Duo, client: openai.OpenAI):
     chat = duo.ask(QUESTION, max_tokens=40)["choices"][0]["message"]["content"]
     prompt = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
     whole = client.completions.create(
@@ -45,7 +45,7 @@ def test_a_completion_of_the_rendered_prompt_is_the_chats_reply(duo: Duo, client
     assert "".join(one.text for chunk in stream for one in chunk.choices) == chat
 
 
-def test_what_is_to_be_filled_in_stands_between_three_control_tokens(client: openai.OpenAI):
+def test_infill_uses_three_control_tokens(client: openai.OpenAI):
     def n_prompt(prompt: str, suffix: str | None = None) -> int:
         body = client.completions.create(model="default", prompt=prompt, suffix=suffix, max_tokens=4)
         assert body.usage is not None
@@ -68,7 +68,7 @@ def test_a_response_and_the_next_one(client: openai.OpenAI):
     assert second.usage.input_tokens_details.cached_tokens >= first.usage.total_tokens - 2
 
 
-def test_a_function_is_called_and_its_result_read(client: openai.OpenAI):
+def test_function_is_called_and_answered(client: openai.OpenAI):
     with client.responses.stream(
         model="default",
         input="What is the weather in Paris?",

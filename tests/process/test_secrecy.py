@@ -76,7 +76,7 @@ def streamed(duo: Duo, server: redis.Redis) -> set[bytes]:
     return found
 
 
-def test_what_is_said_is_in_no_log_no_key_and_no_title(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_texts_stay_in_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "sitecustomize.py").write_text(EVERY_LEVEL)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # drafters have it, too
     flags = ("--threads", "1", "--draft-mode", "async", "--no-gate", "--log-requests", "--log-format", "json")

@@ -36,7 +36,7 @@ class Answer(BaseModel):
 ASKED: list[Any] = [{"role": "user", "content": "Name a programming language, as JSON."}]
 
 
-def test_parse_gives_a_model_whatever_the_model_would_rather_say(client: openai.OpenAI):
+def test_parse_always_gives_a_model(client: openai.OpenAI):
     for seed in range(4):
         reply = client.chat.completions.parse(
             model="default", messages=ASKED, response_format=Answer, temperature=1, seed=seed, max_tokens=300
@@ -56,7 +56,7 @@ def test_parse_of_a_stream(client: openai.OpenAI):
     assert snapshots[-1] == final.choices[0].message.content
 
 
-def test_what_the_schema_forces_is_drafted_and_changes_nothing(duo: Duo):
+def test_forced_text_is_drafted(duo: Duo):
     schema = {
         "type": "object",
         "properties": {
@@ -86,7 +86,7 @@ def test_it_goes_with_choices_beams_and_logprobs(duo: Duo, extra: dict[str, Any]
         jsonschema.validate(json.loads(choice["message"]["content"]), schema)
 
 
-def test_any_object_and_one_that_is_cut_off(duo: Duo):
+def test_any_object_and_cut_object(duo: Duo):
     form = {"type": "json_object"}
     reply = duo.ask("Give me a small JSON object.", response_format=form, max_tokens=2)
     assert reply["choices"][0]["finish_reason"] == "length"
@@ -120,7 +120,7 @@ def test_a_tree_of_any_depth(duo: Duo):
             assert choice["message"]["content"].startswith("{")
 
 
-def test_a_schema_that_cannot_be_kept_is_refused_by_name(duo: Duo):
+def test_unholdable_schema_is_refused(duo: Duo):
     body = {"messages": ASKED, "json_schema": {"properties": {"x": {"uniqueItems": True}}}}
     response = httpx.post(f"{duo.url}/v1/chat/completions", json=body)
     assert response.status_code == 400

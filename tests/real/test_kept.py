@@ -112,7 +112,7 @@ def test_a_passed_window_is_trimmed_and_continued(
     end(after)
 
 
-def test_prompts_that_begin_alike_share_a_passed_window(gemma: LlamaBackend):
+def test_shared_prompts_pass_the_window(gemma: LlamaBackend):
     head = story(gemma.vocab, 600)
     one = duet(gemma)
     ends = [gemma.vocab.tokenize(f" The {word} " * 30, special=False) for word in ("storm", "crew")]

@@ -73,7 +73,7 @@ def test_a_reply_keeps_to_a_schema(client: openai.OpenAI):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tools_are_called_though_the_template_knows_none(client: openai.OpenAI, stream: bool):
+def test_templateless_tools_are_called(client: openai.OpenAI, stream: bool):
     once: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "parallel_tool_calls": False}
     if stream:
         with client.chat.completions.stream(model="toy", messages=CAPITAL, temperature=0, **once) as events:

@@ -60,7 +60,7 @@ def test_both_reply_shapes_are_understood(url: str, option: str) -> None:
         drafter.bus.close()
 
 
-def test_a_drafter_may_answer_before_it_has_seen_the_lead(join: Join) -> None:
+def test_early_answer_reaches_the_lead(join: Join) -> None:
     """It looks for leads four times a second only, but is told of sessions at once."""
     drafter = join("D", "drafter")
     eventually(lambda: drafter.bus.counters.received == 0)
@@ -72,7 +72,7 @@ def test_a_drafter_may_answer_before_it_has_seen_the_lead(join: Join) -> None:
     lead.wait(lambda: lead.messages == [Want("D", 1, 1)])
 
 
-def test_several_of_each_role_see_the_other_role_only(join: Join) -> None:
+def test_roles_see_only_each_other(join: Join) -> None:
     leads = [join(id, "lead") for id in ("L1", "L2")]
     drafters = [join(id, "drafter") for id in ("D1", "D2", "D3")]
     for lead in leads:
@@ -119,7 +119,7 @@ def test_leaving_takes_everything_away_at_once(join: Join, client: redis.Redis) 
     assert keys(client) == []
 
 
-def test_a_thread_that_outlives_its_bus_closes_what_it_opened(
+def test_outliving_thread_closes_its_connections(
     join: Join, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy machine close() does not wait long enough, and a thread that goes on connects anew."""
@@ -134,7 +134,7 @@ def test_a_thread_that_outlives_its_bus_closes_what_it_opened(
     eventually(lambda: len(client.client_list()) == 1)
 
 
-def test_every_key_has_a_ttl_while_they_work(join: Join, client: redis.Redis) -> None:
+def test_working_keys_have_ttl(join: Join, client: redis.Redis) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
@@ -149,7 +149,7 @@ def test_every_key_has_a_ttl_while_they_work(join: Join, client: redis.Redis) ->
     assert all(0 < client.pttl(key) <= 10_000 for key in keys(client))
 
 
-def test_what_was_read_does_not_stay_on_the_server(join: Join, client: redis.Redis) -> None:
+def test_read_messages_are_removed(join: Join, client: redis.Redis) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     lead.bus.send("D", Commit(1, 0, 0, (1, 2, 3)))
@@ -165,7 +165,7 @@ def test_describing_oneself_anew(join: Join) -> None:
     assert [len(peers) for peers in lead.peers_seen] == [1, 1]
 
 
-def test_rubbish_in_the_inbox_is_counted_and_passed_over(join: Join, client: redis.Redis) -> None:
+def test_inbox_rubbish_is_counted(join: Join, client: redis.Redis) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     good = encode(Close("L", 1, True))
@@ -202,7 +202,7 @@ def test_rubbish_among_the_members_is_passed_over(join: Join, client: redis.Redi
     eventually(lambda: not client.sismember(members, "drafter:ghost"))
 
 
-def test_a_flood_of_members_is_removed_and_hides_nobody(join: Join, client: redis.Redis) -> None:
+def test_member_flood_hides_nobody(join: Join, client: redis.Redis) -> None:
     members = f"duo:{{{POOL}}}:members"
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
@@ -217,7 +217,7 @@ def test_a_flood_of_members_is_removed_and_hides_nobody(join: Join, client: redi
     another.wait_to_see("L")
 
 
-def test_messages_too_large_or_not_encodable_are_refused(join: Join) -> None:
+def test_unencodable_messages_are_refused(join: Join) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     lead.bus.send("D", Commit(1, 0, 0, (1,) * (MAX_BYTES // 4)))
@@ -228,9 +228,7 @@ def test_messages_too_large_or_not_encodable_are_refused(join: Join) -> None:
     assert lead.bus.counters.dropped == 3
 
 
-def test_a_listener_that_raises_does_not_cut_the_link(
-    join: Join, url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_raising_listener_keeps_the_link(join: Join, url: str, caplog: pytest.LogCaptureFixture) -> None:
     class Faulty:
         def received(self, message: Message) -> None:
             raise RuntimeError("a bug")
@@ -294,7 +292,7 @@ def test_a_flood_is_dropped_until_it_ends(
     assert client.xlen(LEADS_INBOX) < 500
 
 
-def test_a_lead_reads_no_more_than_a_drafter_may_say(join: Join, client: redis.Redis):
+def test_lead_reads_bounded_drafts(join: Join, client: redis.Redis):
     lead = join("lead", "lead")
     eventually(lambda: client.exists(LEADS_INBOX))
     for message in (

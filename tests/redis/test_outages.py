@@ -150,7 +150,7 @@ class _Forgetful(socketserver.BaseRequestHandler):
                 self.request.sendall(b"+PONG\r\n" if b"PING" in command else b":0\r\n")
 
 
-def test_a_server_that_does_not_answer_at_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.speculation.wire.redis_client.IO_TIMEOUT_S", 0.2)
     with socketserver.TCPServer(("127.0.0.1", 0), _Forgetful) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -167,7 +167,7 @@ def test_a_server_that_does_not_answer_at_once_is_asked_again(monkeypatch: pytes
     "url",
     ["redis://127.0.0.1:1", "unix:///nowhere/socket", "rediss://127.0.0.1:1/0", "redis://no.invalid:6379"],
 )
-def test_an_unreachable_server_is_told_in_one_line(url: str) -> None:
+def test_unreachable_server_is_one_line(url: str) -> None:
     with pytest.raises(StartupError, match="cannot reach a Redis server at") as caught:
         check(url)
     assert "\n" not in caught.value.message
@@ -189,7 +189,7 @@ def test_an_unreachable_server_is_told_in_one_line(url: str) -> None:
         "redis+sentinel://localhost/service?sentinel_no_such_option=1",
     ],
 )
-def test_a_malformed_url_is_told_in_one_line(url: str) -> None:
+def test_malformed_url_is_one_line(url: str) -> None:
     with pytest.raises(StartupError, match="redis://") as caught:
         check(url)
     assert "\n" not in caught.value.message
@@ -197,7 +197,7 @@ def test_a_malformed_url_is_told_in_one_line(url: str) -> None:
         RedisBus(url, "p", presence("L", "lead"))
 
 
-def test_a_server_that_appears_after_the_bus_closed_stays_empty() -> None:
+def test_late_server_stays_empty() -> None:
     """Closing while connecting leaves no thread behind that announces itself later."""
     server = Server()
     member = Member(server.url, "L", "lead").start()

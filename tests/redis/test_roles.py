@@ -51,7 +51,7 @@ def url_of(server: Server, user: str) -> str:
     return f"unix://{user}:{password}@{server.socket}"
 
 
-def test_a_lead_and_a_drafter_meet_and_talk(guarded: Server):
+def test_lead_and_drafter_talk(guarded: Server):
     heard: dict[str, Heard] = {"lead": Heard(), "drafter": Heard()}
     roles: dict[str, Role] = {"lead": "lead", "drafter": "drafter"}
     buses = {name: RedisBus(url_of(guarded, name), "default", presence(name, roles[name])) for name in roles}
@@ -96,7 +96,7 @@ BOTH = {f"a {role} {what}": (role, line) for role in ("lead", "drafter") for wha
 
 
 @pytest.mark.parametrize("what", FORBIDDEN | BOTH)
-def test_a_role_may_no_more_than_it_needs(guarded: Server, what: str):
+def test_roles_have_only_needed_rights(guarded: Server, what: str):
     role, line = (FORBIDDEN | BOTH)[what]
     with redis.Redis.from_url(url_of(guarded, role)) as client:
         with pytest.raises(NoPermissionError):
@@ -129,13 +129,13 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
 
 
 @pytest.mark.parametrize("what", ONE_DRAFTER)
-def test_a_drafter_with_a_user_of_its_own_sees_its_own_sessions_only(apart: Server, what: str):
+def test_own_user_sees_own_sessions(apart: Server, what: str):
     with redis.Redis.from_url(url_of(apart, "drafter")) as client:
         with pytest.raises(NoPermissionError):
             client.execute_command(*ONE_DRAFTER[what].split())
 
 
-def test_a_drafter_with_a_user_of_its_own_hears_and_is_heard(apart: Server):
+def test_own_user_hears_and_speaks(apart: Server):
     heard = {"lead": Heard(), "laptop-1-ab12": Heard()}
     roles: dict[str, Role] = {"lead": "lead", "laptop-1-ab12": "drafter"}
     buses = {id: RedisBus(url_of(apart, role), "default", presence(id, role)) for id, role in roles.items()}
@@ -156,6 +156,6 @@ def test_nobody_comes_in_without_a_role(guarded: Server):
         check(guarded.url)
 
 
-def test_a_user_for_another_pool_is_told_at_the_start(guarded: Server):
+def test_other_pools_user_is_refused(guarded: Server):
     with pytest.raises(StartupError, match=r"the keys duo:\{other\}"):
         check(url_of(guarded, "lead"), "other")

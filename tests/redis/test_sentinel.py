@@ -45,9 +45,7 @@ def join(watched: Watched) -> Generator[Join]:
         yield join
 
 
-def test_when_the_master_dies_both_find_the_replica(
-    watched: Watched, join: Join, caplog: pytest.LogCaptureFixture
-):
+def test_dead_master_yields_to_replica(watched: Watched, join: Join, caplog: pytest.LogCaptureFixture):
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
@@ -80,7 +78,7 @@ def test_a_master_that_steps_down_is_left(watched: Watched, join: Join):
     eventually(arrives)
 
 
-def test_a_start_waits_while_the_master_is_down(
+def test_start_waits_for_a_master(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """There is no replica to promote, so that the sentinel goes on to watch the master that it knows."""
@@ -106,7 +104,7 @@ def test_a_start_does_not_wait_for_ever(watched: Watched, monkeypatch: pytest.Mo
         check(watched.url("lead"), POOL, "lead:L")
 
 
-def test_a_service_that_nobody_watches_is_told_at_once(watched: Watched, monkeypatch: pytest.MonkeyPatch):
+def test_unwatched_service_fails_at_once(watched: Watched, monkeypatch: pytest.MonkeyPatch):
     def fail(_: float) -> None:
         pytest.fail("it waits")
 

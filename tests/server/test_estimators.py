@@ -14,14 +14,14 @@ VALUES = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60)
 
 
 @given(VALUES, st.floats(-1e3, 1e3), st.integers(0, 9))
-def test_a_mean_is_that_of_all_values_until_its_window_is_full(values: list[float], first: float, count: int):
+def test_short_mean_averages_all(values: list[float], first: float, count: int):
     mean = Mean(first, count, window=100)
     for value in values:
         mean.observe(value)
     assert mean.value == pytest.approx(fmean([first] * count + values), abs=1e-6)
 
 
-def test_a_mean_with_a_full_window_follows_a_change():
+def test_full_mean_follows_change():
     mean = Mean(0.0, 4, window=10)
     for _ in range(100):
         mean.observe(0.0)
@@ -33,7 +33,7 @@ def test_a_mean_with_a_full_window_follows_a_change():
 
 
 @given(VALUES, st.floats(0.01, 0.99))
-def test_a_smoothed_value_weighs_each_observation_as_told(values: list[float], weight: float):
+def test_smoothed_value_weighs_as_told(values: list[float], weight: float):
     known, unknown = Smoothed(weight, 5.0), Smoothed(weight)
     expected, begun = 5.0, values[0]
     for i, value in enumerate(values):
@@ -45,7 +45,7 @@ def test_a_smoothed_value_weighs_each_observation_as_told(values: list[float], w
     assert unknown.value == pytest.approx(begun, abs=1e-6)
 
 
-def test_one_observation_may_weigh_more_and_zero_is_a_value():
+def test_observation_weight_may_vary():
     smoothed = Smoothed(0.1)
     assert not smoothed.is_known
     smoothed.observe(0.0)
@@ -68,7 +68,7 @@ def test_a_median_forgets_what_was_disturbed():
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 9.0), st.floats(0.01, 9.0)), min_size=1, max_size=50))
-def test_a_ratio_is_that_of_sums_that_fade(pairs: list[tuple[float, float]]):
+def test_ratio_sums_fade(pairs: list[tuple[float, float]]):
     ratio = Ratio(0.9)
     assert ratio.value == 0.0
     for over, under in pairs:

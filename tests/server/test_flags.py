@@ -55,9 +55,7 @@ def test_help_begins_with_what_people_need(capsys: pytest.CaptureFixture[str]):
         (["chatt"], "no such command (did you mean chat?)"),
     ],
 )
-def test_what_does_not_exist_is_told_in_one_line(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-):
+def test_missing_files_fail_in_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]):
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert told in error
@@ -74,5 +72,5 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.startswith("duo 0.")
 
 
-def test_the_page_of_settings_is_what_make_docs_writes():
+def test_settings_page_is_current():
     assert (ROOT / "docs" / "settings.md").read_text() == page()

@@ -26,7 +26,7 @@ def ends() -> list[int]:
     return []
 
 
-def test_a_hangup_is_for_who_handles_the_end_at_the_time(ends: list[int]):
+def test_hangup_reaches_current_handler(ends: list[int]):
     take_hangups_for_ends()
     signal.signal(signal.SIGTERM, lambda number, frame: ends.append(number))
     signal.raise_signal(signal.SIGHUP)
@@ -46,7 +46,7 @@ def test_under_nohup_a_hangup_stays_ignored(ends: list[int]):
     [(signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit), (signal.SIGINT, KeyboardInterrupt)],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_is_lost_in_a_callback_of_c_is_remembered(number: int, kind: type[BaseException]):
+def test_callback_interrupt_is_remembered(number: int, kind: type[BaseException]):
     end_when_told()
     leave_if_told()
     with pytest.raises(kind):
@@ -61,13 +61,13 @@ def test_what_is_lost_in_a_callback_of_c_is_remembered(number: int, kind: type[B
 
 
 @pytest.mark.model
-def test_a_model_is_not_loaded_for_a_process_that_is_to_end(monkeypatch: pytest.MonkeyPatch):
+def test_ending_process_loads_no_model(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stop_signals, "_told", SystemExit)
     with pytest.raises(SystemExit):
         LoadedModel(BUNDLED_MODEL, Weights())
 
 
-def test_the_first_signal_is_noted_and_the_second_one_ends():
+def test_second_signal_ends_the_process():
     end_when_told()
     noted: list[bool] = []
     take_over(lambda: noted.append(True))
@@ -79,7 +79,7 @@ def test_the_first_signal_is_noted_and_the_second_one_ends():
     assert noted == [True]
 
 
-def test_a_signal_from_before_is_not_lost_to_who_takes_over(monkeypatch: pytest.MonkeyPatch):
+def test_earlier_signal_is_not_lost(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stop_signals, "_told", KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         take_over(lambda: None)

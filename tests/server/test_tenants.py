@@ -26,7 +26,7 @@ def flooded(places: Places, *tenants: str) -> list[int]:
     return [places.held[tenant] for tenant in tenants]
 
 
-def test_one_that_floods_leaves_half_to_others_and_several_one_part_more_than_they_are():
+def test_flooding_tenants_leave_places():
     assert flooded(Places(64), "anna") == [32]
     assert flooded(Places(64), "anna", "bert", "carl") == [16, 16, 16]
     places = Places(64)
@@ -35,21 +35,21 @@ def test_one_that_floods_leaves_half_to_others_and_several_one_part_more_than_th
     assert flooded(places, "carl") == [8]
 
 
-def test_where_there_are_no_tenants_all_places_can_be_taken():
+def test_no_tenants_take_all_places():
     places = Places(64)
     assert flooded(places, "") == [64]
     with pytest.raises(BusyError):
         places.take("anna")
 
 
-def test_what_keeps_nobody_waiting_is_for_whoever_asks():
+def test_free_places_serve_anyone():
     places = Places(10, at_once=8)
     assert flooded(places, "anna") == [8]
     assert flooded(places, "bert") == [1]
     assert flooded(places, "carl") == [1]
 
 
-def test_what_is_given_back_is_free_for_others_once():
+def test_returned_place_frees_once():
     places = Places(4)
     [first, _] = [places.take("anna") for _ in range(2)]
     with pytest.raises(BusyError, match="this API key"):
@@ -60,7 +60,7 @@ def test_what_is_given_back_is_free_for_others_once():
     places.take("anna")
 
 
-def test_closed_ones_are_refused_as_a_server_that_ends_refuses():
+def test_closed_shares_refuse_politely():
     places = Places(4)
     places.closed = True
     with pytest.raises(BusyError) as raised:
@@ -68,7 +68,7 @@ def test_closed_ones_are_refused_as_a_server_that_ends_refuses():
     assert raised.value.status == 503
 
 
-def test_of_those_that_hold_as_much_it_is_the_turn_of_who_waited_longest():
+def test_longest_waiting_equal_goes_first():
     turns = Turns()
     for tenant in ("anna", "bert", "anna"):
         turns.took(tenant)
@@ -91,7 +91,7 @@ async def waiting_in(
     return tasks, entered
 
 
-async def test_a_flood_of_one_does_not_keep_another_waiting():
+async def test_flood_keeps_nobody_waiting():
     one = FairSemaphore(1, Places(64))
     tasks, entered = await waiting_in(one, "aaaaab")
     for _ in range(5):
@@ -113,7 +113,7 @@ async def test_without_tenants_who_comes_first_enters_first():
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_who_is_cancelled_while_it_waits_keeps_nobody_out(granted: bool):
+async def test_cancelled_waiter_blocks_nobody(granted: bool):
     one = FairSemaphore(1, Places(3))
     [_, left, *others], entered = await waiting_in(one, "aabc")
     if granted:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 # -- what is kept
 
 
-def test_conversations_survive_a_reload_with_what_is_half_typed(page: Page, lead: Lead):
+def test_conversations_and_drafts_survive_reload(page: Page, lead: Lead):
     Script(page, Reply((("**A**", "d"), (" b", None))))
     page.goto(lead.url)
     asked_and_kept(page, "first question")
@@ -31,7 +31,7 @@ def test_conversations_survive_a_reload_with_what_is_half_typed(page: Page, lead
     expect(page.get_by_label("Message", exact=True)).to_have_value("half a thou")
 
 
-def test_what_is_sent_before_the_browser_has_found_its_conversations_is_kept(page: Page, lead: Lead):
+def test_early_message_is_kept(page: Page, lead: Lead):
     page.add_init_script("""
       const open = IDBFactory.prototype.open;
       IDBFactory.prototype.open = function (...named) {
@@ -52,7 +52,7 @@ def test_what_is_sent_before_the_browser_has_found_its_conversations_is_kept(pag
     expect(page.locator("#list .open")).to_have_text(["too soon"])
 
 
-def test_one_need_not_wait_until_a_reply_is_saved(page: Page, lead: Lead):
+def test_saving_blocks_no_sending(page: Page, lead: Lead):
     page.add_init_script("""
       const begin = IDBDatabase.prototype.transaction;
       IDBDatabase.prototype.transaction = function (name, mode) {
@@ -67,9 +67,7 @@ def test_one_need_not_wait_until_a_reply_is_saved(page: Page, lead: Lead):
 
 
 @pytest.mark.parametrize("n_stored", [0, 1])
-def test_a_reply_is_whole_if_the_page_is_closed_before_the_browser_stored_it(
-    page: Page, lead: Lead, n_stored: int
-):
+def test_closed_page_keeps_whole_reply(page: Page, lead: Lead, n_stored: int):
     """Of the question, and of the question with its reply, the browser stores n_stored."""
     Script(page, Reply((("A", "d"), (" b", None))))
     page.goto(lead.url)
@@ -95,7 +93,7 @@ def test_a_reply_is_whole_if_the_page_is_closed_before_the_browser_stored_it(
     expect(page.locator(".turn.assistant .text")).to_have_text("A b")
 
 
-def test_a_reply_that_a_reload_interrupts_is_kept_and_says_so(slow_lead: Lead, page: Page):
+def test_interrupted_reply_is_kept_marked(slow_lead: Lead, page: Page):
     page.goto(slow_lead.url)
     ask(page, "go on forever")
     expect(page.locator(".turn.assistant .text")).not_to_be_empty()
@@ -163,7 +161,7 @@ def test_tabs_see_each_other_and_overwrite_nothing(page: Page, lead: Lead, probl
     expect(page.locator(".turn.user .text").first).to_have_text("in the first tab")
 
 
-def test_without_storage_the_page_works_as_long_as_it_is_open(page: Page, lead: Lead):
+def test_page_works_without_storage(page: Page, lead: Lead):
     page.add_init_script("""
       const get = () => { throw new DOMException("no", "SecurityError"); };
       for (const store of ["indexedDB", "localStorage"]) Object.defineProperty(window, store, { get });
@@ -180,7 +178,7 @@ def test_without_storage_the_page_works_as_long_as_it_is_open(page: Page, lead: 
 # -- while one types
 
 
-def test_what_is_typed_is_evaluated_before_it_is_sent(page: Page, lead: Lead):
+def test_typing_is_evaluated_ahead(page: Page, lead: Lead):
     page.goto(lead.url)
     with page.expect_response("**/v1/precompute") as typed:
         page.get_by_label("Message", exact=True).press_sequentially(
@@ -195,7 +193,7 @@ def test_what_is_typed_is_evaluated_before_it_is_sent(page: Page, lead: Lead):
     lead.until_idle()
 
 
-def test_nothing_is_sent_while_typing_once_that_is_switched_off(page: Page, lead: Lead):
+def test_typing_ahead_can_be_off(page: Page, lead: Lead):
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url))
     page.goto(lead.url)
@@ -208,7 +206,7 @@ def test_nothing_is_sent_while_typing_once_that_is_switched_off(page: Page, lead
     lead.until_idle()
 
 
-def test_a_new_line_and_the_last_message_are_a_key_away(page: Page, lead: Lead):
+def test_keys_reach_newline_and_last(page: Page, lead: Lead):
     script = Script(page)
     page.goto(lead.url)
     box = page.get_by_label("Message", exact=True)

@@ -19,7 +19,7 @@ def phone(browser: Browser) -> Iterator[Page]:
     context.close()
 
 
-def test_a_question_mark_lists_the_keys_but_not_in_a_message(page: Page, lead: Lead):
+def test_question_mark_lists_the_keys(page: Page, lead: Lead):
     page.goto(lead.url)
     page.get_by_label("Message", exact=True).press_sequentially("why?")
     expect(page.get_by_label("Message", exact=True)).to_have_value("why?")
@@ -32,7 +32,7 @@ def test_a_question_mark_lists_the_keys_but_not_in_a_message(page: Page, lead: L
     expect(page.get_by_role("dialog")).to_be_hidden()
 
 
-def test_the_open_drawer_is_left_by_esc_and_by_a_tap_beside_it(phone: Page, lead: Lead):
+def test_drawer_closes_by_esc_or_tap(phone: Page, lead: Lead):
     phone.goto(lead.url)
     drawer = phone.get_by_role("button", name="Conversations")
     drawer.click()
@@ -46,7 +46,7 @@ def test_the_open_drawer_is_left_by_esc_and_by_a_tap_beside_it(phone: Page, lead
     expect(phone.locator("#side")).to_be_hidden()
 
 
-def test_who_tabs_out_of_the_drawer_sees_where_the_focus_is(phone: Page, lead: Lead):
+def test_tabbing_out_shows_focus(phone: Page, lead: Lead):
     phone.goto(lead.url)
     phone.get_by_role("button", name="Conversations").click()
     out = "() => document.activeElement !== document.body && !document.activeElement.closest('#side')"

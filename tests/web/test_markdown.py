@@ -114,7 +114,7 @@ def blank(page: Page, lead: Lead) -> Page:
     return page
 
 
-def test_a_document_with_every_construct_is_what_github_makes_of_it(blank: Page):
+def test_markdown_equals_githubs(blank: Page):
     render = cast(Callable[[str, int], str], cmarkgfm.github_flavored_markdown_to_html)
     theirs = render(DOCUMENT, UNSAFE)
     assert Normal(shown(blank, DOCUMENT)).found == Normal(theirs).found
@@ -134,13 +134,13 @@ def test_nothing_from_a_model_is_live(blank: Page, text: str, html: str):
     assert shown(blank, text) == html
 
 
-def test_an_image_is_a_link_that_the_reader_may_follow(blank: Page):
+def test_image_is_a_followable_link(blank: Page):
     html = shown(blank, "![a cat](https://example.org/cat.png)")
     assert '<a href="https://example.org/cat.png" target="_blank" rel="noopener noreferrer">a cat</a>' in html
     assert "<img" not in html
 
 
-def test_maths_is_shown_as_text_in_every_way_of_writing_it(blank: Page):
+def test_maths_is_shown_as_text(blank: Page):
     text = (
         "Let \\(a_1 * b_2 * c\\) be $$x_1 * y$$, it costs $5 and $6.\n\n\\[\na_1 * b * c\n\\]\n\n`\\(code\\)`"
     )
@@ -153,7 +153,7 @@ def test_maths_is_shown_as_text_in_every_way_of_writing_it(blank: Page):
     assert "<em>" not in html
 
 
-def test_footnotes_stand_at_the_end_and_are_linked(blank: Page):
+def test_footnotes_end_the_text_linked(blank: Page):
     shown(blank, "A claim[^1].\n\n[^1]: Its *source*.")
     assert blank.locator("section.footnotes li em").inner_text() == "source"
     target = blank.locator("sup a").get_attribute("href") or ""
@@ -161,7 +161,7 @@ def test_footnotes_stand_at_the_end_and_are_linked(blank: Page):
 
 
 @pytest.mark.parametrize("mark", [">", "[", "*", "- ", "((", "![", "`", "\\(", "_a", "|", "<"])
-def test_a_hostile_text_is_shown_within_the_time_of_a_test(blank: Page, mark: str):
+def test_hostile_text_renders_quickly(blank: Page, mark: str):
     assert "end" in shown(blank, mark * 10_000 + " end")
 
 
@@ -185,7 +185,7 @@ def test_guessed_parts_are_marked_inside_every_construct(blank: Page):
     assert [text for text, *_ in blank.evaluate(MARKED)] == [DOCUMENT[a:b] for a, b in found]
 
 
-def test_marks_say_who_guessed_in_a_colour_of_their_own(blank: Page):
+def test_guesses_have_their_own_colours(blank: Page):
     shown(blank, "one two", [run(0, 3, 0, "laptop"), run(4, 7, 1, "the text above")])
     assert blank.evaluate(MARKED) == [
         ["one", "guess by0", "guessed by laptop"],
@@ -194,13 +194,13 @@ def test_marks_say_who_guessed_in_a_colour_of_their_own(blank: Page):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
-def test_whatever_is_marked_the_text_and_its_elements_stay(blank: Page, n: int):
+def test_marking_keeps_text_and_elements(blank: Page, n: int):
     """Tokens end anywhere: in the middle of marks, words and escapes."""
     pieces = [run(at, at + n, at % 4) for at in range(0, len(DOCUMENT), 2 * n)]
     assert Normal(shown(blank, DOCUMENT, pieces)).found == Normal(shown(blank, DOCUMENT)).found
 
 
-def test_highlighted_code_is_marked_where_it_was_guessed(blank: Page):
+def test_highlighted_code_is_marked(blank: Page):
     text = '```python\ndef f():\n    return "a"\n```'
     start = text.index("f():")
     shown(blank, text, [run(start, text.index('"a"') + 2)])
@@ -222,7 +222,7 @@ STREAM = """([text, runs, n]) => import("/web/markdown.js").then(({ render }) =>
 
 
 @pytest.mark.parametrize("n", [1, 4, 37])
-def test_a_reply_that_streams_ends_as_if_it_had_come_at_once(blank: Page, n: int):
+def test_streamed_reply_equals_whole_reply(blank: Page, n: int):
     text = DOCUMENT + "\nNote[^a] and \\(x_1\\).\n\n[^a]: why\n"
     runs = [run(at, at + 5, at % 4) for at in range(0, len(text), 11)]
     grown, whole = blank.evaluate(STREAM, [text, runs, n])
@@ -242,7 +242,7 @@ UNSETTLED = (  # read otherwise when the next characters come
 
 
 @pytest.mark.parametrize("text", [*UNSETTLED, DOCUMENT.replace("[ref]: ", "ref ")])
-def test_what_the_next_characters_change_is_read_anew(blank: Page, text: str):
+def test_changed_text_is_parsed_again(blank: Page, text: str):
     """No definition is in most of these: with one the whole text is read anew each time."""
     runs = [run(at, at + 2, at % 4) for at in range(0, len(text), 5)]
     grown, whole = blank.evaluate(STREAM, [text, runs, 1])
@@ -279,7 +279,7 @@ def test_code_can_be_copied(blank: Page):
     assert blank.evaluate("() => navigator.clipboard.readText()") == "print('a')\n  b()"
 
 
-def test_every_language_that_is_coloured_is_known_by_its_usual_names(blank: Page):
+def test_coloured_languages_have_usual_names(blank: Page):
     names = [
         "python",
         "py",
@@ -319,7 +319,7 @@ def test_every_language_that_is_coloured_is_known_by_its_usual_names(blank: Page
     assert known == names
 
 
-def test_blocks_before_the_last_one_are_not_made_anew(blank: Page):
+def test_earlier_blocks_are_kept(blank: Page):
     blank.evaluate("""() => import("/web/markdown.js").then(({ render }) => {
       window.reply = document.createElement("div");
       window.grow = (text) => render(reply, text);

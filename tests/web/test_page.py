@@ -24,7 +24,7 @@ def on_screen(page: Page) -> list[tuple[str, str]]:
 # -- what is sent is what is shown
 
 
-def test_a_conversation_is_streamed_and_what_it_cost_is_shown(page: Page, lead: Lead):
+def test_streamed_conversation_shows_its_cost(page: Page, lead: Lead):
     page.goto(lead.url)
     expect(page.locator("#model")).to_contain_text("toy")
     expect(page.locator("#status")).to_contain_text("refused: laptop (vocabulary sizes differ)")
@@ -39,7 +39,7 @@ def test_a_conversation_is_streamed_and_what_it_cost_is_shown(page: Page, lead: 
     lead.until_idle()
 
 
-def test_what_stands_on_the_screen_is_what_is_sent(page: Page, lead: Lead):
+def test_shown_text_is_sent(page: Page, lead: Lead):
     script = Script(page, Reply(error="the model broke"), Reply((("two", None),)), Reply((("four", None),)))
     page.goto(lead.url)
     ask(page, "one")
@@ -58,7 +58,7 @@ def test_what_stands_on_the_screen_is_what_is_sent(page: Page, lead: Lead):
     ]
 
 
-def test_a_message_whose_reply_failed_stays_and_is_tried_again(page: Page, lead: Lead):
+def test_failed_message_can_be_retried(page: Page, lead: Lead):
     script = Script(page, Reply((), error="out of memory"), Reply((("there", None),)))
     page.goto(lead.url)
     ask(page, "a long question")
@@ -71,7 +71,7 @@ def test_a_message_whose_reply_failed_stays_and_is_tried_again(page: Page, lead:
     assert script.messages == [("user", "a long question")]
 
 
-def test_an_edited_message_begins_a_branch_and_the_other_one_stays(page: Page, lead: Lead):
+def test_edited_message_begins_a_branch(page: Page, lead: Lead):
     script = Script(page, Reply((("A", None),)), Reply((("B", None),)), Reply((("C", None),)))
     page.goto(lead.url)
     asked(page, "first")
@@ -99,7 +99,7 @@ def test_a_regenerated_reply_is_another_version(page: Page, lead: Lead):
     expect(page.locator(".turn.assistant .text")).to_have_text("A")
 
 
-def test_settings_are_sent_and_kept_for_new_conversations(page: Page, lead: Lead):
+def test_settings_apply_to_new_conversations(page: Page, lead: Lead):
     script = Script(page)
     page.goto(lead.url)
     page.get_by_role("button", name="Settings").click()
@@ -119,7 +119,7 @@ def test_settings_are_sent_and_kept_for_new_conversations(page: Page, lead: Lead
         page.reload()
 
 
-def test_thoughts_are_folded_away_when_the_answer_begins(page: Page, lead: Lead):
+def test_thoughts_fold_when_answering(page: Page, lead: Lead):
     script = Script(page, Reply((("Yes.", None),), thoughts="Let me *think*."))
     page.goto(lead.url)
     reply = asked(page, "is it?")
@@ -143,7 +143,7 @@ def test_a_picture_is_refused_by_name(page: Page, lead: Lead):
 # -- how a reply ends
 
 
-def test_a_reply_can_be_stopped_by_button_and_by_key(page: Page, slow_lead: Lead):
+def test_button_and_key_stop_replies(page: Page, slow_lead: Lead):
     page.goto(slow_lead.url)
     for stop in (page.get_by_role("button", name="Stop").click, lambda: page.keyboard.press("Escape")):
         ask(page, "go on forever")
@@ -155,7 +155,7 @@ def test_a_reply_can_be_stopped_by_button_and_by_key(page: Page, slow_lead: Lead
         slow_lead.until_idle()
 
 
-def test_a_stopped_reply_goes_on_where_it_was(page: Page, lead: Lead):
+def test_stopped_reply_continues(page: Page, lead: Lead):
     script = Script(page, Reply((("one ", None), ("two ", "d")), reason="length"), Reply((("three", "d"),)))
     page.goto(lead.url)
     page.get_by_role("button", name="Settings").click()
@@ -182,14 +182,14 @@ def test_a_full_context_has_a_way_on(page: Page, lead: Lead):
     assert script.messages == [("user", "one"), ("assistant", "the end"), ("user", "two")]
 
 
-def test_a_prompt_that_is_too_long_is_told(page: Page, lead: Lead, problems: list[str]):
+def test_long_prompt_is_reported(page: Page, lead: Lead, problems: list[str]):
     page.goto(lead.url)
     ask(page, "x" * 5000)
     expect(page.locator(".turn").last).to_contain_text("maximum context length")
     problems.clear()  # of the browser, about the 400
 
 
-def test_a_server_that_goes_is_told_and_the_reply_tried_again(page: Page, problems: list[str]):
+def test_lost_server_is_reported(page: Page, problems: list[str]):
     with serving(FakeBackend(FakeModel(seed=3))) as lead:
         page.goto(lead.url)
         asked(page, "hello")
@@ -204,7 +204,7 @@ def test_a_server_that_goes_is_told_and_the_reply_tried_again(page: Page, proble
     problems.clear()
 
 
-def test_a_server_that_wants_a_key_gets_it(page: Page, problems: list[str]):
+def test_required_key_is_asked_for(page: Page, problems: list[str]):
     door = Door(Edge(access=Access(["sk-right"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         page.goto(lead.url)

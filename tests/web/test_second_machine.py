@@ -40,7 +40,7 @@ def counted(duo: Duo, metric: str) -> bool:
     return bool(re.search(rf"^duo:{metric} [1-9]", httpx.get(f"{duo.url}/metrics").text, re.MULTILINE))
 
 
-def test_a_second_machine_is_seen_to_come_and_go(duo: Duo, page: Page, tmp_path: Path):
+def test_second_machine_comes_and_goes(duo: Duo, page: Page, tmp_path: Path):
     page.route("**/v1/chat/completions", endless)
     page.goto(duo.url)
     status = page.context.new_page()

@@ -28,7 +28,7 @@ TOKENS = [
 FAST = {**TIMINGS, "undrafted_per_second": 40.0, "draft_n": 9, "draft_n_accepted": 8}
 
 
-def test_one_sees_what_was_guessed_and_by_whom(page: Page, lead: Lead):
+def test_guesses_and_sources_are_visible(page: Page, lead: Lead):
     Script(page, Reply(TOKENS, timings=FAST))
     page.goto(lead.url)
     reply = asked(page, "how do I print?")
@@ -59,7 +59,7 @@ def test_one_sees_what_was_guessed_and_by_whom(page: Page, lead: Lead):
     assert shade("print") == "rgba(0, 0, 0, 0)"
 
 
-def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
+def test_source_keeps_its_known_name(page: Page, lead: Lead):
     drafter: dict[str, Any] = {
         "id": "vm-7-00ff11ee",
         "name": "this machine",
@@ -85,7 +85,7 @@ def test_who_guessed_keeps_the_name_that_people_know(page: Page, lead: Lead):
     expect(reply.get_by_title("guessed by this machine")).to_have_text("a")
 
 
-def test_one_sees_how_much_faster_a_reply_was(page: Page, lead: Lead):
+def test_speed_gain_is_visible(page: Page, lead: Lead):
     Script(page, Reply(TOKENS, timings=FAST))
     page.goto(lead.url)
     reply = asked(page, "how do I print?")
@@ -93,7 +93,7 @@ def test_one_sees_how_much_faster_a_reply_was(page: Page, lead: Lead):
     expect(reply.locator(".cost")).to_contain_text("8 of 9 guesses were right")
 
 
-def test_a_reply_is_replayed_without_drafts_beside_itself(page: Page, lead: Lead):
+def test_replay_compares_without_drafts(page: Page, lead: Lead):
     slow = {**TIMINGS, "predicted_per_second": 41.0}
     script = Script(page, Reply(TOKENS, timings=FAST), Reply((("Call it", None),), timings=slow))
     page.goto(lead.url)
@@ -110,7 +110,7 @@ def test_a_reply_is_replayed_without_drafts_beside_itself(page: Page, lead: Lead
     assert isinstance(first["seed"], int)
 
 
-def test_a_drafter_that_comes_or_goes_while_a_reply_streams_is_told(page: Page, slow_lead: Lead):
+def test_drafter_changes_show_while_streaming(page: Page, slow_lead: Lead):
     health = json.loads(page.request.get(f"{slow_lead.url}/health").text())
     laptop: dict[str, Any] = {
         "id": LAPTOP,
@@ -158,7 +158,7 @@ def test_text_can_be_selected_while_it_streams(page: Page, slow_lead: Lead):
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
-def test_nothing_is_wrong_for_who_cannot_see_well(
+def test_page_passes_accessibility_checks(
     browser: Browser, lead: Lead, problems: list[str], screen: str, colours: str
 ):
     width, height = SCREENS[screen]

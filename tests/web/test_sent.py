@@ -18,7 +18,7 @@ FULL = Reply(
 )
 
 
-def test_the_system_prompt_stands_before_the_first_message(page: Page, lead: Lead):
+def test_system_prompt_goes_first(page: Page, lead: Lead):
     script = Script(page)
     page.goto(lead.url)
     page.get_by_role("button", name="Settings").click()
@@ -30,7 +30,7 @@ def test_the_system_prompt_stands_before_the_first_message(page: Page, lead: Lea
     assert script.messages[0] == ("system", "Be brief.")
 
 
-def test_nothing_else_is_sent_while_a_message_is_being_edited(page: Page, lead: Lead):
+def test_editing_blocks_other_sending(page: Page, lead: Lead):
     script = Script(page)
     page.goto(lead.url)
     asked(page, "hello")
@@ -46,7 +46,7 @@ def test_nothing_else_is_sent_while_a_message_is_being_edited(page: Page, lead: 
     assert [text for _, text in script.messages] == ["hello", "fine", "and then?"]
 
 
-def test_thoughts_that_were_stopped_are_sent_and_continued(page: Page, lead: Lead):
+def test_stopped_thoughts_are_continued(page: Page, lead: Lead):
     Script(page, Reply((), thoughts="let me see", reason="length"))
     page.goto(lead.url)
     ask(page, "hello")
@@ -58,7 +58,7 @@ def test_thoughts_that_were_stopped_are_sent_and_continued(page: Page, lead: Lea
     assert script.asked[-1]["messages"][1] == thoughtful
 
 
-def test_a_failed_try_is_no_version_of_its_reply(page: Page, lead: Lead):
+def test_failed_try_is_no_version(page: Page, lead: Lead):
     Script(page, Reply((), error="it broke"), Reply((("well", None),)))
     page.goto(lead.url)
     ask(page, "hello")
@@ -67,7 +67,7 @@ def test_a_failed_try_is_no_version_of_its_reply(page: Page, lead: Lead):
     expect(page.get_by_role("button", name="Earlier version")).to_have_count(0)
 
 
-def test_the_last_turns_of_a_full_context_go_on_in_a_new_conversation(page: Page, lead: Lead):
+def test_full_context_moves_last_turns(page: Page, lead: Lead):
     script = Script(page, Reply((("x" * 2000, None),)), FULL, Reply(((" goes on", None),)))
     page.goto(lead.url)
     expect(page.locator("#model")).to_contain_text("toy")
@@ -78,7 +78,7 @@ def test_the_last_turns_of_a_full_context_go_on_in_a_new_conversation(page: Page
     assert script.messages == [("user", "at last"), ("assistant", "the last reply")]
 
 
-def test_a_reply_that_fills_the_context_alone_is_carried_over_in_part(page: Page, lead: Lead):
+def test_filling_reply_moves_in_part(page: Page, lead: Lead):
     long = Reply((("x" * 5000 + " end", None),), reason="length", timings=FULL.timings)
     script = Script(page, long, Reply((("s", None),)))
     page.goto(lead.url)
@@ -89,7 +89,7 @@ def test_a_reply_that_fills_the_context_alone_is_carried_over_in_part(page: Page
     assert 1000 < len(script.messages[1][1]) < 2000  # characters, of a context of 1024 tokens
 
 
-def test_a_reply_can_be_copied_where_the_browser_gives_no_clipboard(page: Page, lead: Lead):
+def test_copying_works_without_clipboard(page: Page, lead: Lead):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     read = "() => Clipboard.prototype.readText.call(window.real)"
     page.add_init_script("""
@@ -104,9 +104,7 @@ def test_a_reply_can_be_copied_where_the_browser_gives_no_clipboard(page: Page, 
     assert page.evaluate(read) == "fine"
 
 
-def test_a_question_that_does_not_fit_any_more_is_asked_in_a_new_conversation(
-    page: Page, lead: Lead, problems: list[str]
-):
+def test_unfitting_question_moves_on(page: Page, lead: Lead, problems: list[str]):
     message = "This model's maximum context length is 1024 tokens"
     error = {"message": message, "type": "x", "param": None, "code": "context_length_exceeded"}
     Script(page, Reply((("x" * 2000, None),)))
@@ -122,7 +120,7 @@ def test_a_question_that_does_not_fit_any_more_is_asked_in_a_new_conversation(
     problems.clear()
 
 
-def test_a_busy_server_is_asked_again_when_it_said_so(page: Page, lead: Lead, problems: list[str]):
+def test_busy_server_is_asked_again(page: Page, lead: Lead, problems: list[str]):
     error = {"message": "too many requests", "type": "x", "param": None, "code": None}
     script = Script(page, Reply((("well", None),)))
     busy = {"Retry-After": "7"}
@@ -139,7 +137,7 @@ def test_a_busy_server_is_asked_again_when_it_said_so(page: Page, lead: Lead, pr
     problems.clear()
 
 
-def test_waiting_for_a_busy_server_can_be_stopped(page: Page, lead: Lead, problems: list[str]):
+def test_waiting_can_be_stopped(page: Page, lead: Lead, problems: list[str]):
     busy = {"Retry-After": "7"}
     page.route(
         COMPLETIONS, lambda route: route.fulfill(status=429, headers=busy, json={"error": {"message": "x"}})

@@ -43,7 +43,7 @@ def told(page: Page, lead: Lead, **changed: Any) -> dict[str, Any]:
     return health
 
 
-def test_it_is_a_click_away_and_says_how_the_server_is(page: Page, lead: Lead):
+def test_status_is_one_click_away(page: Page, lead: Lead):
     page.goto(lead.url)
     page.get_by_role("link", name="Status").click()
     expect(page.locator("#state")).to_have_text("the server is well")
@@ -53,7 +53,7 @@ def test_it_is_a_click_away_and_says_how_the_server_is(page: Page, lead: Lead):
     expect(value(page, "In memory")).to_contain_text("0 conversations")
 
 
-def test_its_numbers_and_plots_move_with_the_requests(slow_lead: Lead, page: Page):
+def test_numbers_and_plots_move(slow_lead: Lead, page: Page):
     page.goto(f"{slow_lead.url}/status")
     expect(page.locator("#plots figure")).to_have_count(3)
     endless = {"prompt": "a", "stream": True, "max_tokens": 1_000_000}
@@ -69,7 +69,7 @@ def test_its_numbers_and_plots_move_with_the_requests(slow_lead: Lead, page: Pag
     assert points.count("L") >= 1
 
 
-def test_drafters_come_and_go_with_their_names_and_outcomes(page: Page, lead: Lead):
+def test_drafters_show_names_and_outcomes(page: Page, lead: Lead):
     health = told(page, lead, drafters=[])
     page.goto(f"{lead.url}/status")
     expect(page.locator("#drafters")).to_contain_text("One joins with the command that duo up prints.")
@@ -89,7 +89,7 @@ def test_drafters_come_and_go_with_their_names_and_outcomes(page: Page, lead: Le
     expect(page.locator("#drafters tbody tr")).to_have_count(0)
 
 
-def test_a_plot_has_no_value_where_nothing_was_checked(page: Page, lead: Lead):
+def test_unchecked_plot_has_no_value(page: Page, lead: Lead):
     told(page, lead)
     body = {"tokens": "duo:draft_tokens_total 0.0\nduo:draft_tokens_accepted_total 0.0"}
     kept = 'duo:cache_conversations{tier="memory"} 1.0\nduo:cache_conversations{tier="disk"} 2.0\n'
@@ -103,7 +103,7 @@ def test_a_plot_has_no_value_where_nothing_was_checked(page: Page, lead: Lead):
     expect(page.get_by_role("img", name=words)).to_be_visible()
 
 
-def test_guesses_are_told_by_source_and_steps_by_width(page: Page, lead: Lead):
+def test_guesses_show_sources_and_widths(page: Page, lead: Lead):
     told(page, lead, drafters=[LAPTOP], gate=GATE)
     lines = [
         'duo:drafter_tokens_total{drafter="laptop-1-00aa11bb",outcome="accepted"} 30.0',
@@ -119,7 +119,7 @@ def test_guesses_are_told_by_source_and_steps_by_width(page: Page, lead: Lead):
     expect(value(page, "Right guesses since the start")).to_have_text("76 %")
 
 
-def test_without_its_key_it_says_what_it_cannot_know(page: Page, problems: list[str]):
+def test_keyless_status_shows_its_gaps(page: Page, problems: list[str]):
     door = Door(Edge(access=Access(["sk-right"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         page.goto(f"{lead.url}/status")

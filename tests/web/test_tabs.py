@@ -24,7 +24,7 @@ def other(page: Page, problems: list[str]) -> Page:
     return tab
 
 
-def test_two_tabs_that_ask_at_once_keep_both_questions_and_both_replies(page: Page, other: Page, lead: Lead):
+def test_tabs_keep_both_conversations(page: Page, other: Page, lead: Lead):
     Script(page, said("one"))
     page.goto(lead.url)
     asked(page, "first")
@@ -57,7 +57,7 @@ def test_two_tabs_that_ask_at_once_keep_both_questions_and_both_replies(page: Pa
         first.get_by_role("button", name=name).click()
 
 
-def test_while_one_tab_streams_a_reply_another_shows_it_and_waits(slow_lead: Lead, page: Page, other: Page):
+def test_other_tab_shows_streaming_reply(slow_lead: Lead, page: Page, other: Page):
     page.goto(slow_lead.url)
     ask(page, "go on forever")
     expect(page.locator(".turn.assistant .text")).not_to_be_empty()
@@ -71,7 +71,7 @@ def test_while_one_tab_streams_a_reply_another_shows_it_and_waits(slow_lead: Lea
     slow_lead.until_idle()
 
 
-def test_an_edit_under_way_survives_what_another_tab_does(page: Page, other: Page, lead: Lead):
+def test_edit_survives_other_tabs(page: Page, other: Page, lead: Lead):
     script = Script(page, said("one"), said("three"))
     page.goto(lead.url)
     asked(page, "first")

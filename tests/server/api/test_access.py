@@ -128,7 +128,7 @@ def test_without_keys_any_is_accepted(lead: Lead):
         assert httpx.get(f"{lead.url}/v1/models", headers=headers).status_code == 200
 
 
-def test_only_those_who_have_the_same_key_share_what_is_cached(empty: Lead):
+def test_only_equal_keys_share_caches(empty: Lead):
     assert n_cached(post(empty, "/v1/chat/completions", ANNA, BODY)) == 0
     assert n_cached(post(empty, "/v1/chat/completions", BERT, BODY)) == 0
     assert n_cached(post(empty, "/v1/chat/completions", ANNA, BODY)) > len(PROMPT)
@@ -144,7 +144,7 @@ def test_nobody_takes_anothers_salt_by_naming_it(empty: Lead):
     assert n_cached(post(empty, "/v1/chat/completions", BERT, {**BODY, "cache_salt": anna.salt()})) == 0
 
 
-def test_a_salt_that_is_not_valid_is_refused_with_a_key_too(locked: Lead):
+def test_invalid_salt_is_refused_despite_key(locked: Lead):
     for salt in (5, "x" * 257):
         body = {**BODY, "cache_salt": salt}
         response = httpx.post(f"{locked.url}/v1/chat/completions", json=body, headers=bearer(ANNA))
@@ -152,7 +152,7 @@ def test_a_salt_that_is_not_valid_is_refused_with_a_key_too(locked: Lead):
         assert response.json()["error"]["param"] == "cache_salt"
 
 
-def test_what_is_typed_is_evaluated_for_its_key_only(empty: Lead):
+def test_precomputed_text_belongs_to_its_key(empty: Lead):
     assert post(empty, "/v1/precompute", ANNA, BODY)["completed"]
     assert n_cached(post(empty, "/v1/chat/completions", BERT, BODY)) == 0
     assert n_cached(post(empty, "/v1/chat/completions", ANNA, BODY)) > len(PROMPT)
@@ -206,7 +206,7 @@ def test_access_alone():
     assert not any(part in salt for salt in salts for part in ("a:", "ä"))
 
 
-async def test_files_of_slots_are_for_the_key_that_saved_them(tmp_path: Path):
+async def test_slot_files_belong_to_their_key(tmp_path: Path):
     async with slots_scene.serving(tmp_path) as server:
         app = witnessed(create_app(server.state, Edge(access=Access([ANNA, BERT]))))
 
@@ -230,7 +230,7 @@ async def test_files_of_slots_are_for_the_key_that_saved_them(tmp_path: Path):
                 assert response.status_code == status, response.text
 
 
-def test_every_key_is_compared_with_every_known_one_in_constant_time(monkeypatch: pytest.MonkeyPatch):
+def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch):
     """Counted, since clocks tell of the machine: as many comparisons of digests for any key."""
     compared: list[tuple[bytes, bytes]] = []
 
@@ -247,7 +247,7 @@ def test_every_key_is_compared_with_every_known_one_in_constant_time(monkeypatch
         compared.clear()
 
 
-def test_handles_are_for_the_key_that_opened_them(locked: Lead):
+def test_handles_belong_to_their_key(locked: Lead):
     def call(key: str, method: str, **params: Any) -> dict[str, Any]:
         asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         return httpx.post(f"{locked.url}/rpc", json=asked, headers=bearer(key), timeout=20).json()

@@ -59,7 +59,7 @@ async def asked(vocabulary: FakeVocabulary | None = None, **fields: Any) -> Gene
     return script.requests[0]
 
 
-def test_a_reply_may_be_longer_than_the_context(small: Lead):
+def test_context_shift_outlasts_the_context(small: Lead):
     body = completion(small, context_shift=True)
     assert body["usage"]["completion_tokens"] == 300
     assert body["choices"][0]["finish_reason"] == "length"
@@ -92,7 +92,7 @@ def test_else_the_context_ends_it(small: Lead, fields: dict[str, Any]):
     assert body["metrics"]["truncated"] is False
 
 
-def test_a_stop_string_after_a_shift_ends_the_reply(small: Lead):
+def test_stop_string_works_after_shift(small: Lead):
     whole = text_of(completion(small, context_shift=True))
     stop = whole[200:206]
     body = completion(small, context_shift=True, stop=stop)
@@ -101,7 +101,7 @@ def test_a_stop_string_after_a_shift_ends_the_reply(small: Lead):
     small.until_idle()
 
 
-def test_a_prompt_longer_than_the_context_is_still_a_400(small: Lead):
+def test_too_long_prompt_stays_400(small: Lead):
     response = post(small, context_shift=True, messages=[{"role": "user", "content": "x" * 200}])
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
@@ -112,7 +112,7 @@ class WithBos(FakeVocabulary):
     add_bos = True
 
 
-async def test_n_keep_means_what_it_does_in_llama_server():
+async def test_n_keep_matches_llama_server():
     assert (await asked()).n_keep is None
     assert (await asked(n_keep=9)).n_keep is None
     assert (await asked(context_shift=True)).n_keep == 0
@@ -123,12 +123,12 @@ async def test_n_keep_means_what_it_does_in_llama_server():
         assert whole.n_keep == len(whole.prompt)
 
 
-async def test_n_beams_of_no_more_than_one_is_no_search():
+async def test_one_beam_is_no_search():
     assert [(await asked(n_beams=n)).n_beams for n in (0, 1, 2, 8)] == [1, 1, 2, 8]
     assert (await asked(n_beams=2, temperature=1.5, top_k=3, seed=1)).n_beams == 2
 
 
-def test_a_beam_search_has_one_reply_whatever_the_seed(small: Lead):
+def test_beam_search_ignores_the_seed(small: Lead):
     texts = {
         text_of(completion(small, n_beams=4, max_tokens=40, temperature=1.0, seed=seed)) for seed in (1, 2)
     }
@@ -147,14 +147,14 @@ def test_a_beam_search_streams_what_is_decided(small: Lead):
     assert len(body["choices"][0]["logprobs"]["content"]) == body["usage"]["completion_tokens"] == 40
 
 
-def test_more_beams_than_there_are_sequences_are_refused(small: Lead):
+def test_too_many_beams_are_refused(small: Lead):
     response = post(small, n_beams=5)
     assert response.status_code == 400
     validate("Error", response.json())
     assert response.json()["error"]["param"] == "n_beams"
 
 
-def test_a_client_that_leaves_a_search_frees_it(small: Lead):
+def test_leaving_client_frees_its_search(small: Lead):
     with httpx.stream(
         "POST", f"{small.url}/v1/chat/completions", json={**BODY, "n_beams": 4, "stream": True}
     ) as response:

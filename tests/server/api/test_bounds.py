@@ -69,7 +69,7 @@ def test_anthropic_hears_which_limit_ends(most: int | None, n_ctx: int, reason: 
         assert httpx.post(f"{lead.url}/v1/messages", json=body).json()["stop_reason"] == reason
 
 
-def test_a_reply_is_cut_at_the_servers_number_of_tokens():
+def test_max_tokens_of_server_cuts_reply():
     with bounded(Bounds(max_tokens=5)) as lead:
         for asked, given in (({}, 5), ({"max_tokens": 9}, 5), ({"max_tokens": 3}, 3)):
             body = post(lead, **asked).json()
@@ -77,7 +77,7 @@ def test_a_reply_is_cut_at_the_servers_number_of_tokens():
             assert body["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_reply_that_takes_too_long_is_a_504_that_is_not_to_be_retried():
+def test_slow_reply_is_unretriable_504():
     with bounded(Bounds(time_s=0.1)) as lead:
         response = post(lead)
         assert response.status_code == 504
@@ -86,7 +86,7 @@ def test_a_reply_that_takes_too_long_is_a_504_that_is_not_to_be_retried():
         lead.until_idle()
 
 
-def test_a_stream_that_takes_too_long_ends_with_an_error(monkeypatch: pytest.MonkeyPatch):
+def test_slow_stream_ends_with_error(monkeypatch: pytest.MonkeyPatch):
     expire_in = LiveGeneration.expire_in
 
     def after_a_token(self: LiveGeneration, seconds: float) -> None:
@@ -123,7 +123,7 @@ def test_waiting_for_a_slot_counts():
         lead.until_idle()
 
 
-def test_the_time_limit_does_not_need_the_engine():
+def test_time_limit_works_without_engine():
     held = threading.Event()
     with bounded(Bounds(time_s=0.1)) as lead:
 
@@ -138,7 +138,7 @@ def test_the_time_limit_does_not_need_the_engine():
         lead.until_idle()
 
 
-def test_a_body_larger_than_allowed_is_a_413():
+def test_large_body_is_413():
     with bounded(max_body=1000) as lead:
         assert post(lead, max_tokens=1).status_code == 200
         response = post(lead, max_tokens=1, user="x" * 1000)
@@ -152,7 +152,7 @@ def test_a_body_larger_than_allowed_is_a_413():
         assert chunked.status_code == 413
 
 
-def test_a_body_that_does_not_arrive_is_a_408():
+def test_missing_body_is_408():
     with bounded(body_s=0.1) as lead:
         parts = urlsplit(lead.url)
         with socket.create_connection((parts.hostname, parts.port), timeout=20) as link:
@@ -171,7 +171,7 @@ def test_only_listed_origins_are_let_in():
         assert "access-control-allow-origin" not in other.headers
 
 
-async def test_what_is_evaluated_beforehand_takes_no_place_in_the_queue():
+async def test_precompute_takes_no_queue_place():
     backend = FakeBackend(FakeModel())
     thread = EngineThread(
         lambda emit: Engine(backend, NoProposer(), emit, n_slots=1, limits=Limits(n_batch=backend.n_batch)),
@@ -191,7 +191,7 @@ async def test_what_is_evaluated_beforehand_takes_no_place_in_the_queue():
         await thread.stop()
 
 
-async def test_a_request_that_cannot_be_begun_fails_by_itself(caplog: pytest.LogCaptureFixture):
+async def test_failing_start_fails_only_its_request(caplog: pytest.LogCaptureFixture):
     def broken() -> Constraint:
         raise RuntimeError("a defect")
 
@@ -220,7 +220,7 @@ async def test_a_request_that_cannot_be_begun_fails_by_itself(caplog: pytest.Log
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_server_that_ends_lets_replies_finish_and_refuses_new_ones():
+def test_draining_server_refuses_new_requests():
     backend = Gated(FakeModel(eog_rate=0.0))
     with serving(backend, n_slots=1, door=Door(Edge(), None, 20)) as lead, backend:
         body = {"messages": HELLO, "stream": True, "max_tokens": 30}
@@ -247,7 +247,7 @@ def test_a_server_that_ends_lets_replies_finish_and_refuses_new_ones():
         assert text.endswith(b"data: [DONE]\n\n")
 
 
-def test_what_has_not_ended_within_the_grace_time_is_told_so():
+def test_grace_time_ends_with_error():
     with bounded(grace_s=0.2) as lead:
         body = {"messages": HELLO, "stream": True}
         with httpx.stream("POST", f"{lead.url}/v1/chat/completions", json=body) as running:
@@ -277,7 +277,7 @@ def hanging(bounds: Bounds | None = None) -> Generator[tuple[Lead, Gated, list[h
             asking.join()
 
 
-def test_an_engine_without_progress_is_told_until_it_goes_on(caplog: pytest.LogCaptureFixture):
+def test_stuck_engine_shows_in_health(caplog: pytest.LogCaptureFixture):
     with hanging() as (lead, backend, responses):
         assert httpx.get(f"{lead.url}/health").status_code == 200
         for _ in range(100):
@@ -294,7 +294,7 @@ def test_an_engine_without_progress_is_told_until_it_goes_on(caplog: pytest.LogC
         assert responses[0].status_code == 200
 
 
-def test_an_engine_that_is_given_up_fails_its_requests_and_ends_the_server():
+def test_given_up_engine_ends_server():
     with hanging(Bounds(step_s=2)) as (lead, _, responses):
         until(lambda: responses, "the reply did not fail")
         [response] = responses

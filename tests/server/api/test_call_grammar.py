@@ -118,7 +118,7 @@ def test_calls_or_an_answer_in_a_form(reply: Reply, thoughts: str, vocabulary: s
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("thoughts", ["some", "begun"])
-def test_an_answer_in_a_form_may_be_thought_about(thoughts: str, vocabulary: str):
+def test_thoughts_precede_a_structured_answer(thoughts: str, vocabulary: str):
     scene = Scene(BY_FAMILY["json in tags"], thoughts, vocabulary)
     form = Form(scene.form.thoughts, scene.form.thinking)
     lark = CallGrammar(scene.vocabulary, form).answer(NUMBER)
@@ -171,7 +171,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
-def test_schemas_that_say_little_and_schemas_that_refer(reply: Reply):
+def test_empty_and_recursive_schemas_hold(reply: Reply):
     scene = Scene(reply, "no", "bytes")
     if reply.family != "minimax m3":
         assert scene.lets(scene.grammar.required(FREE), scene.one)
@@ -179,7 +179,7 @@ def test_schemas_that_say_little_and_schemas_that_refer(reply: Reply):
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
-def test_a_call_may_end_thoughts_that_nothing_else_ends(reply: Reply):
+def test_call_may_end_unclosed_thoughts(reply: Reply):
     scene = Scene(reply, "begun", "bytes")
     calls = scene.grammar.calls
     if reply.form.thoughts and calls.marks and not (calls.bare or reply.form.channels):
@@ -191,7 +191,7 @@ def test_a_call_may_end_thoughts_that_nothing_else_ends(reply: Reply):
 
 
 @pytest.mark.parametrize("family", ["harmony", "muse"])
-def test_a_message_to_a_function_is_a_call_of_it(family: str):
+def test_channel_message_is_a_call(family: str):
     scene = Scene(BY_FAMILY[family], "no", "marks")
     lark = scene.grammar.calls_in_text(FUNCTIONS)
     assert lark
@@ -206,7 +206,7 @@ def test_a_message_to_a_function_is_a_call_of_it(family: str):
     assert scene.lets(lark, other.replace("1", "true")), "nobody's call"
 
 
-def test_a_message_headed_by_a_function_is_a_call_of_it():
+def test_function_header_makes_a_call():
     scene = Scene(BY_FAMILY["functionary 3.2"], "no", "bytes")
     lark = scene.grammar.calls_in_text(FUNCTIONS)
     assert lark
@@ -225,7 +225,7 @@ def test_a_message_headed_by_a_function_is_a_call_of_it():
         assert not scene.lets(lark, text.replace("1", "true")), text
 
 
-def test_elements_within_elements_are_held_to_the_schema():
+def test_nested_elements_are_held():
     pair = {
         "type": "object",
         "properties": {"a": {"type": "string"}, "n": {"type": "integer"}},
@@ -271,7 +271,7 @@ VALUES: dict[str, tuple[dict[str, Any], list[Any]]] = {
 
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("reply", WRITABLE, ids=lambda reply: reply.family)
-def test_values_of_all_types_are_let_through_and_read(reply: Reply, kind: str):
+def test_values_of_all_types_pass(reply: Reply, kind: str):
     schema, values = VALUES[kind]
     functions = {"f": {"type": "object", "properties": {"v": schema}, "required": ["v"]}}
     scene = Scene(reply, "no", "bytes")
@@ -287,7 +287,7 @@ def test_values_of_all_types_are_let_through_and_read(reply: Reply, kind: str):
         assert free is None or scene.lets(free, text), text
 
 
-def test_text_between_tags_is_as_long_as_the_schema_allows():
+def test_tagged_text_has_schema_length():
     for family in ("function tags", "glm", "gemma 4", "minicpm 5", "kimi k3"):
         for vocabulary in VOCABULARIES:
             scene = Scene(BY_FAMILY[family], "no", vocabulary)
@@ -304,7 +304,7 @@ def test_text_between_tags_is_as_long_as_the_schema_allows():
                 assert not scene.lets(lark, scene.two.replace(TEXT, TEXT + "x"))
 
 
-def test_one_line_break_and_no_more_stands_around_a_value_of_few():
+def test_one_line_break_surrounds_short_values():
     """More of them would be a part of the value that is read."""
     grammar = CallGrammar(FakeVocabulary(), BY_FAMILY["function tags"].form)
     schema = {**FUNCTIONS["g"], "properties": {"s": {"enum": ["x", "y"]}}}
@@ -340,7 +340,7 @@ MISFIT = ['{"name": "f", "parameters": {"a": "1"}}', '{"name": "g", "parameters"
 
 
 @pytest.mark.parametrize("thoughts", ["no", "begun"])
-def test_calls_without_a_mark_are_made_to_fit_where_a_reply_begins_with_one(thoughts: str):
+def test_unmarked_calls_hold_at_reply_start(thoughts: str):
     scene = Scene(BY_FAMILY["llama 3"], thoughts, "bytes")
     lark = scene.grammar.calls_in_text(FUNCTIONS)
     assert lark

@@ -66,7 +66,7 @@ MOMENTS = {"before the first byte": 1, "prefill": 3, "decode": 10}
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("step", MOMENTS.values(), ids=MOMENTS)
-def test_the_slot_is_free_after_the_step_that_runs(scene: Scene, step: int, stream: bool):
+def test_cancellation_frees_slot_next_step(scene: Scene, step: int, stream: bool):
     link = scene.ask(stream=stream)
     scene.backend.allow(step - 1)
     scene.backend.until_step(step)
@@ -84,7 +84,7 @@ def test_the_slot_is_free_after_the_step_that_runs(scene: Scene, step: int, stre
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-def test_one_that_waits_is_forgotten_after_the_step_that_runs(scene: Scene, stream: bool):
+def test_waiting_request_is_cancelled_next_step(scene: Scene, stream: bool):
     running = scene.ask(stream=True)
     scene.backend.allow(1)
     scene.backend.until_step(2)

@@ -47,7 +47,7 @@ def test_characters_of_several_tokens_come_whole(lead: Lead):
 
 
 @pytest.mark.parametrize("stop", ["😀", "語 😀 é", "\u200d", "!"])
-def test_a_stop_string_of_several_tokens_is_cut_off(lead: Lead, stop: str):
+def test_split_stop_string_is_cut(lead: Lead, stop: str):
     expected = TEXT[: TEXT.index(stop)]
     body = {**FORCED, "stop": ["never", stop]}
     assert text_of(post(lead, body)) == expected
@@ -55,7 +55,7 @@ def test_a_stop_string_of_several_tokens_is_cut_off(lead: Lead, stop: str):
     assert "".join(first) == expected
 
 
-def test_four_streamed_choices_are_those_of_a_whole_reply(lead: Lead):
+def test_streamed_choices_equal_whole_reply(lead: Lead):
     body = {**BODY, "max_tokens": 30, "temperature": 1, "seed": 9, "n": 4}
     texts = [""] * 4
     for choice in streamed(lead, body):

@@ -45,7 +45,7 @@ def test_a_completion_has_openais_shape(lead: Lead):
     assert response.headers["openai-processing-ms"].isdigit()
 
 
-def test_a_stream_says_the_same_as_a_whole_reply(lead: Lead):
+def test_stream_equals_whole_reply(lead: Lead):
     whole = post(lead, BODY).json()
     response = post(lead, {**BODY, "stream": True})
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -99,7 +99,7 @@ def test_the_sdk_drives_it(client: openai.OpenAI):
         assert completion.choices[0].message.content == text[: text.find(end)]
 
 
-def test_of_several_choices_the_first_is_what_one_would_be(client: openai.OpenAI):
+def test_first_choice_equals_single_reply(client: openai.OpenAI):
     def create(n: int) -> list[str | None]:
         completion = client.chat.completions.create(
             model="toy", messages=HELLO, max_tokens=16, seed=5, temperature=1, n=n
@@ -142,7 +142,7 @@ def test_logprobs_through_the_sdk(client: openai.OpenAI):
     assert [one for logprobs in told for one in logprobs.content or []] == content
 
 
-def test_the_best_of_several_has_the_largest_mean_logprob(client: openai.OpenAI):
+def test_best_of_has_largest_logprob(client: openai.OpenAI):
     def create(**extra: Any) -> list[tuple[str | None, float]]:
         completion = client.chat.completions.create(
             model="toy", messages=HELLO, max_tokens=8, seed=2, temperature=1, logprobs=True, extra_body=extra
@@ -172,7 +172,7 @@ def test_the_next_turn_reuses_the_conversation(lead: Lead):
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["total_tokens"] - 2
 
 
-def test_a_seed_repeats_a_reply_and_no_seed_does_not(lead: Lead):
+def test_seed_repeats_a_reply(lead: Lead):
     body = {**BODY, "temperature": 1.0, "top_k": 0, "min_p": 0, "top_p": 1}
 
     def text(**extra: Any) -> str:
@@ -184,7 +184,7 @@ def test_a_seed_repeats_a_reply_and_no_seed_does_not(lead: Lead):
     assert len({text() for _ in range(4)} | {text(seed=-1)}) > 3
 
 
-def test_a_stop_string_ends_the_reply_and_is_not_part_of_it(lead: Lead):
+def test_stop_string_ends_the_reply(lead: Lead):
     whole = post(lead, {**BODY, "max_tokens": 60}).json()["choices"][0]["message"]["content"]
     stop = whole[20:23]
     expected = whole[: whole.find(stop)]
@@ -293,7 +293,7 @@ UNHONOURABLE: list[tuple[Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), UNHONOURABLE, ids=str)
-def test_what_cannot_be_honoured_is_a_400_that_names_the_field(lead: Lead, body: Any, param: str | None):
+def test_unsupported_field_is_named_400(lead: Lead, body: Any, param: str | None):
     response = post(lead, body)
     assert response.status_code == 400
     validate("Error", response.json())
@@ -311,7 +311,7 @@ def test_malformed_json_is_a_400(lead: Lead, data: bytes):
     validate("Error", response.json())
 
 
-def test_a_prompt_longer_than_the_context_is_refused_as_openai_does(lead: Lead, client: openai.OpenAI):
+def test_long_prompt_is_refused_like_openai(lead: Lead, client: openai.OpenAI):
     with pytest.raises(openai.BadRequestError, match="This model's maximum context length is 1024") as caught:
         client.chat.completions.create(model="toy", messages=[{"role": "user", "content": "x" * 100_000}])
     assert caught.value.code == "context_length_exceeded"
@@ -329,7 +329,7 @@ def test_too_large_a_body_is_refused(lead: Lead):
     validate("Error", response.json())
 
 
-def test_a_full_queue_is_a_429_with_retry_after(slow_lead: Lead):
+def test_full_queue_is_429_with_retry(slow_lead: Lead):
     url = f"{slow_lead.url}/v1/chat/completions"
     body = {"messages": HELLO, "stream": True}
     with httpx.stream("POST", url, json=body) as running:

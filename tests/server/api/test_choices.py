@@ -61,9 +61,7 @@ def texts_of(events: list[Any], n: int) -> list[str]:
         ({"prompt": "I think"}, " so"),
     ],
 )
-async def test_what_begins_a_message_lacks_the_space_that_the_tokenizer_adds(
-    fields: dict[str, Any], text: str
-):
+async def test_first_token_loses_tokenizer_space(fields: dict[str, Any], text: str):
     path = "/v1/completions" if "prompt" in fields else "/v1/chat/completions"
     state = served(Scripts(Script(STARTED, step(" so"), done(3))), vocabulary=Spacing())
     one = Call(state, path, fields)
@@ -72,7 +70,7 @@ async def test_what_begins_a_message_lacks_the_space_that_the_tokenizer_adds(
     assert (choice["message"]["content"] if "message" in choice else choice["text"]) == text
 
 
-async def test_tokens_add_up_and_the_prompt_counts_once():
+async def test_usage_counts_the_prompt_once():
     first = Script(STARTED, step("abc"), done(3, cached=0, ms=20.0, drafts=(1, 0, 2)))
     second = Script(STARTED, step("de"), done(2, cached=4, ms=40.0, drafts=(0, 1)))
     body = (await answer(first, second)).json
@@ -104,7 +102,7 @@ async def test_histograms_and_drafters_add_up():
     assert metrics["drafters"]["d"]["num_accepted_draft_tokens"] == 5
 
 
-async def test_choices_are_told_as_they_come_and_end_each_by_itself():
+async def test_choices_stream_and_end_separately():
     scripts = [Script(STARTED), Script(), Script()]
     one = call(*scripts, stream=True, stream_options={"include_usage": True}, stop="##")
     running = asyncio.ensure_future(one.run())
@@ -136,7 +134,7 @@ async def test_choices_are_told_as_they_come_and_end_each_by_itself():
     assert usage["usage"]["completion_tokens"] == usage["timings"]["predicted_n"] == 4 + 2 + 4
 
 
-async def test_seeds_differ_and_the_first_is_the_requests():
+async def test_first_choice_keeps_request_seed():
     scripts = [Script(STARTED, step("a"), done(1)) for _ in range(3)]
     await answer(*scripts, seed=7)
     requests = [script.requests[0] for script in scripts]
@@ -149,7 +147,7 @@ async def test_seeds_differ_and_the_first_is_the_requests():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_cancels_them_all(stream: bool):
+async def test_leaving_client_cancels_all_choices(stream: bool):
     scripts = [Script(STARTED, step("ab")), Script()]
     one = call(*scripts, stream=stream)
     running = asyncio.ensure_future(one.run())
@@ -164,7 +162,7 @@ async def test_a_client_that_goes_away_cancels_them_all(stream: bool):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_queue_that_is_full_for_one_is_full_for_all(stream: bool):
+async def test_full_queue_refuses_all_choices(stream: bool):
     first = Script()
     one = await answer(first, n=2, stream=stream, refusal=BusyError("busy"))
     assert one.status == 429
@@ -186,7 +184,7 @@ async def test_one_that_fails_ends_all(stream: bool):
     assert scripts[0].cancels
 
 
-async def test_the_best_are_those_of_the_largest_mean_logprob():
+async def test_best_have_largest_mean_logprob():
     scripts = [
         Script(STARTED, step("long", -0.5), done(4)),
         Script(STARTED, step("b", -0.25), done(1)),
@@ -217,7 +215,7 @@ def stopped(text: str, *logprobs: float) -> Committed:
     ],
     ids=str,
 )
-async def test_a_reply_is_judged_up_to_its_end(second: Committed, best: str):
+async def test_judged_up_to_its_end(second: Committed, best: str):
     scripts = [Script(STARTED, step("x", -1.0), done(1)), Script(STARTED, second)]
     body = (await answer(*scripts, n=1, best_of=2, stop="##")).json
     assert [choice["message"]["content"] for choice in body["choices"]] == [best]

@@ -59,7 +59,7 @@ def test_a_completion_has_openais_shape(lead: Lead):
 
 
 @pytest.mark.parametrize("body", [{}, {"max_tokens": -1}, {"n_predict": -1}, {"max_tokens": None}], ids=str)
-def test_until_the_turn_ends_unless_it_says_otherwise(lead: Lead, body: dict[str, Any]):
+def test_reply_runs_until_turn_ends(lead: Lead, body: dict[str, Any]):
     [choice] = told(lead, **body)["choices"]
     assert (choice["finish_reason"], len(choice["text"]) > 100) == ("stop", True)
 
@@ -85,7 +85,7 @@ def test_n_predict_of_minus_one_goes_on(lead: Lead):
     ],
     ids=str,
 )
-def test_one_prompt_may_be_said_in_several_ways(lead: Lead, prompt: Any):
+def test_prompt_has_several_forms(lead: Lead, prompt: Any):
     assert text(lead, prompt=prompt) == text(lead)
 
 
@@ -127,7 +127,7 @@ def test_the_best_of_each_prompt(lead: Lead):
     assert [choice["text"] for choice in best] == [max(three[i : i + 3], key=mean)["text"] for i in (0, 3)]
 
 
-def test_a_stream_says_the_same_as_a_whole_reply(lead: Lead):
+def test_stream_equals_whole_completion(lead: Lead):
     options: dict[str, Any] = {"max_tokens": 30, "logprobs": 2, "return_tokens": True}
     [whole] = told(lead, **options)["choices"]
     chunks = chunks_of(post(lead, **options, stream=True).text)
@@ -143,7 +143,7 @@ def test_a_stream_says_the_same_as_a_whole_reply(lead: Lead):
     assert all("usage" not in chunk for chunk in chunks)
 
 
-def test_a_stop_string_a_seed_and_a_bias(lead: Lead):
+def test_stop_seed_and_bias_apply(lead: Lead):
     whole = text(lead, max_tokens=40)
     stop = whole[20:23]
     assert text(lead, max_tokens=40, stop=[stop]) == whole[: whole.find(stop)]
@@ -236,7 +236,7 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), UNHONOURABLE, ids=str)
-def test_what_cannot_be_honoured_is_a_400_that_names_the_field(lead: Lead, body: dict[str, Any], param: str):
+def test_unsupported_field_is_named_400(lead: Lead, body: dict[str, Any], param: str):
     response = post(lead, **body)
     assert response.status_code == 400
     validate("Error", response.json())
@@ -287,13 +287,13 @@ class Infilling(WithBos):
     ],
     ids=str,
 )
-async def test_what_begins_with_a_text_begins_with_the_bos(prompt: Any, tokens: list[int]):
+async def test_text_prompt_begins_with_bos(prompt: Any, tokens: list[int]):
     scripts = [Script(STARTED, step(b"x"), ended(1)) for _ in range(2)]
     await answer(*scripts, vocabulary=WithBos(), prompt=prompt)
     assert tokens_of(scripts[0]) == tokens
 
 
-async def test_no_prompt_at_all_is_the_beginning_of_a_document():
+async def test_empty_prompt_begins_a_document():
     script = Script(STARTED, step(b"x"), ended(1))
     one = await answer(script, vocabulary=WithBos())
     assert one.status == 200
@@ -301,7 +301,7 @@ async def test_no_prompt_at_all_is_the_beginning_of_a_document():
 
 
 @pytest.mark.parametrize("prompt", ["a<|im_end|>", ["a<|im_end|>"], [97, "<|im_end|>"]], ids=str)
-async def test_what_stands_between_the_two_is_asked_for_in_the_models_own_way(prompt: Any):
+async def test_suffix_uses_infill_tokens(prompt: Any):
     script = Script(STARTED, step(b"x"), ended(1))
     one = await answer(script, vocabulary=Infilling(), prompt=prompt, suffix="z<|im_start|>", echo=True)
     assert tokens_of(script) == [256, 11, *b"a<|im_end|>", 12, *b"z<|im_start|>", 13]
@@ -314,7 +314,7 @@ async def test_an_empty_suffix_is_none():
     assert tokens_of(script) == [256, 97]
 
 
-async def test_logprobs_of_tokens_that_are_parts_of_characters():
+async def test_partial_characters_have_logprobs():
     data = "aé😀b".encode()
     whole = await answer(Script(STARTED, step(data, with_logprobs=True), ended(8)), prompt="p", logprobs=1)
     validate("Completion", whole.json)
@@ -339,14 +339,14 @@ async def test_logprobs_of_tokens_that_are_parts_of_characters():
     assert offsets == logprobs["text_offset"]
 
 
-async def test_a_failure_in_the_middle_is_the_last_event():
+async def test_late_failure_is_last_event():
     script = Script(STARTED, step(b"ab"), Failed(BackendError("no more")))
     events = (await answer(script, prompt="p", stream=True)).events
     assert "".join(event["choices"][0]["text"] for event in events[:-1]) == "ab"
     validate("Error", events[-1])
 
 
-async def test_who_goes_away_ends_the_replies_to_all_prompts():
+async def test_leaving_client_ends_all_prompts():
     scripts = [Script(STARTED, step(b"a")) for _ in range(2)]
     body = {"prompt": ["one", "two"], "stream": True}
     one = Call(served(Scripts(*scripts)), path="/v1/completions", body=body)

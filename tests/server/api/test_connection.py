@@ -69,7 +69,7 @@ def with_body(*headers: bytes) -> bytes:
     ],
     ids=["one header", "small headers", "the path", "their number"],
 )
-def test_a_head_that_is_too_large_is_a_431_before_it_ends(data: bytes):
+def test_large_head_is_early_431(data: bytes):
     with bounded() as lead, connected(lead) as link:
         link.sendall(data)
         status, body = answer(link)
@@ -85,7 +85,7 @@ def test_a_head_within_the_bounds_is_served():
                 assert answer(link) == (200, {"tokens": [104, 105]})
 
 
-def test_what_is_no_http_is_a_400_in_json():
+def test_non_http_is_json_400():
     with bounded() as lead, connected(lead) as link:
         link.sendall(b"\x16\x03\x01 hello\r\n\r\n")
         status, body = answer(link)
@@ -93,7 +93,7 @@ def test_what_is_no_http_is_a_400_in_json():
         validate("Error", body)
 
 
-def test_a_body_in_many_small_parts_is_no_head():
+def test_split_body_is_no_head():
     def parts() -> Iterator[bytes]:
         yield b'{"content": "'
         yield from (b"x" for _ in range(MAX_HEAD // 4))
@@ -116,13 +116,13 @@ def test_trailers_count():
 
 
 @pytest.mark.parametrize("first", [b"", HEAD])
-def test_a_connection_that_sends_no_whole_head_is_closed(first: bytes):
+def test_unfinished_head_closes_connection(first: bytes):
     with bounded(head_s=0.05) as lead, connected(lead) as link:
         link.sendall(first)
         assert read(link) == b""
 
 
-def test_so_is_one_that_stops_in_the_head_of_a_later_request():
+def test_unfinished_later_head_closes_connection():
     bounds = ConnectionBounds()
     with serving(FakeBackend(), door=Door(Edge(), None, 0, bounds)) as lead, connected(lead) as link:
         link.sendall(with_body().replace(b"Connection: close\r\n", b""))
@@ -134,7 +134,7 @@ def test_so_is_one_that_stops_in_the_head_of_a_later_request():
         assert read(link) == b""
 
 
-def test_a_request_whose_head_has_come_may_take_longer():
+def test_request_outlives_the_head_timeout():
     with bounded() as lead, connected(lead) as link:
         link.sendall(HEAD)
         lead.until(lambda _: [bool(one._head_timer) for one in connections(lead)] == [True])  # pyright: ignore[reportPrivateUsage]
@@ -146,7 +146,7 @@ def connections(lead: Lead) -> list[BoundedConnection]:
     return cast(list[BoundedConnection], list(lead.server.server_state.connections))
 
 
-def test_more_connections_than_there_are_files_for_are_closed_and_logged_once(
+def test_excess_connections_close_and_log_once(
     caplog: pytest.LogCaptureFixture,
 ):
     with bounded(most=1) as lead, connected(lead) as first:

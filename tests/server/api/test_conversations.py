@@ -73,9 +73,7 @@ def test_ten_turns_evaluate_only_what_is_new(lead: Lead):
 
 @pytest.mark.parametrize("lead", [CHATML], indirect=True)
 @pytest.mark.parametrize("continues", [True, False])
-def test_only_a_turn_that_may_continue_a_reply_waits_until_it_is_remembered(
-    lead: Lead, continues: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_continuing_turns_wait(lead: Lead, continues: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("server.api.history.LATER_S", 3600.0)  # if nobody wants it sooner
     done = list[str]()
 
@@ -98,7 +96,7 @@ def test_only_a_turn_that_may_continue_a_reply_waits_until_it_is_remembered(
 
 
 @pytest.mark.parametrize("lead", [THINKING], indirect=True)
-def test_what_a_template_drops_is_evaluated_anew_while_nobody_asks(lead: Lead):
+def test_dropped_text_is_reevaluated_when_idle(lead: Lead):
     """The thoughts of a reply are not shown in the next turn: what comes after them has to be evaluated
     without, and is, before anybody asks."""
     history: list[dict[str, Any]] = [{"role": "user", "content": "think about it"}]

@@ -82,7 +82,7 @@ def test_inputs_are_read_as_they_were_written(reply: Reply):
     assert [json.loads(call.arguments) for call in message.calls] == [{"input": EDIT}]
 
 
-def test_a_custom_tool_without_a_grammar_takes_any_text():
+def test_custom_tool_takes_any_text():
     scene = Scene(BY_FAMILY["json in tags"], "no", "bytes")
     lark = scene.grammar.required({"f": custom_parameters()})
     assert scene.lets(lark, call_of(BY_FAMILY["json in tags"], 'any\n"text"'))

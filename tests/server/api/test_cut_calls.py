@@ -12,7 +12,7 @@ NAMELESS = A_CALL[: A_CALL.index("weather") + 3]
 
 
 @pytest.mark.parametrize("marks", [False, True])
-async def test_a_call_that_is_cut_before_its_name_is_not_told(marks: bool):
+async def test_call_without_name_is_hidden(marks: bool):
     fields: dict[str, Any] = {"reason": "length"}
     text = f"Let me see.\n{NAMELESS}"
     choice = await whole(text, tools=TOOLS, marks=marks, **fields)
@@ -24,7 +24,7 @@ async def test_a_call_that_is_cut_before_its_name_is_not_told(marks: bool):
     assert told[-1] == {"finish_reason": "length"}
 
 
-async def test_what_a_model_ends_itself_is_told_as_it_is():
+async def test_model_endings_are_reported():
     choice = await whole(NAMELESS, tools=TOOLS)
     assert choice["message"]["content"] == NAMELESS
     assert choice["finish_reason"] == "stop"

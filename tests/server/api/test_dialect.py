@@ -55,7 +55,7 @@ def test_names_for_the_length_of_a_reply(endless: Lead, name: str):
         assert none["error"]["param"] == name
 
 
-def test_the_server_says_how_long_where_nobody_does():
+def test_predict_limits_unlimited_requests():
     with serving(FakeBackend(FakeModel(eog_rate=0.0), n_ctx=N_CTX), max_tokens=7) as lead:
         for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {})):
             usage = post(lead, path, **body).json()["usage"]
@@ -81,7 +81,7 @@ def test_progress_in_chunks_and_events(endless: Lead):
     assert response[-1]["timings"]["predicted_n"] == 3
 
 
-def test_a_prompt_that_is_too_long_is_told_with_its_length(endless: Lead):
+def test_long_prompt_reports_its_length(endless: Lead):
     response = post(endless, messages=[{"role": "user", "content": "x" * 300}])
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
@@ -144,7 +144,7 @@ def test_verbose_tells_llama_servers_own_form(endless: Lead):
     ],
     ids=str,
 )
-def test_errors_are_told_in_the_words_of_json(endless: Lead, body: dict[str, Any], message: str):
+def test_errors_use_json_words(endless: Lead, body: dict[str, Any], message: str):
     assert post(endless, **body).json()["error"]["message"].startswith(message)
 
 
@@ -165,7 +165,7 @@ def test_echo_tells_the_logprobs_of_the_prompt(endless: Lead):
     endless.until_idle()
 
 
-def test_prompts_side_by_side_tell_the_logprobs_that_each_has_alone(endless: Lead):
+def test_batched_prompts_keep_their_logprobs(endless: Lead):
     prompts = ["a" * 100, "b" * 30, "ab" * 50]
     asked: dict[str, Any] = {"max_tokens": 1, "echo": True, "logprobs": 1}
     together = post(endless, "/v1/completions", prompt=prompts, **asked).json()["choices"]
@@ -175,7 +175,7 @@ def test_prompts_side_by_side_tell_the_logprobs_that_each_has_alone(endless: Lea
     endless.until_idle()
 
 
-async def test_any_name_is_taken_where_the_server_says_so():
+async def test_alias_star_takes_any_name():
     card = ModelCard("toy", 1, N_CTX, 1000, "a toy", aliases=[ANY])
     state = replace(served(Script()), model=card)
     call = Call(state, path="/tokenize", body={"content": "a"})
@@ -203,7 +203,7 @@ def test_defaults_of_requests_come_from_the_server():
         ("http://notlocalhost", False),
     ],
 )
-def test_pages_of_this_machine_are_let_in_by_one_word(origin: str, allowed: bool):
+def test_localhost_origin_admits_local_pages(origin: str, allowed: bool):
     headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     with serving(FakeBackend(FakeModel()), door=Door(Edge(cors_origins=(LOCAL,)), None, grace_s=0)) as lead:
         response = httpx.options(f"{lead.url}/v1/completions", headers=headers)

@@ -21,7 +21,7 @@ class SpacedWithBos(Spacing):
 
 
 @pytest.mark.parametrize("vocabulary", [FakeVocabulary(), WithBos(), Spacing(), SpacedWithBos()])
-async def test_offsets_are_those_of_the_text_with_its_control_tokens(vocabulary: FakeVocabulary):
+async def test_offsets_count_control_tokens(vocabulary: FakeVocabulary):
     prompt = "é<|im_start|>user\nhi"
     tokens = [256] * vocabulary.add_bos + vocabulary.tokenize(prompt, special=True)
     of_prompt = Progress(len(tokens), logprobs=tuple(TokenLogprobs(token, -0.5) for token in tokens[1:]))
@@ -68,7 +68,7 @@ def test_without_an_echo_no_text_is_told(lead: Lead, more: dict[str, Any]):
     lead.until_idle()
 
 
-def test_a_stream_without_a_reply_is_the_echo(lead: Lead):
+def test_empty_stream_echoes_the_prompt(lead: Lead):
     options = {"include_usage": True}
     *chunks, last = chunks_of(post(lead, max_tokens=0, echo=True, stream=True, stream_options=options).text)
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == PROMPT
@@ -77,18 +77,18 @@ def test_a_stream_without_a_reply_is_the_echo(lead: Lead):
     lead.until_idle()
 
 
-async def test_a_stop_token_that_is_not_told_is_no_end():
+async def test_hidden_stop_token_is_no_end():
     stop = Committed((257,), (None,))
     one = await answer(Script(Started(1, 0), stop, ended(1)), prompt="a", max_tokens=0)
     assert one.json["choices"][0]["finish_reason"] == "length"
 
 
-def test_what_follows_a_scored_prompt_finds_it_cached(lead: Lead):
+def test_scored_prompt_is_cached_afterwards(lead: Lead):
     told(lead, max_tokens=0)
     assert told(lead, max_tokens=2)["usage"]["prompt_tokens_details"]["cached_tokens"] == len(IDS) - 1
 
 
-def test_the_other_forms_of_a_completion_take_it_too(lead: Lead):
+def test_other_completion_forms_echo_too(lead: Lead):
     native = post(lead, "/completion", max_tokens=0).json()
     assert (native["content"], native["tokens_predicted"], native["stop_type"]) == ("", 0, "limit")
     streamed = post(lead, "/completion", max_tokens=0, stream=True)

@@ -74,7 +74,7 @@ def vectors(reply: dict[str, Any]) -> npt.NDArray[np.float32]:
     return np.array([entry["embedding"] for entry in reply["data"]], dtype=np.float32)
 
 
-async def test_a_text_becomes_a_vector_of_length_one(client: httpx.AsyncClient, embedder: FakeEmbedder):
+async def test_vector_has_length_one(client: httpx.AsyncClient, embedder: FakeEmbedder):
     reply = await embedded(client, input="hello", model="toy-embedder")
     assert np.linalg.norm(vectors(reply)[0]) == pytest.approx(1, abs=1e-6)
     assert vectors(reply).shape == (1, embedder.n_embd)
@@ -94,7 +94,7 @@ AS_PART = {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "
     ],
     ids=str,
 )
-async def test_every_form_of_the_same_input_gives_the_same_vector(client: httpx.AsyncClient, input: object):
+async def test_input_forms_give_one_vector(client: httpx.AsyncClient, input: object):
     reply = await embedded(client, input=input)
     assert np.array_equal(vectors(reply), vectors(await embedded(client, input="ab")))
     assert reply["usage"]["prompt_tokens"] == 2
@@ -114,9 +114,7 @@ async def test_llama_servers_form(client: httpx.AsyncClient, path: str, name: st
     assert refused.json()["error"]["param"] == "embd_normalize"
 
 
-async def test_many_inputs_keep_their_order_and_go_a_few_at_a_time(
-    client: httpx.AsyncClient, embedder: FakeEmbedder
-):
+async def test_inputs_keep_order_in_groups(client: httpx.AsyncClient, embedder: FakeEmbedder):
     texts = [chr(97 + i) * (1 + 7 * (i % 4)) for i in range(20)]
     reply = await embedded(client, input=texts)
     assert [entry["index"] for entry in reply["data"]] == list(range(20))
@@ -134,7 +132,7 @@ async def test_base64_says_the_same_numbers(client: httpx.AsyncClient):
 
 
 @pytest.mark.parametrize("form", ["float", "base64"])
-async def test_fewer_dimensions_are_the_first_ones_at_length_one(client: httpx.AsyncClient, form: str):
+async def test_fewer_dimensions_are_normalised(client: httpx.AsyncClient, form: str):
     whole = vectors(await embedded(client, input="hello"))[0]
     reply = await embedded(client, input="hello", dimensions=5, encoding_format=form)
     data = reply["data"][0]["embedding"]
@@ -174,7 +172,7 @@ async def test_what_cannot_be_is_refused_by_name(client: httpx.AsyncClient, embe
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_a_server_that_does_not_embed_says_how_one_would(lead: Lead, prefix: str):
+def test_disabled_embedding_explains_itself(lead: Lead, prefix: str):
     response = httpx.post(f"{lead.url}{prefix}/embeddings", json={"input": "a"})
     assert response.status_code == 501
     validate("Error", response.json())
@@ -187,7 +185,7 @@ async def until_working(embedder: FakeEmbedder) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_chat_goes_on_and_the_queue_is_bounded(client: httpx.AsyncClient, embedder: FakeEmbedder):
+async def test_embedding_queue_is_bounded(client: httpx.AsyncClient, embedder: FakeEmbedder):
     embedder.held.clear()
     first = asyncio.create_task(embedded(client, input="first"))
     second = asyncio.create_task(embedded(client, input="second"))
@@ -205,7 +203,7 @@ async def test_chat_goes_on_and_the_queue_is_bounded(client: httpx.AsyncClient, 
     assert {name.startswith("duo-embed") for name in embedder.threads} == {True}
 
 
-async def test_a_client_that_goes_away_ends_its_work(worker: EmbeddingWorker, embedder: FakeEmbedder):
+async def test_leaving_client_ends_embedding(worker: EmbeddingWorker, embedder: FakeEmbedder):
     embedder.held.clear()
     embedding = Embedding(worker, ModelCard("toy-embedder", 1, 64, 1000, "a toy"))
     state = replace(served(Script()), embedding=embedding)
@@ -226,7 +224,7 @@ async def test_a_server_that_ends_takes_nothing_new(worker: EmbeddingWorker):
         assert response.status_code == 503
 
 
-def test_groups_are_as_large_as_fits_and_keep_the_order():
+def test_groups_fill_up_in_order():
     inputs = [[0] * n for n in (3, 3, 3, 8, 1, 1, 1, 1, 8)]
     assert [[len(one) for one in group] for group in grouped(inputs, 8, 3)] == [
         [3, 3],

@@ -87,7 +87,7 @@ async def test_counts_are_the_engines():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_stop_string_in_an_accepted_run_cuts_text_counts_and_cache(stream: bool):
+async def test_stop_string_cuts_accepted_run(stream: bool):
     script = Script(STARTED, step("a"), step("bc##de", 6, 7), step("never seen", 0, 9))
     one = await answer(script, stop="##", stream=stream, stream_options={"include_usage": True})
     assert script.cancels[0] == 5
@@ -116,7 +116,7 @@ async def test_a_stop_string_in_an_accepted_run_cuts_text_counts_and_cache(strea
     assert usage["completion_tokens_details"]["rejected_prediction_tokens"] == 3
 
 
-async def test_what_has_gathered_is_one_chunk_and_none_is_empty():
+async def test_gathered_text_is_one_chunk():
     script = Script(STARTED, step("abc", 2, 2), Committed((0xC3,), (None,)), Committed((0xA9,), (None,)))
     script.tell(Finished("stop", STATS))
     events = list((await answer(script, stream=True)).events)
@@ -125,14 +125,14 @@ async def test_what_has_gathered_is_one_chunk_and_none_is_empty():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failure_before_the_first_byte_has_a_status(stream: bool):
+async def test_early_failure_has_a_status(stream: bool):
     one = await answer(Script(Failed(BackendError("the model failed"))), stream=stream)
     assert one.status == 500
     validate("Error", one.json)
     assert one.json["error"]["message"] == "the model failed"
 
 
-async def test_a_failure_in_the_middle_is_the_last_event():
+async def test_late_failure_is_last_event():
     script = Script(STARTED, step("ab"), Failed(BackendError("the model failed")))
     one = await answer(script, stream=True)
     *chunks, last = one.events
@@ -142,7 +142,7 @@ async def test_a_failure_in_the_middle_is_the_last_event():
     assert (await answer(Script(STARTED, step("ab"), Failed(BackendError("x"))))).status == 500
 
 
-async def test_a_defect_in_the_middle_is_told_without_detail(caplog: pytest.LogCaptureFixture):
+async def test_late_defect_hides_details(caplog: pytest.LogCaptureFixture):
     class Broken(FakeVocabulary):
         def piece(self, token: int, *, special: bool = False) -> bytes:
             if special or token != ord("~"):
@@ -162,7 +162,7 @@ async def test_a_defect_in_the_middle_is_told_without_detail(caplog: pytest.LogC
         assert script.cancels
 
 
-async def test_a_defect_is_answered_with_the_headers_of_every_reply(caplog: pytest.LogCaptureFixture):
+async def test_defect_has_usual_headers(caplog: pytest.LogCaptureFixture):
     one = Call(
         served(Script(refusal=RuntimeError("a bug"))),
         body={"messages": HELLO},
@@ -178,7 +178,7 @@ async def test_a_defect_is_answered_with_the_headers_of_every_reply(caplog: pyte
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_reply_cut_by_a_server_that_shuts_down_is_not_passed_off_as_whole(stream: bool):
+async def test_cut_reply_is_not_whole(stream: bool):
     cut = Finished("cancelled", STATS)
     queued = await answer(Script(cut), stream=stream)
     assert queued.status == 503
@@ -190,7 +190,7 @@ async def test_a_reply_cut_by_a_server_that_shuts_down_is_not_passed_off_as_whol
 
 
 @pytest.mark.parametrize(("draining", "status"), [(False, 429), (True, 503)])
-async def test_a_refused_admission_says_when_to_come_back(draining: bool, status: int):
+async def test_refused_admission_says_retry_after(draining: bool, status: int):
     one = await answer(Script(refusal=BusyError("busy", draining=draining)), stream=True)
     assert one.status == status
     assert one.header["retry-after"] == "1"
@@ -217,7 +217,7 @@ async def test_a_client_that_goes_away_cancels(events: tuple[Any, ...], stream: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_gone_before_the_first_byte_cancels(stream: bool):
+async def test_early_leave_cancels_the_request(stream: bool):
     """It closes as the request is submitted; the first event comes at the same moment."""
 
     class Closing(Script):
@@ -232,9 +232,7 @@ async def test_a_client_gone_before_the_first_byte_cancels(stream: bool):
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/rpc"])
-async def test_a_client_that_goes_away_while_it_sends_is_no_defect(
-    path: str, caplog: pytest.LogCaptureFixture
-):
+async def test_leaving_while_sending_is_no_defect(path: str, caplog: pytest.LogCaptureFixture):
     one = Call(served(Script()), path, arriving=[b'{"messages": ', None])
     await asyncio.wait_for(one.run(), 10)
     assert one.status == 499
@@ -242,7 +240,7 @@ async def test_a_client_that_goes_away_while_it_sends_is_no_defect(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_of_a_client_that_is_gone_already_nothing_is_submitted(stream: bool):
+async def test_gone_client_submits_nothing(stream: bool):
     script = Script(STARTED)
     one = call(script, stream=stream)
     one.gone.set()
@@ -250,7 +248,7 @@ async def test_of_a_client_that_is_gone_already_nothing_is_submitted(stream: boo
     assert (one.status, script.requests) == (499, [])
 
 
-async def test_a_running_stream_outlives_the_request_to_stop(monkeypatch: pytest.MonkeyPatch):
+async def test_running_stream_outlives_stop_request(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(AppStatus, "should_exit", True)  # what SIGTERM sets
     script = Script(STARTED, step("ab"))
     one = call(script, stream=True)

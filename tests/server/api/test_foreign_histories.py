@@ -172,6 +172,6 @@ def test_a_count_is_that_of_the_prompt(bounded: Lead):
     assert counted["input_tokens"] == reply["usage"]["prompt_tokens"]
 
 
-def test_what_is_not_a_body_is_still_none(small: Lead):
+def test_invalid_body_stays_invalid(small: Lead):
     answer = httpx.post(f"{small.url}/v1/chat/completions", content=json.dumps({"messages": 5}))
     assert answer.status_code == 400

@@ -22,7 +22,7 @@ BODY: dict[str, Any] = {
     ("template", "choice", "most"),
     [(None, "required", 1), (None, "auto", None), (MISTRAL, "required", None), (MISTRAL, "auto", None)],
 )
-def test_a_model_told_of_tools_in_words_makes_one_call(template: str | None, choice: str, most: int | None):
+def test_required_tool_is_called_once(template: str | None, choice: str, most: int | None):
     """Where it must call: one that was not trained for tools repeats its call for ever."""
     body = ChatRequest.model_validate({**BODY, "tool_choice": choice})
     assert form_of(body, ChatTemplate(template).style).most_calls == most

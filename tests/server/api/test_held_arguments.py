@@ -37,7 +37,7 @@ def test_keywords_that_change_nothing_leave_calls_held(choice: str):
     assert not allows(request, call("f", {"n": "1"}))
 
 
-def test_so_they_do_in_the_schema_of_the_answer_beside_calls():
+def test_members_hold_beside_structured_answer():
     named = {"name": "x", "schema": {**IDLE, "required": ["n"]}}
     asked_for = {"type": "json_schema", "json_schema": named}
     request = asked(tools=[tool("f", parameters=IDLE)], response_format=asked_for)
@@ -45,7 +45,7 @@ def test_so_they_do_in_the_schema_of_the_answer_beside_calls():
     assert not allows(request, '{"p": "a b"}')
 
 
-def test_a_schema_that_cannot_be_kept_leaves_the_others_held():
+def test_unholdable_schema_leaves_others_held():
     request = asked(tools=[WEATHER, UNKEPT])
     assert allows(request, call("weather", {"city": "Paris"}))
     assert not allows(request, call("weather", {"city": 1}))
@@ -54,7 +54,7 @@ def test_a_schema_that_cannot_be_kept_leaves_the_others_held():
     assert not allows(request, call("g", {}))
 
 
-def test_one_that_cannot_be_kept_leaves_the_others_held_between_tags():
+def test_tagged_parameters_hold_beside_unholdable_ones():
     unkept = {"properties": {"town": {"type": "string", "not": {"const": "x"}}}}
     request = request_of(QWEN_CODER, tools=[WEATHER, tool("f", parameters=unkept)])
     called = "<tool_call>\n<function={}>\n<parameter={}>\nx\n</parameter>\n</function>\n</tool_call>"
@@ -64,14 +64,14 @@ def test_one_that_cannot_be_kept_leaves_the_others_held_between_tags():
     assert not allows(request, called.format("f", "city"))
 
 
-async def test_a_strict_function_is_refused_where_its_schema_cannot_be_kept():
+async def test_strict_unholdable_function_is_refused():
     strict = tool("g", parameters=UNKEPT["function"]["parameters"], strict=True)
     error = await refusal(tools=[UNKEPT, WEATHER, strict])
     assert error["param"].startswith("tools.2.function.parameters")
     assert "g is strict" in error["message"]
 
 
-def test_a_function_beside_a_strict_one_need_not_be_kept():
+def test_strict_function_spares_its_neighbours():
     strict = tool("weather", parameters=CITY, strict=True)
     request = asked(tools=[UNKEPT, strict])
     assert not allows(request, call("weather", {"city": 1}))
@@ -103,7 +103,7 @@ def test_a_function_without_parameters_has_no_arguments(definition: dict[str, An
 
 
 @pytest.mark.parametrize("definition", WITH, ids=json.dumps)
-def test_a_function_whose_schema_lets_members_in_has_them(definition: dict[str, Any]):
+def test_open_schema_admits_members(definition: dict[str, Any]):
     assert allows(asked(tools=[tool("f", **definition)], tool_choice="required"), call("f", {"a": 1}))
 
 
@@ -122,6 +122,6 @@ def test_so_it_is_in_every_family(family: Family):
     assert not allows(request, some)
 
 
-def test_the_prompt_shows_a_function_without_parameters_as_before():
+def test_prompt_keeps_function_without_parameters():
     shown = tool("f", parameters={"type": "object", "properties": {}})
     assert json.dumps(shown) in prompt_of(tools=[tool("f")])

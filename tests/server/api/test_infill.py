@@ -34,7 +34,7 @@ async def ask(vocabulary: FakeVocabulary, **body: Any) -> tuple[Call, list[int]]
     return call, list(script.requests[0].prompt) if script.requests else []
 
 
-async def test_the_model_is_given_both_ends_and_answers_in_llama_servers_form():
+async def test_infill_answers_like_llama_server():
     call, prompt = await ask(Infilling(), prompt="e")
     assert prompt == [256, 11, *b"abe", 12, *b"cd", 13]
     assert call.status == 200, call.content
@@ -75,7 +75,7 @@ async def test_of_other_texts_the_end_is_kept():
         ({"input_prefix": "x" * (N_CTX + 1)}, "input_prefix"),
     ],
 )
-async def test_what_it_cannot_read_is_refused_by_name(body: dict[str, Any], param: str):
+async def test_unsupported_infill_field_is_refused(body: dict[str, Any], param: str):
     call, _ = await ask(Infilling(), **body)
     assert (call.status, call.json["error"]["param"]) == (400, param)
 

@@ -127,7 +127,7 @@ async def test_tokens_are_those_of_the_text(tokens: Sequence[int], stop: str, n_
     st.lists(st.integers(0, 16), max_size=6),
     st.sampled_from(["##", "a#", "é", "nothing"]),
 )
-def test_however_it_is_cut_streams_and_whole_replies_agree(tokens: list[int], cuts: list[int], stop: str):
+def test_streams_and_whole_replies_agree(tokens: list[int], cuts: list[int], stop: str):
     options = {"logprobs": True, "return_tokens": True, "stop": stop}
     whole = asyncio.run(answer(steps(tokens, ()), **options)).json["choices"][0]
     streamed = asyncio.run(answer(steps(tokens, cuts), **options, stream=True))
@@ -140,7 +140,7 @@ def test_however_it_is_cut_streams_and_whole_replies_agree(tokens: list[int], cu
     assert [entry["logprob"] for entry in whole["logprobs"]["content"]] == [-0.5 * i for i in range(len(ids))]
 
 
-async def test_text_that_is_held_back_holds_back_its_tokens():
+async def test_held_text_holds_its_tokens():
     script = Script(STARTED)
     body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "logprobs": True, "stop": "##"}
     one = Call(served(script), body=body)
@@ -159,7 +159,7 @@ async def test_text_that_is_held_back_holds_back_its_tokens():
     await asyncio.wait_for(running, 10)
 
 
-async def test_no_logprobs_and_no_tokens_unless_asked_for():
+async def test_logprobs_only_when_requested():
     one = await answer(steps(b"ab", ()), logprobs=False, n_probs=0)
     choice = one.json["choices"][0]
     assert choice["logprobs"] is None

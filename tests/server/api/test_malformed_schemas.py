@@ -35,7 +35,7 @@ def tools(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-async def test_what_is_no_schema_is_refused_by_its_place(family: Family):
+async def test_invalid_schema_is_refused_by_place(family: Family):
     template = ChatTemplate(source(family))
     for schema, keyword in MALFORMED:
         whole = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
@@ -67,7 +67,7 @@ async def test_other_apis_name_their_own_fields():
     assert one.json["error"]["param"] == "tools.0.parameters.properties.x.enum"
 
 
-async def test_a_parameter_may_have_what_clients_write_for_nothing():
+async def test_empty_parameters_are_accepted():
     nothing = {"type": "string", "enum": None, "required": True, "items": None}
     for family in FAMILIES:
         one = await answered(

@@ -36,7 +36,7 @@ def result(*content: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": "c1", "content": list(content)}
 
 
-async def test_what_anthropics_tools_did_is_read_in_its_order():
+async def test_anthropic_tool_results_keep_order():
     used: dict[str, Any] = {
         "type": "server_tool_use",
         "id": "s1",
@@ -107,7 +107,7 @@ def test_arguments_that_are_no_object_become_one(given: Any, read: dict[str, Any
     assert turn["tool_calls"][0]["function"]["arguments"] == read
 
 
-async def test_a_picture_in_a_result_is_a_text():
+async def test_picture_in_result_becomes_text():
     used: dict[str, Any] = {"type": "tool_use", "id": "c1", "name": "Read", "input": {}}
     turns: list[Any] = [
         *HELLO,
@@ -156,13 +156,13 @@ def test_a_reference_shows_a_deferred_tool():
     assert [one["function"]["name"] for one in chosen["tools"]] == ["weather", "later"]
 
 
-def test_deferred_tools_are_shown_where_servers_would_search():
+def test_deferred_tools_appear_when_found():
     search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
     offered = as_chat(request(tools=[search, LATER]))
     assert [one["function"]["name"] for one in offered.chat["tools"]] == ["later"]
 
 
-def test_the_sdk_goes_on_with_a_kept_thread(lead: Lead):
+def test_sdk_continues_a_kept_thread(lead: Lead):
     with anthropic.Anthropic(base_url=lead.url, api_key="none", max_retries=0) as client:
         asked: Any = {"model": "toy", "max_tokens": 20}
         system: Any = "be brief"

@@ -40,7 +40,7 @@ from tests.server.api.test_messages import WEATHER, ask, replying, script
         ({"messages": []}, "messages"),
     ],
 )
-async def test_what_is_not_honoured_is_refused_by_its_name_here(body: dict[str, Any], named: str):
+async def test_unsupported_field_is_named(body: dict[str, Any], named: str):
     call = await ask(replying(script("yes.")), **body)
     assert call.status == 400
     assert call.json["error"]["type"] == "invalid_request_error"
@@ -56,9 +56,7 @@ async def test_what_is_not_honoured_is_refused_by_its_name_here(body: dict[str, 
         ("/v1/messages", "GET", 405, "invalid_request_error"),
     ],
 )
-async def test_routes_that_there_are_not_answer_in_the_same_form(
-    path: str, method: str, status: int, kind: str
-):
+async def test_unknown_routes_use_anthropic_errors(path: str, method: str, status: int, kind: str):
     call = await ask(replying(), path, method)
     assert call.status == status
     validate("MessagesError", call.json)

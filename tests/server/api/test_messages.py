@@ -86,7 +86,7 @@ def chat(**body: Any) -> dict[str, Any]:
     return chat_of(MessagesRequest.model_validate({"messages": HELLO, **body}))
 
 
-async def test_a_stream_tells_thoughts_text_and_calls_block_by_block():
+async def test_stream_has_one_block_each():
     text = "<think>\nHm.", " Rome?\n</think>\n\nLet me", " look.", CALL
     *events, delta, stop = events_of(
         (await ask(replying(script(*text)), tools=[WEATHER], stream=True)).content
@@ -122,7 +122,7 @@ async def test_a_stream_tells_thoughts_text_and_calls_block_by_block():
     assert stop == {"type": "message_stop"}
 
 
-async def test_a_whole_message_has_the_blocks_that_a_stream_grows():
+async def test_whole_message_equals_its_stream():
     reply = script("<think>\nHm.\n</think>\n\nLet me look." + CALL + CALL)
     body = (await ask(replying(reply), tools=[WEATHER], model="claude-opus-4-8")).json
     validate("AssistantMessage", body)
@@ -156,7 +156,7 @@ async def test_why_a_reply_has_ended(reply: Script, asked: Any, reason: str, str
     assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, string)
 
 
-async def test_omitted_thoughts_are_in_the_signature_and_come_back_with_it():
+async def test_omitted_thoughts_travel_in_signature():
     hidden: Any = {"thinking": {"type": "adaptive", "display": "omitted"}}
     reply = "<think>\nHm.", " Rome?\n</think>\n\nLet me look."
     thoughts, text = (await ask(replying(script(*reply)), **hidden)).json["content"]
@@ -177,20 +177,20 @@ def test_a_signature_of_others_holds_nothing(signature: str):
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_costs_are_told_where_they_are_asked_for(asked: bool):
+async def test_timings_come_on_request(asked: bool):
     more: Any = {"timings_per_token": True} if asked else {}
     whole = (await ask(replying(script("yes.")), **more)).json
     *_, delta, _ = events_of((await ask(replying(script("yes.")), stream=True, **more)).content)
     assert {"timings" in whole, "metrics" in whole, "timings" in delta, "metrics" in delta} == {asked}
 
 
-async def test_the_input_of_a_call_that_was_cut_off_is_empty():
+async def test_cut_call_has_empty_input():
     body = (await ask(replying(script(CALL[:58], reason="length")), tools=[WEATHER], max_tokens=58)).json
     [call] = body["content"]
     assert (call["name"], call["input"]) == ("weather", {})
 
 
-def test_system_blocks_are_one_message_without_what_is_about_the_client():
+def test_system_blocks_join_without_billing():
     assert chat(system="be brief")["messages"][0] == {"role": "system", "content": "be brief"}
     billed = {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=0a1b2;"}
     brief = {"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}
@@ -200,7 +200,7 @@ def test_system_blocks_are_one_message_without_what_is_about_the_client():
     assert chat(system=[billed])["messages"] == HELLO
 
 
-def test_turns_become_messages_with_calls_and_what_they_returned():
+def test_turns_keep_calls_and_results():
     call = {"type": "tool_use", "id": "c1", "name": "weather", "input": INPUT}
     returned = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "sunny"}]}
     failed = {"type": "tool_result", "tool_use_id": "c2", "content": "no such city", "is_error": True}
@@ -271,11 +271,11 @@ def test_turns_become_messages_with_calls_and_what_they_returned():
         ({"metadata": {"user_id": "me"}, "context_management": {"edits": []}, "betas": ["x"]}, {}),
     ],
 )
-def test_a_field_becomes_that_of_a_chat_completion(given: dict[str, Any], made: dict[str, Any]):
+def test_fields_map_to_chat_fields(given: dict[str, Any], made: dict[str, Any]):
     assert chat(**given) == {"messages": HELLO, **made}
 
 
-async def test_failures_have_their_types_before_a_reply_and_within():
+async def test_failures_have_anthropic_types():
     call = await ask(served(Script(refusal=BusyError("later"))))
     assert (call.status, call.json["error"]["type"]) == (429, "rate_limit_error")
     assert call.header["retry-after"] == "1"
@@ -289,7 +289,7 @@ async def test_failures_have_their_types_before_a_reply_and_within():
     assert last["request_id"]
 
 
-async def test_a_prompt_that_is_too_long_is_told_in_words_that_clients_look_for():
+async def test_long_prompt_uses_known_words():
     long = "x" * (N_CTX + 1)
     call = await ask(replying(), messages=[{"role": "user", "content": long}])
     assert call.status == 400
@@ -297,7 +297,7 @@ async def test_a_prompt_that_is_too_long_is_told_in_words_that_clients_look_for(
     assert f"> {N_CTX} maximum" in call.json["error"]["message"]
 
 
-async def test_a_silent_stream_is_kept_open_by_pings(monkeypatch: pytest.MonkeyPatch):
+async def test_pings_keep_silent_streams_open(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(delivery, "KEEP_ALIVE_S", 0.001)
     slow = Script(Started(5, 2))
     call = Call(served(slow), "/v1/messages", {"messages": HELLO, "max_tokens": 9, "stream": True})
@@ -313,7 +313,7 @@ def post(lead: Lead, path: str = "/v1/messages", **body: Any) -> httpx.Response:
     return httpx.post(lead.url + path, json={"messages": HELLO, "max_tokens": 20, **body}, timeout=20)
 
 
-def test_it_is_a_chat_completion_in_other_words(lead: Lead):
+def test_message_equals_a_chat_completion(lead: Lead):
     hot: dict[str, Any] = {"seed": 1, "temperature": 1.0, "ignore_eos": True, "cache_salt": "alone"}
     whole = httpx.post(
         f"{lead.url}/v1/chat/completions", json={"messages": HELLO, "max_tokens": 20, **hot}
@@ -329,7 +329,7 @@ def test_it_is_a_chat_completion_in_other_words(lead: Lead):
     assert counted == {"input_tokens": whole["usage"]["prompt_tokens"]}
 
 
-def test_tools_count_in_the_prompt_and_are_called_where_they_must(lead: Lead):
+def test_tools_count_and_are_called(lead: Lead):
     bare = post(lead, "/v1/messages/count_tokens").json()["input_tokens"]
     assert post(lead, "/v1/messages/count_tokens", tools=[WEATHER]).json()["input_tokens"] > bare
     city = {"type": "object", "properties": {"city": {"const": "Rome"}}, "required": ["city"]}
@@ -341,7 +341,7 @@ def test_tools_count_in_the_prompt_and_are_called_where_they_must(lead: Lead):
     assert (call["name"], call["input"]) == ("weather", INPUT)
 
 
-def test_keys_are_taken_from_either_header_and_their_lack_is_told_in_anthropics_form():
+def test_both_key_headers_work():
     door = Door(Edge(access=Access(["secret"])), None, grace_s=0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         url, body = f"{lead.url}/v1/messages", {"messages": HELLO, "max_tokens": 2}

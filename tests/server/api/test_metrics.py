@@ -115,7 +115,7 @@ async def test_dashboards_of_llama_server_find_its_names():
     }
 
 
-async def test_what_is_kept_below_the_kv_cache_is_told():
+async def test_lower_cache_tiers_are_counted():
     cached = TierCounts(memory_bytes=7, disk_snapshots=2, hits=3, skipped_files=1, failed_loads=1)
     samples = await scraped(Traffic(), Health("ok", 4, 1, 2, 125.0), cached)
     assert samples["cache_bytes", "memory"] == 7.0
@@ -124,7 +124,7 @@ async def test_what_is_kept_below_the_kv_cache_is_told():
     assert samples[("cache_files_skipped_total",)] == 2.0
 
 
-async def test_messages_of_drafters_by_what_became_of_them():
+async def test_drafter_messages_count_by_outcome():
     counts = {"drafted": 9, "accepted": 5, "fresh": 7, "late": 2, "stale": 1}
     drafters = (
         DrafterHealth("d", "m", "accepted", None, counts),
@@ -137,7 +137,7 @@ async def test_messages_of_drafters_by_what_became_of_them():
     assert samples[("healthy",)] == 0.0
 
 
-def test_tokens_count_at_once_and_a_prompt_with_its_first_token():
+def test_tokens_count_at_once():
     traffic = told(Traffic(), *ONE_REPLY[:1])
     assert (traffic.n_prompt, traffic.n_predicted) == (0, 0)
     told(traffic, ONE_REPLY[1])
@@ -154,7 +154,7 @@ def test_endings_without_a_token():
     assert traffic.n_prompt == 0
 
 
-def test_drafters_that_come_and_go_do_not_pile_up():
+def test_gone_drafters_leave_metrics():
     traffic = Traffic()
     for i in range(2 * MAX_SOURCES):
         stats = replace(STATS, drafters={f"d{i}": DrafterCount(2, 1), "steady": DrafterCount(1, 1)})

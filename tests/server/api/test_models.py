@@ -48,7 +48,7 @@ async def asking(one: Served) -> AsyncGenerator[httpx.AsyncClient]:
         yield client
 
 
-async def test_a_model_tells_what_it_is_and_who_drafts():
+async def test_model_reports_size_and_drafters():
     async with asking(state()) as client:
         [model] = (await client.get("/v1/models")).json()["data"]
         validate("Model", model)
@@ -76,7 +76,7 @@ async def test_a_slash_at_the_end_changes_nothing(path: str, headers: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["big", "gpt", "large/one", "default"])
-async def test_a_model_answers_to_all_of_its_names_and_tells_the_first(name: str):
+async def test_model_answers_to_all_aliases(name: str):
     async with asking(state()) as client:
         assert (await client.get(f"/v1/models/{name}")).json()["id"] == "big"
         reply = await client.post("/v1/chat/completions", json={**HELLO, "model": name})
@@ -87,7 +87,7 @@ async def test_a_model_answers_to_all_of_its_names_and_tells_the_first(name: str
         assert (await client.get("/v1/models/large")).status_code == 404
 
 
-async def test_a_model_that_embeds_is_a_second_one():
+async def test_embedding_model_is_listed():
     with closing(EmbeddingWorker(FakeEmbedder())) as worker:
         async with asking(state(embedding=Embedding(worker, EMBEDS))) as client:
             body = (await client.get("/v1/models")).json()
@@ -111,9 +111,7 @@ async def test_a_model_that_embeds_is_a_second_one():
         ({"seed": None, "max_tokens": None}, 11, 5),
     ],
 )
-async def test_the_servers_seed_and_length_are_for_requests_that_do_not_say(
-    body: dict[str, Any], seed: int, max_tokens: int
-):
+async def test_server_seed_and_length_are_defaults(body: dict[str, Any], seed: int, max_tokens: int):
     one = state(seed=11, max_tokens=5)
     await Call(one, body={**HELLO, **body}).run()
     script = one.generator
@@ -122,7 +120,7 @@ async def test_the_servers_seed_and_length_are_for_requests_that_do_not_say(
     assert (request.sampling.seed, request.max_tokens) == (seed, max_tokens)
 
 
-async def test_a_seed_of_minus_one_is_a_random_one_all_the_same():
+async def test_seed_minus_one_is_random():
     seeds: set[int] = set()
     for _ in range(2):
         one = state(seed=11)

@@ -69,7 +69,7 @@ def test_why_it_stopped(endless: Lead, lead: Lead):
     assert told(endless)["truncated"] is False
 
 
-def test_a_stream_ends_with_the_whole_of_it(endless: Lead):
+def test_stream_ends_with_whole_reply(endless: Lead):
     whole = told(endless, return_tokens=True)
     *before, last = parts(post(endless, stream=True))
     assert "".join(part["content"] for part in before) == whole["content"]
@@ -100,7 +100,7 @@ def test_only_the_fields_that_are_asked_for(endless: Lead):
     assert last == {"content": "", "generation_settings/n_predict": 12}
 
 
-def test_probabilities_have_ids_and_bytes_and_come_token_by_token(endless: Lead):
+def test_probabilities_carry_ids_and_bytes(endless: Lead):
     reply = told(endless, n_probs=3)
     entries = reply["completion_probabilities"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]) == reply["content"].encode()
@@ -126,12 +126,12 @@ def test_probabilities_after_the_samplers(endless: Lead):
         assert entry["prob"] in [one["prob"] for one in entry["top_probs"]]
 
 
-def test_nothing_cached_is_used_if_it_says_so(endless: Lead):
+def test_cache_prompt_false_reuses_nothing(endless: Lead):
     counts = [told(endless, cache_prompt=cached)["timings"]["cache_n"] for cached in (True, True, False)]
     assert counts[1:] == [len(IDS) - 1, 0]
 
 
-def test_a_slot_is_told_and_can_be_asked_for(endless: Lead):
+def test_slot_is_chosen_and_reported(endless: Lead):
     for slot in (2, 0, 2):
         assert told(endless, id_slot=slot)["id_slot"] == slot
     chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "id_slot": 99}
@@ -140,7 +140,7 @@ def test_a_slot_is_told_and_can_be_asked_for(endless: Lead):
     assert response.json()["error"]["param"] == "id_slot"
 
 
-def test_progress_of_the_prompt_is_told_before_the_text(endless: Lead):
+def test_progress_precedes_the_text(endless: Lead):
     body: dict[str, Any] = {
         "prompt": "a" * 100,
         "stream": True,
@@ -156,7 +156,7 @@ def test_progress_of_the_prompt_is_told_before_the_text(endless: Lead):
     assert found[0]["timings"]["prompt_ms"] == found[0]["timings"]["prompt_n"] == 0
 
 
-async def test_a_reply_ends_at_its_time_once_it_has_a_second_line():
+async def test_time_limit_needs_second_line():
     script = Script(Started(5, 2, at=1.0), Progress(5, at=1.5))
     script.tell(Committed(tuple(b"ab"), (None, None), at=2.0))
     script.tell(Committed(tuple(b"\n"), (None,), at=2.4))
@@ -168,7 +168,7 @@ async def test_a_reply_ends_at_its_time_once_it_has_a_second_line():
     assert script.cancels[0] == 4
 
 
-async def test_its_time_does_not_end_a_first_line():
+async def test_time_limit_spares_first_line():
     script = Script(Started(5, 2), Committed(tuple(b"a"), (None,), at=1.0))
     script.tell(Committed(tuple(b"b"), (None,), at=9.0))
     script.tell(Finished("stop", CANCELLED_STATS))
@@ -191,7 +191,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_honoured_is_refused_by_name(endless: Lead, name: str):
+def test_unsupported_field_is_refused(endless: Lead, name: str):
     error = post(endless, **{name: REFUSED[name]}).json()["error"]
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
 
@@ -220,7 +220,7 @@ async def test_adapters_are_listed_and_their_scales_stay():
         assert call.status == status, scales
 
 
-async def test_a_request_may_name_the_scales_that_adapters_have():
+async def test_adapter_scales_may_be_named():
     for adapters, scale, status in (
         ([("one.gguf", 0.5)], 0.5, 200),
         ([("one.gguf", 0.5)], 1.0, 400),
@@ -246,7 +246,7 @@ async def test_a_request_may_name_the_scales_that_adapters_have():
         ("ab\n  ", "ab\n  ", "eos"),
     ],
 )
-async def test_a_line_that_is_indented_too_little_ends_the_reply(text: str, content: str, stop_type: str):
+async def test_small_indent_ends_the_reply(text: str, content: str, stop_type: str):
     for pieces in (text, [text]):
         script = Script(Started(5, 2))
         for piece in pieces:
@@ -275,7 +275,7 @@ def test_the_tokens_of_a_response_are_counted(endless: Lead):
 
 
 @pytest.mark.parametrize("bias", [{"1": None}, {"1": {"2": 3}}, [[1]], [[1, True]], [[None, 1]], [[True, 1]]])
-def test_what_is_counted_has_biases_that_are_numbers(endless: Lead, bias: Any):
+def test_counted_prompt_checks_its_biases(endless: Lead, bias: Any):
     body = {"input": "hello", "logit_bias": bias}
     refused = httpx.post(f"{endless.url}/v1/responses/input_tokens", json=body)
     assert refused.json()["error"]["param"] == "logit_bias"

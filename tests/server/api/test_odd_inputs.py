@@ -67,7 +67,7 @@ def with_field(field: str) -> bytes:
     ],
     ids=lambda data: repr(data[:50]),
 )
-def test_what_is_no_json_is_a_400_that_says_where(lead: Lead, data: bytes):
+def test_invalid_json_names_the_place(lead: Lead, data: bytes):
     assert "not valid JSON" in refused(post_bytes(lead, data))["message"]
 
 
@@ -109,7 +109,7 @@ SCHEMA = '{"items":' * 900 + "{}" + "}" * 900
     ],
     ids=["logit_bias", "stop", "tools", "speculative", "json_schema", "parameters"],
 )
-def test_what_is_nested_deeply_is_refused_by_name(lead: Lead, field: str, param: str | None):
+def test_deep_nesting_is_refused_by_name(lead: Lead, field: str, param: str | None):
     error = refused(post_bytes(lead, with_field(field)))
     assert param is None or error["param"] == param
 
@@ -119,7 +119,7 @@ def test_what_nobody_reads_may_be_nested_deeply(lead: Lead, field: str):
     assert post_bytes(lead, with_field(f'"max_tokens": 2, {field}')).status_code == 200
 
 
-def test_of_two_fields_of_one_name_the_last_counts(lead: Lead):
+def test_last_duplicate_field_counts(lead: Lead):
     data = with_field('"max_tokens": 1, "max_tokens": 3')
     assert post_bytes(lead, data).json()["usage"]["completion_tokens"] == 3
 
@@ -127,7 +127,7 @@ def test_of_two_fields_of_one_name_the_last_counts(lead: Lead):
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
-def test_a_body_is_json_whatever_its_type_says(lead: Lead, kind: str):
+def test_body_is_always_json(lead: Lead, kind: str):
     answered = post_bytes(lead, json.dumps(BODY), **{"content-type": kind})
     assert text_of(answered) == text_of(post(lead, BODY))
 
@@ -225,7 +225,7 @@ def test_a_very_long_header_does_no_harm(lead: Lead):
     ],
     ids=str,
 )
-def test_parts_that_are_no_texts_are_refused_by_their_place(lead: Lead, part: Any, place: str):
+def test_non_text_parts_are_refused(lead: Lead, part: Any, place: str):
     body = {**BODY, "messages": [*HELLO, {"role": "user", "content": [part]}]}
     assert refused(post(lead, body))["param"] == f"messages.1.{place}"
 

@@ -15,7 +15,7 @@ from tests.http_lead import Lead
 from tests.server.api.test_odd_inputs import BODY, post, refused, text_of
 
 
-def test_an_integer_may_be_written_as_a_float(lead: Lead):
+def test_float_may_be_an_integer(lead: Lead):
     whole = {"max_tokens": 4, "seed": 7, "n": 2, "temperature": 1, "top_k": 5}
     floats = {name: float(value) for name, value in whole.items()}
     first, second = (post(lead, {**BODY, **body}) for body in (whole, floats))
@@ -54,12 +54,12 @@ def test_numbers_at_their_ends_do_no_harm(lead: Lead, name: str, value: float, o
 
 
 @pytest.mark.parametrize("bias", [1e308, 1e39, -1e39, -1e308])
-def test_a_bias_beyond_all_bounds_forces_or_bans(lead: Lead, bias: float):
+def test_huge_bias_forces_or_bans(lead: Lead, bias: float):
     text = text_of(post(lead, {**BODY, "temperature": 1, "logit_bias": {str(ord("e")): bias}}))
     assert set(text) == {"e"} if bias > 0 else "e" not in text
 
 
-def test_a_top_k_of_any_size_fits_what_drafters_are_told():
+def test_any_top_k_fits_drafters():
     sampling = sampling_params(SamplingFields(top_k=1 << 62), SamplingParams(), FakeVocabulary())
     assert sampling.top_k == MAX_INT32
     told = Open("lead", 1, 1, 8, sampling, (1, 2))

@@ -24,7 +24,7 @@ PLAIN_S = 0.05
 TOLD = [1, 4, 1, 6, 3]  # tokens of each step
 
 
-def test_tokens_of_steps_without_guesses_are_told_at_once():
+def test_undrafted_tokens_are_sent_at_once():
     stream, ends = Stream(), [1.0, 1.05, 1.08, 1.2, 1.21]
     for at in ends:
         stream.step(at, 1, 0.0)
@@ -32,21 +32,21 @@ def test_tokens_of_steps_without_guesses_are_told_at_once():
     assert stream.pace.next_at is None
 
 
-def test_tokens_of_short_steps_are_told_at_once():
+def test_short_steps_are_sent_at_once():
     stream = Stream()
     for i in range(5):
         stream.step(1.0 + 0.9 * i * FRAME_S, 4, 0.005)
     assert stream.gaps.count(0.0) == 15
 
 
-def test_shorter_steps_are_spread_where_a_server_gathers_tokens_for_less_time():
+def test_short_gathering_spreads_short_steps():
     stream, step_s, plain_s = Stream(Pace(FRAME_S / 4)), FRAME_S / 2, FRAME_S / 3
     for i in range(40):
         stream.step(1.0 + i * step_s, TOLD[i % len(TOLD)], plain_s)
     assert sorted(stream.gaps)[-len(stream.gaps) // 20] <= 1.01 * plain_s
 
 
-def test_tokens_of_a_long_step_are_told_one_by_one_as_plain_steps_would():
+def test_long_step_is_spread_evenly():
     stream = Stream()
     stream.step(1.0, 1, PLAIN_S)
     stream.step(1.1, 4, PLAIN_S)
@@ -54,7 +54,7 @@ def test_tokens_of_a_long_step_are_told_one_by_one_as_plain_steps_would():
     assert stream.gaps == pytest.approx([0.1, PLAIN_S, PLAIN_S, PLAIN_S])
 
 
-def test_many_tokens_are_told_within_two_such_steps():
+def test_spreading_ends_within_two_steps():
     stream = Stream()
     stream.step(1.0, 1, PLAIN_S)
     stream.step(1.2, 40, PLAIN_S)
@@ -63,7 +63,7 @@ def test_many_tokens_are_told_within_two_such_steps():
     assert max(stream.gaps[1:]) == pytest.approx(FRAME_S)
 
 
-def test_a_stream_flows_where_steps_bring_now_one_token_and_now_many():
+def test_stream_flows_over_uneven_steps():
     stream, step_s = Stream(), 2 * PLAIN_S
     for i in range(40):
         stream.step(1.0 + i * step_s, TOLD[i % len(TOLD)], PLAIN_S)
@@ -71,7 +71,7 @@ def test_a_stream_flows_where_steps_bring_now_one_token_and_now_many():
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.5), st.integers(1, 20), st.floats(0.5, 1.0)), min_size=2))
-def test_no_token_is_later_than_plain_steps_would_have_made_it(steps: list[tuple[float, int, float]]):
+def test_spreading_never_delays_plain_rate(steps: list[tuple[float, int, float]]):
     stream, at, heard = Stream(), 1.0, list[tuple[float, float]]()
     for seconds, n, share in steps:
         at += seconds
@@ -90,7 +90,7 @@ def text_of(pieces: Sequence[Piece]) -> str:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.floats(0.0, 0.2)), max_size=20))
-def test_what_is_told_is_all_of_it_in_order(added: list[tuple[bool, int, float]]):
+def test_spreading_keeps_all_in_order(added: list[tuple[bool, int, float]]):
     untold, told, said, now = Untold(), "", "", 1.0
     untold.pace = Pace()
     for alone, n, seconds in added:
@@ -161,7 +161,7 @@ def told(call: Call) -> Sequence[str]:
     return [text for delta in deltas if (text := delta.get("content"))]
 
 
-async def test_a_stream_tells_the_tokens_of_a_step_one_by_one(clock: Clock):
+async def test_stream_spreads_a_step(clock: Clock):
     script = Script()
     call, running = await hear(script, clock)
     for n in range(1, 4):
@@ -177,9 +177,7 @@ async def test_a_stream_tells_the_tokens_of_a_step_one_by_one(clock: Clock):
 
 
 @pytest.mark.parametrize(("smooth", "fields"), [(False, {}), (True, {"timings_per_token": True})])
-async def test_a_step_is_told_at_once_without_smooth_and_to_who_asks_for_figures_of_steps(
-    clock: Clock, smooth: bool, fields: dict[str, Any]
-):
+async def test_timings_turn_spreading_off(clock: Clock, smooth: bool, fields: dict[str, Any]):
     script = Script()
     call = Call(replace(served(script), frame_s=FRAME_S if smooth else 0.0), body={**STREAMED, **fields})
     running = asyncio.ensure_future(call.run())
@@ -204,7 +202,7 @@ async def test_logprobs_come_with_their_tokens(clock: Clock):
     assert "".join(told(call)) == "Hello w"
 
 
-async def test_a_native_stream_counts_the_tokens_that_it_has_told(clock: Clock):
+async def test_native_stream_counts_sent_tokens(clock: Clock):
     script = Script()
     call, running = await hear(script, clock, "/completion", prompt="hi")
     script.tell(ENDED)
@@ -214,7 +212,7 @@ async def test_a_native_stream_counts_the_tokens_that_it_has_told(clock: Clock):
     assert last["tokens_predicted"] == 7
 
 
-async def test_a_stop_string_ends_the_generation_while_text_waits(clock: Clock):
+async def test_stop_string_ends_spread_text(clock: Clock):
     script = Script()
     call, running = await hear(script, clock, stop=["wo"])
     script.tell(step("or", 11.0))

@@ -20,7 +20,7 @@ def precompute(lead: Lead) -> httpx.Response:
     return httpx.post(f"{lead.url}/v1/precompute", json=TYPED, timeout=30)
 
 
-def test_it_is_answered_at_once_while_a_reply_is_generated():
+def test_precompute_yields_to_a_reply():
     backend = Gated(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=2 * ENDLESS)
     links = contextlib.ExitStack()
     with serving(backend, n_slots=2) as lead, ThreadPoolExecutor(1) as aside, backend, links:

@@ -62,7 +62,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_was_not_begun_when_its_caller_is_cancelled_never_is(gate: Gate):
+async def test_cancelled_work_never_begins(gate: Gate):
     work = PromptWork()
     running = [asyncio.ensure_future(work.run(gate, i)) for i in range(N_THREADS)]
     await gate.until_begun(N_THREADS)
@@ -76,7 +76,7 @@ async def test_what_was_not_begun_when_its_caller_is_cancelled_never_is(gate: Ga
     assert "left" not in gate.began
 
 
-async def test_what_runs_when_its_caller_is_cancelled_keeps_its_place_until_it_ends(gate: Gate):
+async def test_cancelled_running_work_keeps_place(gate: Gate):
     work = PromptWork()
     running = [asyncio.ensure_future(work.run(gate)) for _ in range(N_THREADS)]
     await gate.until_begun(N_THREADS)
@@ -110,7 +110,7 @@ async def test_errors_are_the_callers():
 
 
 @pytest.mark.parametrize("closed", [True, False])
-async def test_threads_are_kept_until_it_is_closed_or_gone(closed: bool):
+async def test_threads_live_until_close(closed: bool):
     work = PromptWork()
     threads = {await work.run(threading.current_thread) for _ in range(2 * N_THREADS)}
     assert len(threads) <= N_THREADS
@@ -123,9 +123,7 @@ async def test_threads_are_kept_until_it_is_closed_or_gone(closed: bool):
         assert not thread.is_alive()
 
 
-async def test_work_that_hangs_shows_in_the_health_and_does_not_keep_the_server(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
-):
+async def test_hanging_work_shows_in_health(gate: Gate, monkeypatch: pytest.MonkeyPatch):
     one = served(Script())
     running = [asyncio.ensure_future(one.prompt_work.run(gate)) for _ in range(N_THREADS + 1)]
     await gate.until_begun(N_THREADS)
@@ -165,7 +163,7 @@ BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("path", [path for path in BODIES if path != "/apply-template"])
-async def test_prompts_of_clients_that_leave_keep_nobody_waiting(gate: Gate, path: str):
+async def test_left_prompts_delay_nobody(gate: Gate, path: str):
     script = Script(Started(5, 2), Finished("stop", Stats(5, 2, 0, 0, 1.0, 1.0)))
     one = served(script, vocabulary=Gated(gate))
     calls = [Call(one, path, BODIES[path](f"slow {i}")) for i in range(N_THREADS + 3)]
@@ -185,7 +183,7 @@ async def test_prompts_of_clients_that_leave_keep_nobody_waiting(gate: Gate, pat
     assert len(gate.began) == N_THREADS
 
 
-async def test_a_template_that_loops_is_a_504_and_keeps_nobody_for_long():
+async def test_looping_template_is_504():
     loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
     one = replace(served(Script()), template=ChatTemplate(loops, room=replace(ANY, render_s=0.05)))
     calls = [Call(one, body=BODIES["/v1/chat/completions"]("hi")) for _ in range(2 * N_THREADS)]
@@ -209,7 +207,7 @@ TOO_LONG = "x" * (N_CTX * FakeVocabulary.longest)
 
 
 @pytest.mark.parametrize("path", [path for path in BODIES if path.startswith("/v1")])
-async def test_a_text_too_long_in_any_tokens_is_refused_before_it_is_tokenised(path: str):
+async def test_oversized_text_is_refused_untokenised(path: str):
     call = Call(served(Script(), vocabulary=Unread()), path, BODIES[path](TOO_LONG))
     await asyncio.wait_for(call.run(), WAIT_S)
     assert call.status == 400
@@ -230,7 +228,7 @@ async def test_pieces_of_a_prompt_count_together():
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/responses", "/v1/precompute", "/apply-template"]
 )
-async def test_more_messages_than_tokens_are_refused_before_they_are_read(path: str):
+async def test_too_many_messages_are_refused(path: str):
     messages = [{"role": "user", "content": "hi"}] * 999 + [{"role": "user"}]
     body = {"input": messages[:-1] * 2} if path == "/v1/responses" else {"messages": messages}
     template = ChatTemplate("{{ raise_exception('rendered') }}")
@@ -241,7 +239,7 @@ async def test_more_messages_than_tokens_are_refused_before_they_are_read(path: 
     assert "at least" in call.json["error"]["message"]
 
 
-async def test_a_prompt_that_is_too_long_has_no_grammar_compiled(monkeypatch: pytest.MonkeyPatch):
+async def test_long_prompt_compiles_no_grammar(monkeypatch: pytest.MonkeyPatch):
     def compiled(*_: object) -> None:
         raise AssertionError("compiled")
 
@@ -255,7 +253,7 @@ async def test_a_prompt_that_is_too_long_has_no_grammar_compiled(monkeypatch: py
         assert call.json["error"]["code"] == "context_length_exceeded"
 
 
-async def test_a_large_body_is_read_aside_and_one_with_too_many_values_not_at_all(
+async def test_large_body_is_parsed_aside(
     monkeypatch: pytest.MonkeyPatch,
 ):
     threads: list[str] = []
@@ -278,7 +276,7 @@ async def test_a_large_body_is_read_aside_and_one_with_too_many_values_not_at_al
         assert "duo-prompt" not in threads
 
 
-async def test_a_prediction_longer_than_any_reply_is_not_tokenised_to_its_end():
+async def test_long_prediction_is_cut_early():
     script = Script(Started(5, 2), Finished("stop", Stats(5, 2, 0, 0, 1.0, 1.0)))
     texts: list[str] = []
 

@@ -77,7 +77,7 @@ def test_a_line_tells_what_a_request_cost(records: pytest.LogCaptureFixture, str
     assert "key" not in first
 
 
-def test_requests_that_fail_are_told_and_probes_are_not(records: pytest.LogCaptureFixture):
+def test_failures_are_logged_unlike_probes(records: pytest.LogCaptureFixture):
     with logged() as lead:
         for path in ("/health", "/ready", "/metrics"):
             assert httpx.get(lead.url + path).status_code == 200
@@ -89,7 +89,7 @@ def test_requests_that_fail_are_told_and_probes_are_not(records: pytest.LogCaptu
     assert records.messages[-1].count("\n") == 0
 
 
-def test_prompts_are_told_only_where_that_is_asked_for(records: pytest.LogCaptureFixture):
+def test_prompts_are_logged_on_request(records: pytest.LogCaptureFixture):
     with logged(RequestLog(requests=True, prompts=True)) as lead:
         post(lead)
         [line] = until_logged(lead, records, 1)
@@ -112,7 +112,7 @@ def test_keys_are_told_apart_without_being_told(records: pytest.LogCaptureFixtur
     assert "sk-" not in records.text
 
 
-def test_a_client_that_goes_away_is_told_with_what_it_has_cost(records: pytest.LogCaptureFixture):
+def test_left_client_is_logged_with_costs(records: pytest.LogCaptureFixture):
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with logged(backend=backend) as lead:
         with httpx.stream(
@@ -130,9 +130,7 @@ def test_a_client_that_goes_away_is_told_with_what_it_has_cost(records: pytest.L
     ("error", "says"),
     [(BackendError("out of order"), "mine failed: out of order"), (ValueError("a bug"), "it ends mine")],
 )
-def test_a_step_that_fails_names_the_requests_that_it_ends(
-    records: pytest.LogCaptureFixture, error: Exception, says: str
-):
+def test_failed_step_logs_its_requests(records: pytest.LogCaptureFixture, error: Exception, says: str):
     class Broken(FakeBackend):
         def decode(self, batch: Batch) -> Logits:
             raise error

@@ -60,12 +60,12 @@ async def test_top_n_is_how_many_are_told(client: httpx.AsyncClient, top_n: int 
     assert len(await ranked(client, query="q", texts=TEXTS, top_n=top_n)) == n
 
 
-async def test_documents_are_told_where_that_is_asked_for(client: httpx.AsyncClient):
+async def test_documents_return_on_request(client: httpx.AsyncClient):
     reply = await ranked(client, query="q", documents=TEXTS, return_documents=True)
     assert reply["results"][0]["document"] == {"text": "eee"}
 
 
-async def test_a_ranker_is_listed_once_beside_the_model(client: httpx.AsyncClient):
+async def test_ranker_is_listed_once(client: httpx.AsyncClient):
     assert [one["id"] for one in (await client.get("/v1/models")).json()["data"]] == ["toy", "toy-ranker"]
 
 
@@ -80,15 +80,13 @@ async def test_a_ranker_is_listed_once_beside_the_model(client: httpx.AsyncClien
         ({"documents": ["a"], "top_n": -1}, "top_n"),
     ],
 )
-async def test_what_it_cannot_rank_is_refused_by_name(
-    client: httpx.AsyncClient, body: dict[str, Any], param: str
-):
+async def test_unrankable_input_is_refused(client: httpx.AsyncClient, body: dict[str, Any], param: str):
     response = await client.post("/v1/rerank", json={"query": "q", **body})
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"].startswith(param)
 
 
-def test_a_server_without_a_ranker_says_how_one_would(lead: Lead):
+def test_missing_ranker_explains_itself(lead: Lead):
     response = httpx.post(f"{lead.url}/v1/rerank", json={"query": "q", "documents": ["a"]})
     assert response.status_code == 501
     assert "--rerank-model" in response.json()["error"]["message"]

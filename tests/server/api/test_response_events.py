@@ -49,7 +49,7 @@ MESSAGE = [
 ]
 
 
-def test_a_text_is_one_message_with_one_part():
+def test_text_is_one_message_item():
     one = output()
     events = told(one, [Content("hello ")], [Content("there")])
     assert names(events) == [*MESSAGE[:3], *MESSAGE[2:], "output_item.done"]
@@ -61,7 +61,7 @@ def test_a_text_is_one_message_with_one_part():
     assert {event["item_id"] for event in events if "item_id" in event} == {"msg_0"}
 
 
-def test_thoughts_a_text_and_calls_are_items_one_after_the_other():
+def test_thoughts_text_and_calls_are_items():
     one = output()
     events = told(one, [*THOUGHT, Content("Let us see.")], [*CALLS])
     assert [item["type"] for item in one.items] == ["reasoning", "message", "function_call", "function_call"]
@@ -79,7 +79,7 @@ def test_thoughts_a_text_and_calls_are_items_one_after_the_other():
     assert indices == sorted(indices)
 
 
-def test_a_reply_without_anything_is_an_empty_message():
+def test_empty_reply_is_empty_message():
     one = output()
     assert names(told(one)) == [*MESSAGE[:2], *MESSAGE[3:], "output_item.done"]
     assert one.items[0]["content"][0]["text"] == ""
@@ -96,7 +96,7 @@ def entry(token: str) -> dict[str, Any]:
     return {**alike, "top_logprobs": [alike]}
 
 
-def test_logprobs_are_told_with_the_text_and_once_more_at_its_end():
+def test_logprobs_repeat_at_the_end():
     one = output()
     events = told(one, [Content("ab")], logprobs=[entry("a"), entry("b")])
     delta = next(event for event in events if event["type"].endswith("delta"))
@@ -105,7 +105,7 @@ def test_logprobs_are_told_with_the_text_and_once_more_at_its_end():
     assert delta["logprobs"] == done["logprobs"] == one.items[0]["content"][0]["logprobs"]
 
 
-def test_logprobs_after_the_last_text_are_not_lost():
+def test_final_logprobs_are_kept():
     one = output()
     events = [*one.feed([Content("a")], [entry("a")]), *one.feed([], [entry("")]), *one.end("completed")]
     done = next(event for event in events if event["type"].endswith("text.done"))
@@ -122,7 +122,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.lists(st.integers(0, 3), max_size=4), st.sampled_from(["completed", "incomplete"]))
-def test_the_items_are_the_same_however_the_reply_is_cut(pieces: list[Piece], cuts: list[int], status: Any):
+def test_chunking_does_not_change_items(pieces: list[Piece], cuts: list[int], status: Any):
     whole, cut = output(), output()
     told(whole, coalesced([*pieces, *CALLS]), status=status)
     portions = [[piece] for piece in [*pieces, *CALLS]] + [[] for _ in cuts]
@@ -138,7 +138,7 @@ def test_the_items_are_the_same_however_the_reply_is_cut(pieces: list[Piece], cu
 
 
 @pytest.mark.parametrize("kind", ["reasoning", "message"])
-def test_an_item_that_has_been_told_does_not_change_any_more(kind: str):
+def test_finished_item_never_changes(kind: str):
     one = output()
     piece = Reasoning("a") if kind == "reasoning" else Content("a")
     first, second = list(one.feed([piece]))[:2]

@@ -83,20 +83,20 @@ async def test_items_that_carry_none_leave_nothing(item: dict[str, Any]):
     assert await read(item, another) == await read(another)
 
 
-async def test_an_unknown_item_is_told_as_left_out():
+async def test_unknown_item_is_marked_omitted():
     told = (await ask(serving(script("ok")), input=[USER, {"type": "ghost_snapshot", "id": "g"}])).json
     assert told["warnings"] == ["input.1: items of the type ghost_snapshot are left out"]
 
 
 @pytest.mark.parametrize("kind", ["function_call", "custom_tool_call"])
-async def test_a_picture_in_a_result_is_a_text(kind: str):
+async def test_picture_in_result_becomes_text(kind: str):
     body = {"arguments": "{}"} if kind == "function_call" else {"input": ""}
     result = {"type": f"{kind}_output", "call_id": "c1", "output": [PICTURE]}
     prompt = await read(call_of(kind, name="view_image", **body), result)
     assert f"tool\n{UNSEEN}" in prompt
 
 
-async def test_a_picture_of_an_earlier_turn_is_a_text():
+async def test_earlier_picture_becomes_text():
     seen = {"role": "user", "content": [{"type": "input_text", "text": "this"}, PICTURE]}
     answer = {"role": "assistant", "content": "a cat"}
     assert f"this\n{UNSEEN}" in await read(seen, answer, USER)

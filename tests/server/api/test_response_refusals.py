@@ -74,7 +74,7 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), UNHONOURABLE, ids=lambda value: str(value)[:60])
-def test_what_cannot_be_honoured_is_a_400_that_names_the_field(lead: Lead, body: dict[str, Any], param: str):
+def test_unsupported_field_is_named_400(lead: Lead, body: dict[str, Any], param: str):
     response = post(lead, **body)
     assert response.status_code == 400
     validate("Error", response.json())

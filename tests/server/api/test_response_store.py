@@ -15,7 +15,7 @@ def stored(id: str, text: str = "") -> StoredResponse:
     return StoredResponse({"id": id}, messages)
 
 
-def test_what_was_put_is_there_until_it_is_deleted():
+def test_stored_response_lives_until_deleted():
     store = ResponseStore()
     store.put("", stored("a"))
     assert store.get("", "a") == stored("a")
@@ -42,7 +42,7 @@ def test_the_least_recently_used_is_forgotten_first():
     assert [id for id in "abc" if store.get("", id)] == ["a", "c"]
 
 
-def test_one_that_is_too_large_is_not_kept_and_costs_no_other():
+def test_oversized_response_evicts_nobody():
     store = ResponseStore(most_bytes=200)
     store.put("", stored("a"))
     store.put("", stored("b", "x" * 300))

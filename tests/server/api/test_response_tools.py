@@ -75,7 +75,7 @@ async def test_tools_that_cannot_run_are_left_out(caplog: pytest.LogCaptureFixtu
     assert not caplog.records  # the log has told of each once
 
 
-async def test_a_namespace_is_told_back_in_its_form():
+async def test_namespace_returns_in_its_form():
     reply = call("mcp__fs__read", city="a.txt")
     one, again = script(reply), script("done")
     state = serving(one, again, template=THINKING)
@@ -115,13 +115,13 @@ async def test_a_custom_call_is_read_back():
     assert "tool\npatched" in prompt
 
 
-async def test_a_custom_call_within_a_namespace_names_both():
+async def test_namespaced_custom_call_names_both():
     told = (await ask(serving(script(call("mcp__fs__edit", input="x"))), tools=[FILES])).json
     [item] = told["output"]
     assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "mcp__fs", "edit")
 
 
-async def test_a_search_shows_deferred_tools_in_its_result():
+async def test_search_shows_deferred_tools():
     one, two = script(call("tool_search", query="later")), script(call("later", city="Rome"))
     state = serving(one, two, template=SHOWING)
     told = (await ask(state, tools=[WEATHER, SEARCH, LATER])).json
@@ -164,7 +164,7 @@ async def test_tools_of_one_name_are_refused(kind: str):
     assert told["error"]["param"] == "tools.2.name"
 
 
-def test_a_chosen_tool_is_called_beside_a_format(lead: Lead):
+def test_chosen_tool_overrides_format(lead: Lead):
     chosen = {"type": "function", "name": "weather"}
     form = {"format": {"type": "json_schema", "name": "n", "schema": {"enum": ["yes"]}}}
     told = post(lead, tools=[WEATHER], tool_choice=chosen, text=form, max_output_tokens=300).json()
@@ -172,7 +172,7 @@ def test_a_chosen_tool_is_called_beside_a_format(lead: Lead):
 
 
 @pytest.mark.parametrize(("syntax", "definition"), [("lark", 'start: "ab" "c"+'), ("regex", "abc{1,9}")])
-def test_a_custom_call_is_held_to_its_grammar(lead: Lead, syntax: str, definition: str):
+def test_custom_call_follows_its_grammar(lead: Lead, syntax: str, definition: str):
     form = {"type": "grammar", "syntax": syntax, "definition": definition}
     asked: dict[str, Any] = {"tools": [{**PATCH, "format": form}], "max_output_tokens": 300, "temperature": 1}
     told = post(lead, tool_choice={"type": "custom", "name": "apply_patch"}, seed=1, **asked).json()

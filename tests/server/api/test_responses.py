@@ -104,7 +104,7 @@ def prompt_of(script: Script) -> str:
     return b"".join(vocabulary.piece(token, special=True) for token in script.requests[0].prompt).decode()
 
 
-def test_it_is_a_chat_completion_in_other_words(lead: Lead):
+def test_response_equals_a_chat_completion(lead: Lead):
     hot: dict[str, Any] = {"seed": 1, "temperature": 1.0, "ignore_eos": True}
     chat = {"messages": [{"role": "user", "content": HELLO}], "max_tokens": 20, **hot}
     whole = httpx.post(f"{lead.url}/v1/chat/completions", json=chat).json()
@@ -201,7 +201,7 @@ def test_a_form_is_parsed_by_the_sdk(client: openai.OpenAI):
     ],
     ids=str,
 )
-def test_a_call_that_must_be_is_streamed_by_the_sdk(client: openai.OpenAI, choice: Any):
+def test_sdk_streams_a_required_call(client: openai.OpenAI, choice: Any):
     city = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
     tool: Any = {**WEATHER, "parameters": {**city, "additionalProperties": False}}
     other: Any = {**tool, "name": "other"}
@@ -240,7 +240,7 @@ async def test_a_call_and_what_it_returned():
     )
 
 
-async def test_items_of_one_turn_are_one_message_of_the_prompt():
+async def test_items_of_one_turn_merge():
     one = script("ok")
     items: list[dict[str, Any]] = [
         {"type": "message", "role": "developer", "content": "be kind"},
@@ -283,7 +283,7 @@ async def test_a_refusal_of_the_assistant_is_text():
     assert "assistant\nno<|im_end|>" in prompt_of(one)
 
 
-async def test_a_call_that_was_cut_off_stays_in_the_history():
+async def test_cut_call_stays_in_history():
     one = script("ok")
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": ""}
     items = [call, {"role": "user", "content": "so?"}]
@@ -291,7 +291,7 @@ async def test_a_call_that_was_cut_off_stays_in_the_history():
     assert "<function=f>\n</function>" in prompt_of(one)
 
 
-async def test_thoughts_are_an_item_of_their_own_and_counted():
+async def test_thoughts_are_a_counted_item():
     scripts = script("<think>", "two", " cities</think>", "Rome"), script("yes")
     state = serving(*scripts, template=THINKING)
     one = await ask(state, stream=True)
@@ -332,7 +332,7 @@ async def test_a_failure_is_the_last_event():
     validate("Error", whole.json)
 
 
-async def test_who_goes_away_ends_the_reply_and_nothing_is_stored():
+async def test_leaving_client_stores_nothing():
     one = Script(STARTED, step("ab"))
     state = serving(one)
     call = Call(state, path="/v1/responses", body={"input": HELLO, "stream": True})
@@ -344,7 +344,7 @@ async def test_who_goes_away_ends_the_reply_and_nothing_is_stored():
     assert len(state.responses) == 0
 
 
-async def test_truncation_auto_lets_the_reply_outgrow_the_context():
+async def test_truncation_auto_outgrows_the_context():
     scripts = script("a"), script("b")
     state = serving(*scripts)
     for asked in ("auto", "disabled"):

@@ -70,7 +70,7 @@ def test_tokens_of_a_text(lead: Lead, params: Any):
     assert result(lead, "tokenize", params) == {"tokens": [*"aé".encode(), IM_END], "length": 4}
 
 
-def test_a_completion_is_what_the_other_routes_give(lead: Lead):
+def test_completion_equals_other_routes(lead: Lead):
     told = completion(lead)
     body = {"prompt": PROMPT, "max_tokens": 40, "temperature": 0}
     [choice] = httpx.post(f"{lead.url}/v1/completions", json=body, timeout=30).json()["choices"]
@@ -88,7 +88,7 @@ def test_a_completion_is_what_the_other_routes_give(lead: Lead):
 @pytest.mark.parametrize(
     "prompt", [list(PROMPT.encode()), ["once upon", *b" a ", "time"], [*b"once ", "upon a time"]]
 )
-def test_a_prompt_may_be_ids_or_a_mix(lead: Lead, prompt: Any):
+def test_prompt_may_mix_ids_and_text(lead: Lead, prompt: Any):
     assert completion(lead, prompt)["content"] == completion(lead)["content"]
 
 
@@ -107,7 +107,7 @@ def test_a_stop_string_is_named(lead: Lead):
     assert not told["stopped_limit"]
 
 
-def test_the_end_of_a_text_is_one_of_three(lead: Lead):
+def test_text_ends_in_three_ways(lead: Lead):
     told = completion(lead, logit_bias={str(IM_END): 1000}, n_predict=-1)
     assert (told["content"], told["stopped_eos"], told["stopped_word"]) == ("", True, False)
     assert told["stopping_word"] == ""
@@ -115,7 +115,7 @@ def test_the_end_of_a_text_is_one_of_three(lead: Lead):
     assert told["stopped_limit"] is True
 
 
-def test_without_n_predict_it_goes_on_until_the_context_ends():
+def test_completion_runs_to_context_end():
     with serving(FakeBackend(FakeModel(eog_rate=0.0), n_ctx=100)) as lead:
         told = result(lead, "get_completion", {"prompt": PROMPT, "temperature": 0})
         assert told["tokens_predicted"] == 100 - len(PROMPT)
@@ -191,7 +191,7 @@ def test_every_param_is_honoured(lead: Lead):
     ids=str,
 )
 @pytest.mark.parametrize("method", ["get_completion", "async_completion_init"])
-def test_what_cannot_be_honoured_is_refused_by_name(lead: Lead, method: str, params: Any, param: str):
+def test_unsupported_parameter_is_refused(lead: Lead, method: str, params: Any, param: str):
     wrong = error(lead, method, params)
     assert wrong["code"] == -32602
     assert wrong["data"]["type"] == "invalid_request_error"
@@ -200,17 +200,17 @@ def test_what_cannot_be_honoured_is_refused_by_name(lead: Lead, method: str, par
     lead.until_idle()
 
 
-def test_new_lines_may_go_unpenalised_where_nothing_is_penalised(lead: Lead):
+def test_unpenalised_newlines_need_no_penalty(lead: Lead):
     assert completion(lead, penalize_nl=False)["content"] == completion(lead)["content"]
 
 
 @pytest.mark.parametrize("method", ["get_completion", "async_completion_init"])
-def test_a_prompt_that_does_not_fit_has_a_code_of_its_own(lead: Lead, method: str):
+def test_long_prompt_has_own_code(lead: Lead, method: str):
     wrong = error(lead, method, {"prompt": "x" * 2000})
     assert (wrong["code"], wrong["data"]["code"]) == (-32001, "context_length_exceeded")
 
 
-def test_an_async_completion_is_polled_to_its_end(lead: Lead):
+def test_async_completion_is_polled_through(lead: Lead):
     params = {"prompt": PROMPT, "n_predict": 40, "temperature": 0, "n_probs": 1}
     begun = result(lead, "async_completion_init", params)
     assert begun["prompt_stats"] == {"length": len(PROMPT)}
@@ -265,7 +265,7 @@ def test_handles_that_never_were(lead: Lead, method: str):
     assert error(lead, method, {})["code"] == -32602
 
 
-def test_a_full_queue_is_an_error_that_says_when_to_try_again(endless: Lead):
+def test_full_queue_says_retry_after(endless: Lead):
     handles = [result(endless, "async_completion_init", {"prompt": "x"})["handle"] for _ in range(3)]
     for method in ("get_completion", "async_completion_init"):
         wrong = error(endless, method, {"prompt": "x"})
@@ -276,7 +276,7 @@ def test_a_full_queue_is_an_error_that_says_when_to_try_again(endless: Lead):
     endless.until_idle()
 
 
-def test_a_client_that_goes_away_ends_its_completions(endless: Lead):
+def test_leaving_client_ends_its_completions(endless: Lead):
     calls = [
         {"jsonrpc": "2.0", "id": i, "method": "get_completion", "params": {"prompt": "x"}} for i in range(2)
     ]
@@ -305,7 +305,7 @@ def test_shutdown_cancels_them():
     assert len(lead.served.handles) == 0
 
 
-def test_a_bug_of_ours_is_an_internal_error(lead: Lead, monkeypatch: pytest.MonkeyPatch):
+def test_bug_is_an_internal_error(lead: Lead, monkeypatch: pytest.MonkeyPatch):
     def broken(_: FakeVocabulary, text: str, *, special: bool) -> list[int]:
         raise RuntimeError("secret")
 
@@ -328,7 +328,7 @@ def test_only_posted(lead: Lead):
     assert httpx.get(f"{lead.url}/rpc").status_code == 405
 
 
-def test_the_defaults_of_the_server_hold_here_too(lead: Lead):
+def test_server_defaults_apply_to_rpc(lead: Lead):
     assert lead.served.defaults == SamplingParams(0.0)
     assert (
         result(lead, "get_completion", {"prompt": PROMPT, "n_predict": 40})["content"]

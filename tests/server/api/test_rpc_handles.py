@@ -50,7 +50,7 @@ async def test_what_nobody_asks_for_is_cancelled():
     handles.close_all()
 
 
-async def test_it_is_cancelled_even_if_nobody_asks_for_anything():
+async def test_expired_handle_cancels_by_itself():
     work = Work()
     handles = Handles(kept_s=0.01)
     handles.open(lambda: work)
@@ -76,7 +76,7 @@ async def test_there_are_only_so_many():
     handles.close_all()
 
 
-async def test_the_end_is_told_once_and_so_is_an_error():
+async def test_end_is_reported_once():
     handles = Handles()
     ended = handles.open(lambda: Work(finished=True))
     failed = handles.open(lambda: Work(error=BackendError("broken")))

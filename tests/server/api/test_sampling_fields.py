@@ -60,7 +60,7 @@ PLAIN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-async def test_a_field_reaches_the_sampler_and_changes_nothing_else(name: str):
+async def test_field_changes_only_its_sampler(name: str):
     params = (await asked(**{"seed": 1, name: PLAIN[name]})).sampling
     expected = replace(SamplingParams(seed=1), **{name: PLAIN[name]})
     if name == "min_tokens":
@@ -71,12 +71,12 @@ async def test_a_field_reaches_the_sampler_and_changes_nothing_else(name: str):
     assert params == expected
 
 
-async def test_every_field_of_the_sampler_can_be_set():
+async def test_every_sampler_field_is_settable():
     others = {"dry_sequence_breakers", "logit_bias", "banned_first", "samplers", "pieces"}
     assert set(PLAIN) | others == set(SamplingParams.__dataclass_fields__)
 
 
-async def test_breakers_are_tokens_and_only_made_when_needed():
+async def test_breakers_are_tokenised_lazily():
     given = ["\n", "User:", "é"]
     params = (await asked(dry_multiplier=1, dry_sequence_breakers=given)).sampling
     assert params.dry_sequence_breakers == ((10,), tuple(b"User:"), tuple("é".encode()))
@@ -140,7 +140,7 @@ async def test_samplers_run_in_the_order_given(given: Any, expected: Any):
     ],
     ids=str,
 )
-async def test_logprobs_are_asked_for_where_they_are_needed(body: Any, expected: int | None):
+async def test_logprobs_only_where_needed(body: Any, expected: int | None):
     script = Script(Started(5, 2), Finished("cancelled", STATS))
     await Call(served(script), body={"messages": [{"role": "user", "content": "hi"}], **body}).run()
     assert script.requests[0].n_logprobs == expected
@@ -168,14 +168,14 @@ async def test_what_is_said_about_drafts(given: Any, expected: Speculation):
 @pytest.mark.parametrize(
     "content", ["a<|im_end|>", [{"type": "text", "text": "a<|im"}, {"type": "text", "text": "_end|>"}]]
 )
-async def test_a_prediction_is_tokens_and_never_control_tokens(content: Any):
+async def test_prediction_has_no_control_tokens(content: Any):
     request = await asked(prediction={"type": "content", "content": content}, speculative={"n_max": 2})
     assert request.speculation == Speculation(n_max=2, prediction=tuple(b"a<|im_end|>"))
     request = await asked(prediction={"type": "content", "content": "a" * (N_CTX + 1)})
     assert request.speculation.prediction == tuple(b"a" * N_CTX)  # more than a context no reply can have
 
 
-async def test_a_grammar_is_compiled_and_a_wrong_one_refused():
+async def test_invalid_grammar_is_refused():
     async def post(grammar: str) -> tuple[Call, Script]:
         script = Script(Started(5, 2), Finished("stop", STATS))
         state = replace(served(script), grammars=Compiler(FakeVocabulary()))

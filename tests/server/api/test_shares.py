@@ -77,7 +77,7 @@ def refusal(lead: Lead, key: str, path: str = PATH, **more: Any) -> httpx.Respon
     return response
 
 
-def test_a_key_that_floods_is_refused_and_another_let_in(lead: Lead, crowd: Crowd):
+def test_flooding_key_spares_others(lead: Lead, crowd: Crowd):
     crowd.join(ANNA, MAX_QUEUED // 2)
     error = refusal(lead, ANNA, json=BODIES[PATH]).json()["error"]
     assert error["type"] == "rate_limit_error"
@@ -87,7 +87,7 @@ def test_a_key_that_floods_is_refused_and_another_let_in(lead: Lead, crowd: Crow
     assert lead.thread.places.held.total() == lead.thread.n_live == MAX_QUEUED - 1
 
 
-def test_places_are_free_again_when_their_clients_go_away(lead: Lead):
+def test_leaving_clients_free_their_places(lead: Lead):
     for _ in range(2):
         with ExitStack() as stack:
             Crowd(lead, stack).join(ANNA, MAX_QUEUED // 2)
@@ -96,7 +96,7 @@ def test_places_are_free_again_when_their_clients_go_away(lead: Lead):
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_full_queue_refuses_on_every_route_before_the_body_is_read(lead: Lead, crowd: Crowd, path: str):
+def test_full_queue_refuses_before_body(lead: Lead, crowd: Crowd, path: str):
     crowd.join(ANNA, MAX_QUEUED // 2)
     error = refusal(lead, ANNA, path, content=b"no JSON at all").json()
     validate("MessagesError" if "messages" in path else "Error", error)
@@ -105,7 +105,7 @@ def test_a_full_queue_refuses_on_every_route_before_the_body_is_read(lead: Lead,
     assert lead.thread.places.held[BERT] == 0
 
 
-def test_a_request_that_is_refused_gives_its_place_back(lead: Lead):
+def test_refused_request_frees_its_place(lead: Lead):
     for path, body in BODIES.items():
         for wrong in ({}, {**body, "seed": "no number", "max_tokens": "none"}):
             httpx.post(lead.url + path, headers=bearer(ANNA), json=wrong, timeout=WAIT_S)

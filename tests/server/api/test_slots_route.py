@@ -52,7 +52,7 @@ async def test_slots_are_the_places_of_the_cache(tmp_path: Path):
         assert not any("id_task" in slot for slot in empty)
 
 
-async def test_a_slot_tells_what_runs_in_it_but_not_what_is_said(tmp_path: Path):
+async def test_slot_reports_without_the_text(tmp_path: Path):
     async with serving(tmp_path, endless()) as server:
         prompt = tuple(b"a secret that nobody shall read")
         request = replace(generation_request(prompt, max_tokens=None), salt="its salt")
@@ -74,7 +74,7 @@ async def test_a_slot_tells_what_runs_in_it_but_not_what_is_said(tmp_path: Path)
         assert not any(slot["is_processing"] for slot in await server.list())
 
 
-async def test_slots_are_as_many_as_replies_at_a_time(tmp_path: Path):
+async def test_slots_equal_parallel_replies(tmp_path: Path):
     async with serving(tmp_path, n_slots=2) as server:
         first = await server.chat()
         for more in ("one", "two", "three"):  # in turn all sequences of the cache
@@ -103,7 +103,7 @@ async def test_an_empty_slot_is_saved_and_restored(tmp_path: Path):
         assert not any(slot["n_past"] for slot in await server.list())
 
 
-async def test_a_saved_conversation_goes_on_after_a_restart(tmp_path: Path):
+async def test_saved_conversation_survives_restart(tmp_path: Path):
     async with serving(tmp_path) as server:
         first = await server.chat()
         id = await server.occupied()
@@ -121,7 +121,7 @@ async def test_a_saved_conversation_goes_on_after_a_restart(tmp_path: Path):
     assert text_of(again) == text_of(second)
 
 
-async def test_what_is_restored_replaces_what_was_there_and_that_is_not_lost(tmp_path: Path):
+async def test_restore_keeps_replaced_conversation(tmp_path: Path):
     async with serving(tmp_path) as server:
         await server.chat()
         await server.done(await server.occupied(), "save", filename="story")
@@ -197,7 +197,7 @@ async def test_a_busy_slot_is_left_alone(tmp_path: Path, action: str):
         check_engine(server.thread.engine)
 
 
-async def test_slots_lent_to_a_beam_search_are_busy(tmp_path: Path):
+async def test_lent_slots_are_busy(tmp_path: Path):
     async with serving(tmp_path, endless()) as server:
         await server.begun(replace(generation_request(max_tokens=3000), n_beams=2))
         busy = [slot for slot in await server.list() if slot["is_processing"]]
@@ -222,7 +222,7 @@ async def test_running_replies_keep_their_cells(tmp_path: Path):
 
 
 @pytest.mark.parametrize("exactness", ["width-stable", "default"])
-async def test_a_width_stable_reply_has_the_cache_for_itself(tmp_path: Path, exactness: Exactness):
+async def test_stable_reply_owns_the_cache(tmp_path: Path, exactness: Exactness):
     async with serving(tmp_path) as server:
         await server.chat()
         await server.done(await server.occupied(), "save", filename="story")
@@ -233,7 +233,7 @@ async def test_a_width_stable_reply_has_the_cache_for_itself(tmp_path: Path, exa
         assert response.status_code == (409 if exactness == "width-stable" else 200), response.text
 
 
-async def test_a_conversation_longer_than_the_context_is_refused(tmp_path: Path):
+async def test_oversized_conversation_is_refused(tmp_path: Path):
     async with serving(tmp_path) as server:
         await server.chat()
         await server.done(await server.occupied(), "save", filename="story")
@@ -280,7 +280,7 @@ async def test_file_names_lead_nowhere_else(tmp_path: Path, action: str, name: o
         assert list(tmp_path.iterdir()) == []
 
 
-async def test_files_that_are_not_what_they_should_be(tmp_path: Path):
+async def test_bad_slot_files_are_refused(tmp_path: Path):
     async with serving(tmp_path, model="another") as other:
         await other.chat()
         await other.done(await other.occupied(), "save", filename="foreign")
@@ -320,7 +320,7 @@ async def test_requests_that_make_no_sense(tmp_path: Path):
         assert not (tmp_path / "slots").exists()
 
 
-async def test_a_full_directory_is_said_to_be_full(tmp_path: Path):
+async def test_full_directory_is_reported(tmp_path: Path):
     async with serving(tmp_path) as server:
         await server.chat()
         tight = NamedFiles(tmp_path / "slots", budget_bytes=100, fingerprint="toy")
@@ -340,7 +340,7 @@ class Failing(FakeBackend):
         raise BackendError("it does not fit")
 
 
-async def test_the_engine_goes_on_when_the_model_refuses(tmp_path: Path):
+async def test_engine_survives_refused_restore(tmp_path: Path):
     async with serving(tmp_path) as server:
         first = await server.chat()
         await server.done(await server.occupied(), "save", filename="story")
@@ -353,7 +353,7 @@ async def test_the_engine_goes_on_when_the_model_refuses(tmp_path: Path):
         check_engine(server.thread.engine)
 
 
-async def test_the_event_loop_does_not_wait_for_the_engine(tmp_path: Path):
+async def test_event_loop_never_waits(tmp_path: Path):
     held = threading.Event()
     async with serving(tmp_path) as server:
         server.hold(held)

@@ -52,7 +52,7 @@ def answer(events: Sequence[Committed], path: str = "/v1/chat/completions", **bo
     st.lists(st.integers(0, 16), max_size=6),
     st.sampled_from(["##", "a#", "é", "nothing"]),
 )
-def test_however_it_is_cut_the_tokens_make_up_the_text(tokens: list[int], cuts: list[int], stop: str):
+def test_sources_cover_the_text(tokens: list[int], cuts: list[int], stop: str):
     events = steps(tokens, cuts)
     guessed = [source for event in events for source in event.sources]
     whole = answer(events, return_sources=True, stop=stop).json
@@ -92,7 +92,7 @@ def test_nothing_is_told_unasked():
 
 
 @given(st.sets(st.integers(1, len(THOUGHT) - 1)), st.booleans())
-def test_of_a_reply_with_thoughts_the_content_alone(cuts: set[int], at_once: bool):
+def test_sources_cover_only_content(cuts: set[int], at_once: bool):
     """Wherever tokens end: one may have the end of a mark and the first word of the answer."""
     reader, sourced, spans, content = MessageReader(FORM), SourcedText(), list[Span](), ""
     told: list[dict[str, str | None]] = []

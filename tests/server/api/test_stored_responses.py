@@ -16,7 +16,7 @@ from tests.http_lead import Lead
 from tests.server.api.test_responses import HELLO, answered, post
 
 
-def test_what_is_stored_can_be_read_and_deleted(client: openai.OpenAI, lead: Lead):
+def test_stored_response_reads_and_deletes(client: openai.OpenAI, lead: Lead):
     for prefix in ("/v1", ""):
         body = answered(lead, max_output_tokens=5)
         path = f"{prefix}/responses/{body['id']}"

@@ -67,7 +67,7 @@ def completion(lead: Lead, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_reply_fits_its_schema_and_ends_with_it(lead: Lead, way: str):
+def test_reply_fits_its_schema(lead: Lead, way: str):
     for seed in range(4):
         [choice] = completion(lead, seed=seed, **WAYS[way])["choices"]
         jsonschema.validate(json.loads(choice["message"]["content"]), SCHEMA)
@@ -91,13 +91,13 @@ def test_any_object_will_do(lead: Lead):
         assert isinstance(json.loads(choice["message"]["content"]), dict)
 
 
-def test_text_and_an_empty_grammar_ask_for_nothing(lead: Lead):
+def test_text_format_asks_nothing(lead: Lead):
     plain = completion(lead, max_tokens=20)["choices"]
     assert completion(lead, max_tokens=20, response_format={"type": "text"}, grammar="")["choices"] == plain
     assert not plain[0]["message"]["content"].startswith("{")
 
 
-def test_what_max_tokens_cuts_off_ends_with_length(lead: Lead):
+def test_cut_structured_reply_is_length(lead: Lead):
     [choice] = completion(lead, max_tokens=9, json_schema=SCHEMA)["choices"]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"].startswith("{")
@@ -105,7 +105,7 @@ def test_what_max_tokens_cuts_off_ends_with_length(lead: Lead):
         json.loads(choice["message"]["content"])
 
 
-def test_a_stop_string_ends_it_all_the_same(lead: Lead):
+def test_stop_string_ends_structured_reply(lead: Lead):
     [choice] = completion(lead, json_schema=SCHEMA, stop="kind")["choices"]
     assert choice["finish_reason"] == "stop"
     assert choice["message"]["content"].endswith('"')
@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=str)
-def test_what_cannot_be_had_is_a_400_that_names_the_place(
+def test_impossible_schema_names_its_place(
     lead: Lead, fields: dict[str, Any], param: str, reason: str, stream: bool
 ):
     body = {"messages": HELLO, "stream": stream, **fields}
@@ -184,7 +184,7 @@ def test_what_cannot_be_had_is_a_400_that_names_the_place(
     lead.until_idle()
 
 
-def test_json_that_is_nested_too_deeply_is_a_400(lead: Lead):
+def test_deeply_nested_json_is_400(lead: Lead):
     deep = '{"items":' * 900 + "{}" + "}" * 900
     body = f'{{"messages":[{{"role":"user","content":"x"}}],"json_schema":{deep}}}'
     response = httpx.post(f"{lead.url}/v1/chat/completions", content=body, timeout=30)
@@ -223,7 +223,7 @@ def test_the_sdk_parses_what_it_streams(client: openai.OpenAI):
     assert isinstance(final.choices[0].message.parsed, Pet)
 
 
-def test_the_sdk_says_when_the_reply_was_too_short(client: openai.OpenAI):
+def test_sdk_reports_a_short_reply(client: openai.OpenAI):
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(model="toy", messages=MESSAGES, response_format=Pet, max_tokens=5)
 
@@ -245,7 +245,7 @@ HM = "hm\n</think>\n\n"
         (MAYBE, {"tools": [], "tool_choice": "none"}, ["<think>\n" + HM + '{"a": 1}'], [HM]),
     ],
 )
-def test_a_model_thinks_before_a_reply_in_a_form(
+def test_thoughts_come_before_structured_reply(
     template: str, fields: dict[str, Any], replies: list[str], others: list[str]
 ):
     vocabulary = FakeVocabulary()

@@ -12,17 +12,17 @@ from tests.templates import QWEN_CODER, REASONING
 BEGUN = [*HELLO, {"role": "assistant", "content": None, "reasoning_content": "They ask"}]
 
 
-async def test_thoughts_that_the_client_has_begun_are_continued():
+async def test_begun_thoughts_are_continued():
     choice = await whole(" for Paris.\n</think>\n\nYes.", template=REASONING, messages=BEGUN)
     assert choice["message"]["reasoning_content"] == " for Paris."
     assert choice["message"]["content"] == "Yes."
 
 
-def test_the_prompt_ends_within_the_thoughts_that_the_client_has_begun():
+def test_prompt_ends_within_thoughts():
     assert prompt_of(REASONING, messages=BEGUN, tools=None).endswith("assistant\n<think>\nThey ask")
 
 
-def test_thinking_is_on_unless_the_client_says_otherwise():
+def test_thinking_is_on_by_default():
     effort = (
         "{% for m in messages %}{{ m.content }}{% endfor %}|{{ enable_thinking }} {{ reasoning_effort }}|"
     )
@@ -36,7 +36,7 @@ def test_thinking_is_on_unless_the_client_says_otherwise():
     assert told(chat_template_kwargs={"enable_thinking": False}) == "False "
 
 
-def test_parts_are_shown_as_the_template_takes_them():
+def test_parts_follow_the_template():
     said = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
     assert "user\na\nb<|im_end|>" in prompt_of(messages=said, tools=None)
     lists = (
@@ -46,7 +46,7 @@ def test_parts_are_shown_as_the_template_takes_them():
     assert prompt_of(lists, messages=said, tools=None) == "<a><b>"
 
 
-def test_calls_that_were_cut_off_stay_in_the_history():
+def test_cut_calls_stay_in_history():
     def called(arguments: str) -> list[Any]:
         call = {"id": "call_abc", "function": {"name": "weather", "arguments": arguments}}
         return [*HELLO, {"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "So?"}]

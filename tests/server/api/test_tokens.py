@@ -60,7 +60,7 @@ def test_pieces_are_texts_or_bytes(lead: Lead):
     assert asked(lead, "/tokenize", {"content": "", "with_pieces": True}, "Tokenize") == {"tokens": []}
 
 
-def test_add_special_begins_with_the_bos_that_the_model_wants(lead: Lead, monkeypatch: pytest.MonkeyPatch):
+def test_add_special_adds_bos(lead: Lead, monkeypatch: pytest.MonkeyPatch):
     body = {"content": "a", "add_special": True}
     assert asked(lead, "/tokenize", body, "Tokenize")["tokens"] == [97]
     monkeypatch.setattr(type(lead.served.vocabulary), "bos", IM_START)
@@ -74,7 +74,7 @@ def test_tokens_that_are_no_text(lead: Lead):
     assert asked(lead, "/detokenize", {"tokens": []}, "Detokenize") == {"content": ""}
 
 
-def test_what_there_is_not_is_refused_by_name(lead: Lead):
+def test_unsupported_token_field_is_refused(lead: Lead):
     refused(lead, "/tokenize", {}, "content")
     refused(lead, "/tokenize", {"content": 3}, "content")
     refused(lead, "/tokenize", {"content": ["a", 259]}, "content")
@@ -86,7 +86,7 @@ def test_what_there_is_not_is_refused_by_name(lead: Lead):
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_the_template_shows_the_prompt_that_a_chat_has(lead: Lead, prefix: str):
+def test_apply_template_equals_chat_prompt(lead: Lead, prefix: str):
     prompt = asked(lead, f"{prefix}/apply-template", HELLO, "AppliedTemplate")["prompt"]
     assert prompt == (
         "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi!<|im_end|>\n<|im_start|>assistant\n"

@@ -86,7 +86,7 @@ async def answered(grammars: Compiler, path: str = "/v1/chat/completions", **bod
     ("path", "field", "name"),
     [("/v1/chat/completions", "messages", "response_format"), ("/v1/responses", "input", "text")],
 )
-async def test_a_grammar_is_compiled_for_no_prompt_that_is_too_long(path: str, field: str, name: str):
+async def test_long_prompt_compiles_no_grammar(path: str, field: str, name: str):
     grammars = Counting(FakeVocabulary())
     messages = [{"role": "user", "content": "x" * (1 << 16)}]
     form = {"type": "json_object"}

@@ -86,9 +86,7 @@ def around(lead: Lead, message: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("lead", TEMPLATES.values(), ids=TEMPLATES, indirect=True)
 @pytest.mark.parametrize(("budget", "busy"), [(0, False), (24, False), (0, True)])
-def test_turns_with_calls_and_thoughts_evaluate_only_what_is_new(
-    lead: Lead, budget: int, busy: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_tool_turns_evaluate_only_news(lead: Lead, budget: int, busy: bool, monkeypatch: pytest.MonkeyPatch):
     """busy: the server has no time to evaluate what the template writes otherwise, nor the marks that it
     writes between messages, which are many tokens of the toy."""
     if busy and lead.served.template.style.family.name == "harmony":

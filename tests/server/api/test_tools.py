@@ -103,7 +103,7 @@ def prompt_of(template: str | None = None, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("marks", [False, True])
-async def test_a_call_is_told_as_openai_tells_it(marks: bool):
+async def test_call_has_openai_form(marks: bool):
     told = await deltas(f"Let me see.\n{A_CALL}\n{ANOTHER}", tools=TOOLS, marks=marks)
     text = "".join(delta.get("content") or "" for delta in told)
     assert text == "Let me see."
@@ -136,7 +136,7 @@ async def test_arguments_are_told_as_they_grow():
 
 
 @pytest.mark.parametrize("marks", [False, True])
-async def test_a_whole_reply_of_calls_has_no_content(marks: bool):
+async def test_reply_of_calls_lacks_content(marks: bool):
     choice = await whole(A_CALL, tools=TOOLS, marks=marks)
     message = choice["message"]
     assert message["content"] is None
@@ -144,20 +144,20 @@ async def test_a_whole_reply_of_calls_has_no_content(marks: bool):
     assert choice["finish_reason"] == "tool_calls"
 
 
-async def test_a_call_that_is_broken_off_ends_by_its_length():
+async def test_cut_call_ends_by_length():
     choice = await whole(A_CALL[:50], tools=TOOLS, reason="length")
     assert choice["finish_reason"] == "length"
     assert PARIS.startswith(choice["message"]["tool_calls"][0]["function"]["arguments"])
 
 
-async def test_a_stop_string_in_a_call_ends_nothing():
+async def test_stop_string_in_call_is_ignored():
     choice = await whole(A_CALL, tools=TOOLS, stop="Par")
     assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris"}'
     assert choice["finish_reason"] == "tool_calls"
 
 
 @pytest.mark.parametrize("text", [A_CALL[:50], f"{ANOTHER}{A_CALL[:50]}"])
-async def test_a_call_that_is_broken_off_is_not_to_be_made(text: str):
+async def test_broken_call_is_not_executable(text: str):
     choice = await whole(text, tools=TOOLS)
     assert choice["message"]["tool_calls"][-1]["function"]["name"] == "weather"
     assert choice["finish_reason"] == "stop"
@@ -189,7 +189,7 @@ async def test_one_call_at_most():
     assert len(choice["message"]["tool_calls"]) == 1
 
 
-async def test_logprobs_are_the_contents_and_tokens_are_all():
+async def test_logprobs_cover_content_tokens_everything():
     options: dict[str, Any] = {"tools": TOOLS, "logprobs": True, "return_tokens": True, "marks": True}
     text = f"Let me see.\n{A_CALL}"
     tokens = MarkedVocabulary().tokenize(text, special=True)
@@ -258,7 +258,7 @@ async def test_families_write_calls_their_own_ways():
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": PARIS}
 
 
-def test_tools_reach_the_template_and_models_without_a_form_for_them():
+def test_tools_reach_every_template():
     shown = json.dumps({**WEATHER, "function": {"name": "weather", "description": "d", "parameters": CITY}})
     assert f"[AVAILABLE_TOOLS] [{shown}" in prompt_of(MISTRAL)
     assert prompt_of().startswith("<|im_start|>system\n# Tools")
@@ -267,9 +267,7 @@ def test_tools_reach_the_template_and_models_without_a_form_for_them():
 
 
 @pytest.mark.parametrize(("template", "shown"), [(None, True), (LLAMA3_TOOLS, False)])
-def test_tools_that_must_not_be_called_are_shown_where_calls_can_be_kept_out(
-    template: str | None, shown: bool
-):
+def test_uncallable_tools_are_still_shown(template: str | None, shown: bool):
     assert ("weather" in prompt_of(template, tool_choice="none").replace("the weather", "")) == shown
     constraint = request_of(template, tool_choice="none").constraint
     assert (constraint is not None) == shown
@@ -291,7 +289,7 @@ CALLED: list[dict[str, Any]] = [
 ]
 
 
-def test_a_history_with_calls_is_shown_in_each_familys_way():
+def test_history_follows_the_family():
     assert f'{{"name": "weather", "parameters": {PARIS}}}' in prompt_of(LLAMA3_TOOLS, messages=CALLED)
     assert A_CALL in prompt_of(THINKING, messages=CALLED)
     assert f"<think>\nHm.\n</think>\n\n{A_CALL}" in prompt_of(REASONING, messages=CALLED)
@@ -346,11 +344,11 @@ async def refusal(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
 )
-async def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], param: str):
+async def test_unsupported_tool_field_is_refused(fields: dict[str, Any], param: str):
     assert str((await refusal(**fields))["param"]).startswith(param)
 
 
-async def test_strict_schemas_that_do_not_compile_are_refused():
+async def test_uncompilable_strict_schema_is_refused():
     strict = {"type": "function", "function": {**UNKEPT["function"], "strict": True}}
     for fields in ({}, {"tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
         error = await refusal(tools=[WEATHER, strict], **fields)
@@ -367,7 +365,7 @@ def allows(request: GenerationRequest, text: str) -> bool:
     return True
 
 
-def test_what_a_choice_of_tools_lets_a_reply_be():
+def test_tool_choice_limits_the_reply():
     auto, required = asked(), asked(tool_choice="required", parallel_tool_calls=True)
     named = asked(tool_choice={"type": "function", "function": {"name": "clock"}})
     one = {"type": "function", "function": {"name": "clock"}}

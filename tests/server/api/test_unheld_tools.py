@@ -30,7 +30,7 @@ from tests.server.api.test_tools import A_CALL, CITY, HELLO, PARIS, WEATHER, all
 @pytest.mark.parametrize(
     "fields", [{"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {}], ids=str
 )
-def test_other_tools_are_held_beside_one_that_cannot_be(
+def test_others_hold_beside_unholdable_tool(
     keyword: dict[str, Any], fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ):
     parameters = {"type": "object", "properties": {"x": {"type": "array", "maxItems": 2, **keyword}}}
@@ -53,7 +53,7 @@ def test_a_required_call_needs_no_form():
         assert not allows(request, PARIS)
 
 
-def test_a_grammar_holds_where_no_tool_may_be_called():
+def test_grammar_holds_without_calls():
     request = asked(tool_choice="none", grammar='root ::= "a"')
     assert allows(request, "a")
     assert not allows(request, "b")

@@ -13,7 +13,7 @@ WAIT_S = 10.0
 
 
 @pytest.mark.parametrize("ended_by", ["rest", "close"])
-def test_a_long_job_gives_way_until_the_machine_is_free(ended_by: str, monkeypatch: pytest.MonkeyPatch):
+def test_long_job_yields_to_decoding(ended_by: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(carriers, "MOMENT_S", WAIT_S)
     one = Background("test")
     asked, answers, done = threading.Event(), list[bool](), threading.Event()
@@ -39,7 +39,7 @@ def test_a_long_job_gives_way_until_the_machine_is_free(ended_by: str, monkeypat
         assert answers == [True, False]
 
 
-def test_it_goes_on_after_a_moment_in_any_case(monkeypatch: pytest.MonkeyPatch):
+def test_yielding_job_resumes_eventually(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(carriers, "PATIENT_S", 0.001)
     one = Background("test")
     one.hurry(False)

@@ -24,7 +24,7 @@ from tests.server.cache.folder import BUDGET, PAYLOAD, TOKENS, Folder, flip
     payload=st.binary(max_size=300),
     salt=st.text(max_size=8),
 )
-def test_what_is_written_is_found_by_another_lead(
+def test_other_lead_finds_written_file(
     tmp_path_factory: pytest.TempPathFactory, tokens: tuple[int, ...], payload: bytes, salt: str
 ):
     path = tmp_path_factory.mktemp("cache")
@@ -37,7 +37,7 @@ def test_what_is_written_is_found_by_another_lead(
     assert other.n_bytes() == one.size
 
 
-def test_names_differ_by_model_salt_and_tokens_only():
+def test_names_depend_on_model_salt_tokens():
     names = {
         name_of(digest(model), salt_digest(salt, digest(model)), tokens)
         for model in ("a", "b")
@@ -57,7 +57,7 @@ def test_others_can_read_neither_files_nor_salts(folder: Folder):
     assert digest("sk-secret") not in content, "a plain digest is as good as the salt, if the salt is weak"
 
 
-def test_a_file_under_another_name_is_not_taken_for_it(folder: Folder):
+def test_misnamed_file_is_not_taken(folder: Folder):
     one = folder.write()
     folder.file(one).rename(folder.path / ("0" * 64 + ".duo"))
     assert folder.scan().found == ()
@@ -65,7 +65,7 @@ def test_a_file_under_another_name_is_not_taken_for_it(folder: Folder):
     assert folder.files() == ["0" * 64 + ".duo"]
 
 
-def test_another_model_s_files_are_skipped_told_once_and_kept(folder: Folder, warned: Callable[[], int]):
+def test_foreign_model_files_are_kept(folder: Folder, warned: Callable[[], int]):
     other = Folder(folder.path, model="another")
     names = [other.write((1, n)).name for n in range(5)]
     assert folder.scan().found == ()
@@ -74,7 +74,7 @@ def test_another_model_s_files_are_skipped_told_once_and_kept(folder: Folder, wa
     assert len(other.scan().found) == 5
 
 
-def test_another_model_s_files_count_and_go_when_they_are_oldest(folder: Folder):
+def test_oldest_foreign_files_go_first(folder: Folder):
     other = Folder(folder.path, model="another")
     foreign = other.write((1,))
     size = foreign.size
@@ -116,7 +116,7 @@ def test_two_leads_keep_one_budget(
         assert lead.n_bytes() == lead.tier.n_bytes <= budget
 
 
-def test_room_is_made_before_the_first_byte_and_for_what_others_are_writing(folder: Folder):
+def test_room_is_made_before_writing(folder: Folder):
     size = folder.write((1,)).size
     one = Folder(folder.path, budget=3 * size)
     two = Folder(folder.path, budget=3 * size)
@@ -136,7 +136,7 @@ def test_room_is_made_before_the_first_byte_and_for_what_others_are_writing(fold
     assert one.file(what).exists()
 
 
-def test_a_scan_reports_what_others_add_and_remove(folder: Folder):
+def test_scan_reports_additions_and_removals(folder: Folder):
     other = Folder(folder.path)
     one = other.write((1,))
     assert [head.name for head in folder.scan().found] == [one.name]
@@ -147,9 +147,7 @@ def test_a_scan_reports_what_others_add_and_remove(folder: Folder):
     assert ([head.name for head in scan.found], scan.gone) == ([two.name], (one.name,))
 
 
-def test_a_directory_is_looked_at_once_a_second_and_listed_only_when_changed(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-):
+def test_unchanged_directory_is_not_listed(folder: Folder, monkeypatch: pytest.MonkeyPatch):
     listed: list[Path] = []
     scandir = os.scandir
 
@@ -172,7 +170,7 @@ def test_a_directory_is_looked_at_once_a_second_and_listed_only_when_changed(
     assert len(listed) == 1
 
 
-def test_a_change_within_the_directory_s_coarse_time_is_not_missed(folder: Folder):
+def test_change_within_coarse_time_counts(folder: Folder):
     """Two changes may leave the directory with the same time; one that is young is not relied on."""
     folder.write((1,))
     assert len(folder.scan().found) == 1
@@ -182,7 +180,7 @@ def test_a_change_within_the_directory_s_coarse_time_is_not_missed(folder: Folde
     assert len(folder.scan().found) == 1
 
 
-def test_what_is_replaced_after_damage_is_found_again(folder: Folder):
+def test_replaced_damaged_file_is_found(folder: Folder):
     one = folder.write()
     flip(folder.file(one), HEAD.size)
     keep = folder.path / "keeps the inode"
@@ -210,7 +208,7 @@ def test_a_directory_that_vanishes_is_made_again(folder: Folder):
     assert len(folder.scan().found) == 1
 
 
-def test_what_cannot_be_written_is_told_once_and_leaves_nothing(
+def test_failed_write_leaves_nothing(
     folder: Folder, warned: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ):
     def full(*_: object) -> None:
@@ -230,7 +228,7 @@ def test_writing_stops_when_told_and_leaves_nothing(folder: Folder):
     assert folder.files() == []
 
 
-def test_a_file_larger_than_the_budget_costs_nobody_a_place(folder: Folder):
+def test_oversized_file_evicts_nobody(folder: Folder):
     small = Folder(folder.path, budget=folder.write().size)
     large = record(small.tier.fingerprint, salt_digest("", small.tier.fingerprint), (1,), bytes(BUDGET))
     assert small.tier.write(large, lambda: True) == (False, [])
@@ -256,7 +254,7 @@ tier.write(record(tier.fingerprint, salt_digest("", tier.fingerprint), [1, 2], b
 """
 
 
-def test_a_lead_killed_before_the_rename_leaves_what_is_never_read_and_removed_when_old(folder: Folder):
+def test_stale_partial_file_is_removed(folder: Folder):
     child = subprocess.run([sys.executable, "-c", KILLED, str(folder.path)], timeout=60, check=False)
     assert child.returncode == -signal.SIGKILL
     (left,) = folder.files()
@@ -270,7 +268,7 @@ def test_a_lead_killed_before_the_rename_leaves_what_is_never_read_and_removed_w
     assert len(folder.scan().found) == 2
 
 
-def test_a_directory_that_others_may_write_to_is_warned_of(tmp_path: Path, warned: Callable[[], int]):
+def test_open_directory_is_warned_of(tmp_path: Path, warned: Callable[[], int]):
     path = tmp_path / "open"
     path.mkdir()
     path.chmod(0o777)
@@ -278,7 +276,7 @@ def test_a_directory_that_others_may_write_to_is_warned_of(tmp_path: Path, warne
     assert warned() == 1
 
 
-def test_a_directory_that_cannot_be_made_fails_loudly(tmp_path: Path):
+def test_missing_directory_fails_loudly(tmp_path: Path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
         Folder(tmp_path / "file")

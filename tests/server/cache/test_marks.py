@@ -7,7 +7,7 @@ from tests.checks import check_prefixes
 from tests.server.cache.test_prefix import text
 
 
-def test_what_cannot_be_trimmed_can_go_back_to_its_mark():
+def test_untrimmable_sequence_returns_to_mark():
     cache = PrefixCache(2, partial=False)
     cache.release(0, text(1, 50), mark=30)
     check_prefixes(cache)
@@ -26,7 +26,7 @@ def test_a_mark_is_for_its_salt_only():
     assert cache.longest([*text(1, 40), 7][:-1], {}, "another")[1] == 0
 
 
-def test_another_conversation_gets_a_copy_of_what_was_at_the_mark():
+def test_other_conversation_copies_the_mark():
     cache = PrefixCache(2, partial=False)
     cache.release(0, text(1, 1000), mark=300)
     assert cache.take([*text(1, 300), 7, 7]) == Reuse(1, 300, 0)

@@ -33,7 +33,7 @@ def names_in(path: Path) -> list[str]:
     return sorted(one.name for one in path.iterdir())
 
 
-def test_what_is_written_is_read_by_another_lead(path: Path):
+def test_other_lead_reads_named_file(path: Path):
     n_written = files(path).write("one chat", TOKENS, PAYLOAD)
     stored = files(path).read("one chat")
     assert (stored.tokens, stored.data, stored.n_read) == (TOKENS, PAYLOAD, n_written)
@@ -43,7 +43,7 @@ def test_what_is_written_is_read_by_another_lead(path: Path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_a_second_file_of_a_name_replaces_the_first(path: Path):
+def test_same_name_replaces_the_file(path: Path):
     here = files(path)
     here.write("a", TOKENS, PAYLOAD)
     here.write("a", [1], b"new")
@@ -78,7 +78,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_name_is_only_ever_that_of_a_file(path: Path, name: str):
+def test_name_is_a_plain_file_name(path: Path, name: str):
     assert fault(name)
     for use in (lambda: files(path).write(name, TOKENS, PAYLOAD), lambda: files(path).read(name)):
         with pytest.raises(ValueError, match=r"."):
@@ -116,7 +116,7 @@ def test_another_version_s_file_is_refused(path: Path):
         files(path).read("a")
 
 
-def test_a_salted_file_is_for_its_salt_only_and_does_not_tell_it(path: Path):
+def test_salted_file_hides_its_salt(path: Path):
     files(path).write("a", TOKENS, PAYLOAD, salt="secret")
     assert files(path).read("a", salt="secret").tokens == TOKENS
     for salt in ("", "other"):
@@ -139,7 +139,7 @@ def test_each_salt_has_names_of_its_own(path: Path):
     assert [name for name in names_in(path) if not fault(name)] == ["a"], "nobody can name another's file"
 
 
-def test_a_salted_file_that_was_renamed_is_refused(path: Path):
+def test_renamed_salted_file_is_refused(path: Path):
     here = files(path)
     here.write("a", TOKENS, PAYLOAD, salt="secret")
     (path / names_in(path)[0]).rename(path / "a")
@@ -147,7 +147,7 @@ def test_a_salted_file_that_was_renamed_is_refused(path: Path):
         here.read("a")
 
 
-def test_a_salted_file_of_another_model_is_refused_and_replaced(path: Path):
+def test_foreign_salted_file_is_replaced(path: Path):
     files(path, model="another").write("a", TOKENS, PAYLOAD, salt="mine")
     with pytest.raises(ForeignError, match="another model"):
         files(path).read("a", salt="mine")
@@ -208,7 +208,7 @@ def test_a_link_is_replaced_not_followed(path: Path):
     assert here.read("link").tokens == TOKENS
 
 
-def test_the_budget_holds_and_nothing_goes_for_it(path: Path):
+def test_full_budget_refuses_new_files(path: Path):
     size = files(path).write("a", TOKENS, PAYLOAD)
     here = files(path, budget=2 * size)
     here.write("b", TOKENS, PAYLOAD)
@@ -231,7 +231,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(path: Path):
     assert names_in(path) == ["a", "other"]
 
 
-def test_what_a_crash_left_half_written_goes_in_time(path: Path):
+def test_half_written_file_ages_out(path: Path):
     here = files(path)
     here.write("a", TOKENS, PAYLOAD)
     old, young = path / ".0123456789abcdef.tmp", path / ".fedcba9876543210.tmp"

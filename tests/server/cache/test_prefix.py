@@ -30,14 +30,14 @@ def turn(cache: PrefixCache, prompt: list[int], reply: list[int], salt: str = ""
 # -- what is reused ----------------------------------------
 
 
-def test_the_longest_common_prefix_is_reused_but_for_the_last_token():
+def test_prefix_excludes_the_last_token():
     cache = PrefixCache(3)
     for tokens in ([1, 2, 3], [1, 2, 3, 4, 5], [9]):
         turn(cache, tokens, [])
     assert cache.take([1, 2, 3, 4, 5]) == Reuse(0, 4, 0)
 
 
-def test_an_unrelated_prompt_takes_an_empty_sequence_then_the_oldest():
+def test_unrelated_prompt_takes_oldest_sequence():
     cache = PrefixCache(2)
     cache.release(0, [1, 2])
     assert cache.take([7, 8]) == Reuse(1, 0, 1)
@@ -45,21 +45,21 @@ def test_an_unrelated_prompt_takes_an_empty_sequence_then_the_oldest():
     assert cache.take([5, 5]) == Reuse(0, 0, 0, Evicted(0, [1, 2], ""))
 
 
-def test_a_short_shared_beginning_is_copied_and_does_not_cost_the_other_conversation():
+def test_short_shared_beginning_is_copied():
     cache = PrefixCache(2)
     cache.release(0, [1] + [2] * 50)
     assert cache.take([1, 3, 3]) == Reuse(1, 1, 0)
     assert cache.n_cells == 51
 
 
-def test_the_next_turn_takes_over_though_the_template_drops_the_thinking():
+def test_next_turn_ignores_dropped_thoughts():
     cache = PrefixCache(3)
     prompt, thinking = [*SYSTEM, *text(1, 200)], text(2, 600)
     assert turn(cache, prompt, thinking).seq == 0
     assert cache.take([*prompt, *text(3, 50)]) == Reuse(0, 1200, 0)
 
 
-def test_conversations_that_share_most_of_their_prompts_do_not_take_over_each_other():
+def test_sharing_prompts_replace_nobody():
     cache = PrefixCache(4)
     first = [[*SYSTEM, *text(user, 100)] for user in range(1, 5)]
     assert [turn(cache, prompt, text(9, 50)).seq for prompt in first] == [0, 1, 2, 3]
@@ -67,14 +67,14 @@ def test_conversations_that_share_most_of_their_prompts_do_not_take_over_each_ot
     assert [turn(cache, prompt, []) for prompt in second] == [Reuse(seq, 1150, seq) for seq in range(4)]
 
 
-def test_of_sequences_with_as_much_in_common_the_one_without_more_is_continued():
+def test_least_surplus_sequence_is_continued():
     cache = PrefixCache(3)
     cache.release(1, SYSTEM)
     cache.release(0, [*SYSTEM, *text(1, 300)])
     assert cache.take([*SYSTEM, *text(2, 10)]) == Reuse(1, 1000, 1)
 
 
-def test_a_prompt_that_was_given_up_half_way_is_continued():
+def test_abandoned_prompt_is_continued():
     cache = PrefixCache(2)
     prompt = [*SYSTEM, *text(1, 1000)]
     assert cache.take(prompt) == Reuse(0, 0, 0)
@@ -82,21 +82,21 @@ def test_a_prompt_that_was_given_up_half_way_is_continued():
     assert cache.take(prompt) == Reuse(0, 1500, 0)
 
 
-def test_what_busy_sequences_hold_so_far_is_copied():
+def test_busy_sequence_is_copied():
     cache = PrefixCache(2)
     prompt = [*SYSTEM, *text(1, 9)]
     assert cache.take(prompt) == Reuse(0, 0, 0)
     assert cache.take(prompt, {0: (prompt, 640)}) == Reuse(1, 640, 0)
 
 
-def test_an_idle_sequence_is_preferred_to_a_busy_one_with_as_much():
+def test_idle_sequence_beats_busy_one():
     cache = PrefixCache(3)
     cache.release(0, [1, 2, 3])
     assert cache.take([7]) == Reuse(1, 0, 1)
     assert cache.take([1, 2, 3, 4], {1: ([1, 2, 3, 9], 3)}) == Reuse(0, 3, 0)
 
 
-def test_without_partial_reuse_only_a_whole_sequence_counts():
+def test_only_whole_sequences_without_partial_reuse():
     cache = PrefixCache(2, partial=False)
     cache.release(0, [1, 2, 3, 4])
     assert cache.take([1, 2, 3], {0: ([1, 2], 2)}) == Reuse(1, 0, 1)
@@ -118,7 +118,7 @@ def test_another_salt_reuses_nothing_idle_or_busy():
     assert cache.take([1, 2, 3, 4], salt="mine") == Reuse(0, 3, 0)
 
 
-def test_a_salt_can_be_set_anew_by_who_fills_a_sequence():
+def test_refilled_sequence_takes_new_salt():
     cache = PrefixCache(1)
     cache.release(0, [1, 2, 3], "restored")
     assert cache.evict() == Evicted(0, [1, 2, 3], "restored")
@@ -138,7 +138,7 @@ def test_all_busy_means_none():
         cache.erase(0)
 
 
-def test_eviction_takes_the_least_recently_used_of_equals_and_never_a_busy_one():
+def test_eviction_spares_busy_sequences():
     cache = PrefixCache(3)
     for seq, tokens in enumerate([[1, 1], [2, 2], [3, 3]]):
         cache.release(seq, tokens)
@@ -150,7 +150,7 @@ def test_eviction_takes_the_least_recently_used_of_equals_and_never_a_busy_one()
     assert cache.n_cells == 0
 
 
-def test_worth_grows_with_what_is_lost_and_halves_with_what_was_used_since():
+def test_worth_halves_with_others_uses():
     assert worth_keeping(ONE_STEP, 0) == 0 == worth_keeping(3, 100)
     assert worth_keeping(ONE_STEP + 100, 0) == 100
     assert worth_keeping(ONE_STEP + 100, HALF_LIFE) == 50
@@ -160,14 +160,14 @@ def test_worth_grows_with_what_is_lost_and_halves_with_what_was_used_since():
     )  # nothing stays for its length alone
 
 
-def test_a_long_conversation_outlives_a_short_one_that_was_used_later():
+def test_long_conversation_outlives_recent_short():
     cache = PrefixCache(2)
     turn(cache, text(1, 3000), [])
     turn(cache, text(2, 300), [])
     assert cache.take(text(3, 10)) == Reuse(1, 0, 1, Evicted(1, text(2, 300), ""))
 
 
-def test_one_that_goes_on_and_on_is_for_the_others_one_that_was_used():
+def test_endless_conversation_counts_once():
     cache = PrefixCache(2)
     turn(cache, text(1, 400), [])
     for n in range(300, 300 + 100 * HALF_LIFE):
@@ -176,7 +176,7 @@ def test_one_that_goes_on_and_on_is_for_the_others_one_that_was_used():
     assert cache.evict() == Evicted(1, text(2, 300), "")
 
 
-def test_conversations_in_one_place_after_another_are_others_each():
+def test_successive_conversations_count_separately():
     cache = PrefixCache(2)
     turn(cache, text(1, ONE_STEP + 190), [])
     turn(cache, text(2, ONE_STEP + 100), [])
@@ -188,7 +188,7 @@ def test_conversations_in_one_place_after_another_are_others_each():
 
 
 @pytest.mark.parametrize("live_is_busy", [False, True])
-def test_a_side_request_costs_no_conversation_and_is_the_first_to_go(live_is_busy: bool):
+def test_side_request_goes_first(live_is_busy: bool):
     cache = PrefixCache(4)
     for user in (1, 2):
         turn(cache, text(user, 400), [])
@@ -206,7 +206,7 @@ def test_a_side_request_costs_no_conversation_and_is_the_first_to_go(live_is_bus
     assert cache.evict() == Evicted(3, side[-1], "")
 
 
-def test_of_two_branches_only_the_first_is_cheap_to_lose():
+def test_first_branch_is_cheap_to_lose():
     cache = PrefixCache(3)
     turn(cache, [*SYSTEM, *text(1, 90)], [])
     turn(cache, [*SYSTEM, *text(2, 100)], [])
@@ -214,7 +214,7 @@ def test_of_two_branches_only_the_first_is_cheap_to_lose():
     assert [evicted.seq for _ in range(3) if (evicted := cache.evict())] == [0, 2, 1]
 
 
-def test_where_nothing_is_copied_in_part_nothing_is_shared():
+def test_nothing_is_shared_without_copies():
     cache = PrefixCache(3, partial=False)
     turn(cache, [*SYSTEM, *text(1, 90)], [])
     turn(cache, [*SYSTEM, *text(2, 100)], [])
@@ -222,14 +222,14 @@ def test_where_nothing_is_copied_in_part_nothing_is_shared():
     assert [evicted.seq for _ in range(3) if (evicted := cache.evict())] == [2, 0, 1]
 
 
-def test_the_place_that_costs_least_may_be_the_sources_own():
+def test_cheapest_place_may_be_the_source():
     cache = PrefixCache(2)
     turn(cache, [*SYSTEM, *text(1, 100)], [])
     turn(cache, text(2, 500), [])
     assert cache.take([*SYSTEM, *text(3, 10)]) == Reuse(0, 1000, 0)
 
 
-def test_what_is_lost_of_the_source_is_told_if_it_is_more_than_is_kept():
+def test_large_loss_of_source_is_told():
     cache = PrefixCache(1)
     held = [*SYSTEM, *text(1, 2000)]
     turn(cache, held, [])

@@ -89,7 +89,7 @@ TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_equal_sequences_are_found_until_the_last_of_them_is_removed():
+def test_equal_sequences_survive_removals():
     index: RadixIndex[str] = RadixIndex()
     index.insert("first", [1, 2, 3])
     index.insert("second", [1, 2, 3])
@@ -113,7 +113,7 @@ def test_another_salt_is_another_world():
     assert index.match([1, 2, 3], "yours") == (2, 1)
 
 
-def test_a_thousand_long_sequences_are_searched_in_the_time_of_comparing_one():
+def test_search_time_ignores_sequence_count():
     rng = random.Random(0)
     document = [rng.randrange(150_000) for _ in range(1000)]
     sequences = [[*document, *(rng.randrange(150_000) for _ in range(2000))] for _ in range(1000)]

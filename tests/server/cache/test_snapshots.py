@@ -9,7 +9,7 @@ from tests.checks import check_snapshots
 from tests.server.cache.lead import WAIT_S, Make, state_of, until
 
 
-def test_what_was_put_is_found_by_what_it_shares(make: Make):
+def test_snapshot_is_found_by_prefix(make: Make):
     lead = make()
     lead.put(1, 2, 3)
     lead.put(1, 2, 4, 5)
@@ -30,7 +30,7 @@ def test_salts_never_meet(make: Make, path: Path):
     lead.close()
 
 
-def test_of_one_conversation_only_the_longest_is_kept(make: Make, path: Path):
+def test_only_longest_snapshot_is_kept(make: Make, path: Path):
     lead = make(path)
     lead.put(1, 2)
     lead.flush()
@@ -43,7 +43,7 @@ def test_of_one_conversation_only_the_longest_is_kept(make: Make, path: Path):
     assert lead.found(1, 2, 3) == (3, "memory")
 
 
-def test_states_that_cannot_be_trimmed_are_used_whole(make: Make, path: Path):
+def test_untrimmable_states_are_used_whole(make: Make, path: Path):
     lead = make(path, partial=False)
     lead.put(1, 2)
     lead.put(1, 2, 3, 4)
@@ -54,7 +54,7 @@ def test_states_that_cannot_be_trimmed_are_used_whole(make: Make, path: Path):
     assert lead.found(1) is None
 
 
-def test_the_least_worthy_goes_first_and_a_side_request_before_a_conversation(make: Make):
+def test_side_request_snapshot_goes_first(make: Make):
     lead = make(memory=350)
     lead.put(*range(100))
     lead.put(*range(200, 300))
@@ -70,7 +70,7 @@ def test_the_least_worthy_goes_first_and_a_side_request_before_a_conversation(ma
     assert (counters.evicted_from_memory, counters.lost, counters.memory_bytes) == (2, 0, 300)
 
 
-def test_evicted_from_memory_is_on_disk_and_comes_back(make: Make, path: Path):
+def test_evicted_snapshot_returns_from_disk(make: Make, path: Path):
     lead = make(path, memory=250)
     for n in range(5):
         lead.put(n, 1, 2)
@@ -83,7 +83,7 @@ def test_evicted_from_memory_is_on_disk_and_comes_back(make: Make, path: Path):
     check_snapshots(lead.snapshots)
 
 
-def test_among_equal_matches_the_one_in_memory_is_taken(make: Make, path: Path):
+def test_memory_beats_disk_at_ties(make: Make, path: Path):
     lead = make(path)
     for n in range(9):
         lead.put(1, 2, 3, 10 + n)
@@ -116,7 +116,7 @@ def test_a_key_is_loading_until_on_ready(make: Make, path: Path):
     lead.close()
 
 
-def test_what_was_fetched_stays_until_it_is_asked_for_even_without_a_budget(make: Make, path: Path):
+def test_fetched_snapshot_stays_without_budget(make: Make, path: Path):
     lead = make(path, memory=0)
     lead.put(1)
     lead.put(*range(50, 90))
@@ -127,7 +127,7 @@ def test_what_was_fetched_stays_until_it_is_asked_for_even_without_a_budget(make
     assert lead.get(*range(50, 90)) == state_of(tuple(range(50, 90)))
 
 
-def test_what_was_fetched_stays_longer_than_what_was_not_asked_for(make: Make, path: Path):
+def test_fetched_snapshot_outlives_read_ahead(make: Make, path: Path):
     lead = make(path)
     lead.put(1)
     lead.put(2)
@@ -161,7 +161,7 @@ def test_used_in_memory_is_used_on_disk(make: Make, path: Path):
     assert lead.files() == [file]
 
 
-def test_without_a_disk_nothing_runs_and_nothing_is_lost_but_what_does_not_fit(make: Make):
+def test_no_disk_means_no_threads(make: Make):
     before = threading.active_count()
     lead = make(memory=100)
     lead.put(1)

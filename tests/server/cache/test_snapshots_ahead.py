@@ -35,7 +35,7 @@ def rest(lead: Lead, most: int) -> int:
     return n
 
 
-def test_the_latest_are_read_and_waited_for_by_nobody(make: Make, path: Path):
+def test_latest_snapshots_are_read_ahead(make: Make, path: Path):
     kept(make, path, (1, 1), (2, 2), (3, 3), (4, 4))
     lead = make(path)
     assert rest(lead, 2) == 2
@@ -49,7 +49,7 @@ def test_the_latest_are_read_and_waited_for_by_nobody(make: Make, path: Path):
     check_snapshots(lead.snapshots)
 
 
-def test_what_was_used_latest_is_known_over_a_restart(make: Make, path: Path):
+def test_latest_use_survives_restart(make: Make, path: Path):
     files = kept(make, path, (1, 1), (2, 2), (3, 3))
     assert make(path).snapshots.conversations(most=2) == [(3, 3), (2, 2)]
     os.utime(files[0], ns=(10**12, 10**12))
@@ -79,7 +79,7 @@ def test_half_of_the_room_stays_free(make: Make, path: Path):
         lead.close()
 
 
-def test_one_that_does_not_fit_is_passed_over(make: Make, path: Path):
+def test_oversized_read_ahead_is_skipped(make: Make, path: Path):
     kept(make, path, (1, 1))
     kept(make, path, (2, 2), size=5000)
     (file,) = (file for file in path.iterdir() if file.stat().st_size > 5000)
@@ -90,7 +90,7 @@ def test_one_that_does_not_fit_is_passed_over(make: Make, path: Path):
     assert lead.found(2, 2) == (2, "disk")
 
 
-def test_it_pushes_nothing_out_and_is_not_read_again_once_it_went(make: Make, path: Path):
+def test_read_ahead_evicts_nothing(make: Make, path: Path):
     kept(make, path, (1, 1), (2, 2))
     lead = make(path, memory=400)
     assert rest(lead, 2) == 2
@@ -121,7 +121,7 @@ def test_what_came_meanwhile_needs_the_room(make: Make, path: Path):
     assert lead.get(1, 1) == state_of((1, 1)), "it is read when somebody asks"
 
 
-def test_one_is_read_at_a_time_and_who_asks_for_it_gets_it(make: Make, path: Path):
+def test_reading_ahead_goes_one_by_one(make: Make, path: Path):
     kept(make, path, (1, 1), (2, 2), (3, 3))
     lead = make(path, memory=600)
     assert lead.tier
@@ -155,7 +155,7 @@ def test_damage_is_met_once(make: Make, path: Path, caplog: pytest.LogCaptureFix
     check_snapshots(lead.snapshots)
 
 
-def test_a_file_that_vanishes_meanwhile_is_nobody_s_error(make: Make, path: Path):
+def test_vanished_file_is_no_error(make: Make, path: Path):
     (file,) = kept(make, path, (1, 1))
     lead = make(path, memory=250)
     assert lead.tier
@@ -173,7 +173,7 @@ def test_a_file_that_vanishes_meanwhile_is_nobody_s_error(make: Make, path: Path
     assert lead.get(1, 1) == state_of((1, 1))
 
 
-def test_leads_that_share_a_directory_read_for_themselves(make: Make, path: Path):
+def test_sharing_leads_read_for_themselves(make: Make, path: Path):
     kept(make, path, (1, 1), (2, 2))
     one, two = make(path), make(path)
     assert rest(one, 2) == rest(two, 2) == 2
@@ -186,7 +186,7 @@ def test_leads_that_share_a_directory_read_for_themselves(make: Make, path: Path
         lead.flush()
 
 
-def test_without_a_disk_there_is_nothing_to_read(make: Make):
+def test_no_disk_means_no_reading(make: Make):
     lead = make()
     lead.put(1, 1)
     assert not lead.snapshots.fetch_ahead(4, PLENTY)

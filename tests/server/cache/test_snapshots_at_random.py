@@ -22,7 +22,7 @@ N_CONVERSATIONS = 400  # the disk holds 50 of them, host memory 8
 
 
 @given(st.lists(st.tuples(TOKENS, SALTS), max_size=30), TOKENS, SALTS)
-def test_a_match_is_as_long_as_the_best_by_brute_force(puts: list[tuple[Ids, str]], wanted: Ids, salt: str):
+def test_match_equals_brute_force(puts: list[tuple[Ids, str]], wanted: Ids, salt: str):
     with leads() as make:
         lead = make()
         for tokens, of in puts:
@@ -54,7 +54,7 @@ EVENTS = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, max_size=40), st.integers(0, 500), st.integers(0, 1200), st.integers(0, 300))
-def test_whatever_happens_budgets_hold_and_no_state_is_mistaken_for_another(
+def test_budgets_hold_under_random_faults(
     tmp_path_factory: pytest.TempPathFactory,
     events: list[tuple[str, int, Ids, str]],
     memory: int,
@@ -124,9 +124,7 @@ def allocated() -> int:
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(ours).traces)
 
 
-def test_hundreds_of_conversations_leave_memory_flat_and_the_disk_within_its_budget(
-    make: Make, path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_hundreds_of_conversations_stay_bounded(make: Make, path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING)
     size, memory, disk, rng = 20_000, 160_000, 1_000_000, random.Random(7)
     lead = make(path, memory=memory, disk=disk, backlog=memory)

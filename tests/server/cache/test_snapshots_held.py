@@ -8,7 +8,7 @@ from server.cache.files import RESCAN_NS
 from tests.server.cache.lead import WAIT_S, Make
 
 
-def test_what_is_here_or_within_something_longer_need_not_be_put(make: Make, path: Path):
+def test_held_snapshot_need_not_be_put(make: Make, path: Path):
     for lead in (make(), make(path), make(path / "none", memory=0)):
         assert not lead.snapshots.holds((1, 2), "")
         lead.put(1, 2, 3)
@@ -25,7 +25,7 @@ def test_what_is_here_or_within_something_longer_need_not_be_put(make: Make, pat
     assert not restarted.snapshots.holds((1, 2, 3, 4), "", used=True)
 
 
-def test_a_file_that_another_lead_removed_holds_nothing(make: Make, path: Path):
+def test_removed_file_holds_nothing(make: Make, path: Path):
     lead = make(path, memory=0)
     lead.put(1, 2, 3)
     lead.flush()
@@ -37,7 +37,7 @@ def test_a_file_that_another_lead_removed_holds_nothing(make: Make, path: Path):
     assert not lead.snapshots.holds((1, 2, 3), "", used=True)
 
 
-def test_where_states_cannot_be_trimmed_only_the_same_tokens_count(make: Make):
+def test_untrimmable_states_need_equal_tokens(make: Make):
     lead = make(partial=False)
     lead.put(1, 2)
     lead.put(1, 2, 3, 4)
@@ -55,7 +55,7 @@ def test_renewing_counts_as_putting_again(make: Make):
     assert lead.found(2, 2) is None
 
 
-def test_what_did_not_reach_the_disk_is_put_again(make: Make, path: Path):
+def test_unwritten_snapshot_is_put_again(make: Make, path: Path):
     lead = make(path, disk=50)
     assert lead.tier
     lead.tier.gate.clear()

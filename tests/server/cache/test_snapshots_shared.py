@@ -10,7 +10,7 @@ from tests.checks import check_snapshots
 from tests.server.cache.lead import Make, damage, state_of, until
 
 
-def test_what_was_removed_here_and_written_again_there_is_found(make: Make, path: Path):
+def test_rewritten_file_is_found(make: Make, path: Path):
     """The news of the removal arrives after the file is back."""
     one, two = make(path, memory=0, disk=450), make(path, memory=0, disk=450)
     for tokens in ((1, 1), (2, 2)):
@@ -51,7 +51,7 @@ def test_a_damaged_payload_vanishes_with_a_warning(make: Make, path: Path, caplo
     lead.close()
 
 
-def test_a_longer_file_that_is_damaged_gives_way_to_a_shorter_one(make: Make, path: Path):
+def test_damaged_longer_file_yields(make: Make, path: Path):
     one, two = make(path, partial=False), make(path)
     one.put(1, 2)
     one.put(1, 2, 3, 4)
@@ -64,9 +64,7 @@ def test_a_longer_file_that_is_damaged_gives_way_to_a_shorter_one(make: Make, pa
     assert two.get(1, 2, 3, 4) == state_of((1, 2))
 
 
-def test_what_another_lead_saves_is_found_and_what_it_removes_is_not_an_error(
-    make: Make, path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_other_leads_files_come_and_go(make: Make, path: Path, caplog: pytest.LogCaptureFixture):
     one, two = make(path), make(path)
     one.put(1, 2)
     one.flush()
@@ -86,7 +84,7 @@ def test_what_another_lead_saves_is_found_and_what_it_removes_is_not_an_error(
         lead.flush()
 
 
-def test_what_another_lead_has_just_replaced_is_found_at_once(make: Make, path: Path):
+def test_just_replaced_file_is_found(make: Make, path: Path):
     """Its longer file is as young as the look that did not see it."""
     one, two = make(path), make(path)
     one.put(1, 2)
@@ -102,7 +100,7 @@ def test_what_another_lead_has_just_replaced_is_found_at_once(make: Make, path: 
     assert two.fetch(longer.key) == state_of((1, 2, 3, 4))
 
 
-def test_leads_that_save_the_same_share_one_file(make: Make, path: Path):
+def test_sharing_leads_share_one_file(make: Make, path: Path):
     one, two = make(path), make(path)
     for lead in (one, two):
         lead.put(1, 2, 3)
@@ -137,7 +135,7 @@ def test_forgotten_is_gone_from_all_tiers(make: Make, path: Path):
     assert lead.found(1, 2) is None
 
 
-def test_an_error_of_on_ready_is_logged_and_the_next_fetch_works(
+def test_failing_callback_is_logged(
     make: Make, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     lead = make(path)

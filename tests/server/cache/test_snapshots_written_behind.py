@@ -30,7 +30,7 @@ def test_putting_never_waits_and_flushing_is_bounded(make: Make, path: Path):
     assert lead.snapshots.counters().lost == 0
 
 
-def test_what_a_slow_disk_cannot_take_in_time_is_lost_within_the_bound(make: Make, path: Path):
+def test_slow_disk_loses_within_bound(make: Make, path: Path):
     lead = make(path, memory=300, backlog=200)
     assert lead.tier
     lead.tier.gate.clear()
@@ -46,14 +46,14 @@ def test_what_a_slow_disk_cannot_take_in_time_is_lost_within_the_bound(make: Mak
     assert counters.disk_snapshots == counters.writes == len(lead.files())
 
 
-def test_a_single_snapshot_larger_than_memory_and_backlog_is_written(make: Make, path: Path):
+def test_huge_snapshot_is_still_written(make: Make, path: Path):
     lead = make(path, memory=10, backlog=10)
     lead.put(1, 2, size=5000)
     lead.flush()
     assert lead.get(1, 2) == state_of((1, 2), size=5000)
 
 
-def test_a_shorter_file_goes_only_when_the_longer_one_is_written(make: Make, path: Path):
+def test_shorter_file_goes_after_writing(make: Make, path: Path):
     lead = make(path)
     lead.put(1, 2)
     lead.flush()
@@ -69,7 +69,7 @@ def test_a_shorter_file_goes_only_when_the_longer_one_is_written(make: Make, pat
     assert long != short
 
 
-def test_a_shorter_one_that_waits_is_not_written_at_all(make: Make, path: Path):
+def test_superseded_write_is_skipped(make: Make, path: Path):
     lead = make(path)
     assert lead.tier
     lead.tier.gate.clear()
@@ -83,7 +83,7 @@ def test_a_shorter_one_that_waits_is_not_written_at_all(make: Make, path: Path):
     assert lead.snapshots.counters().writes == len(lead.files()) == 2
 
 
-def test_if_the_longer_one_is_lost_before_it_is_written_the_shorter_is_found_again(make: Make, path: Path):
+def test_lost_longer_write_keeps_shorter(make: Make, path: Path):
     lead = make(path, memory=0, backlog=100)
     lead.put(1, 2)
     lead.flush()
@@ -99,7 +99,7 @@ def test_if_the_longer_one_is_lost_before_it_is_written_the_shorter_is_found_aga
     assert lead.found(1, 2, 3) == (2, "disk")
 
 
-def test_if_the_longer_one_is_never_written_the_shorter_is_found_again(make: Make, path: Path):
+def test_failed_longer_write_keeps_shorter(make: Make, path: Path):
     lead = make(path, memory=150, disk=500)
     lead.put(1, 2)
     lead.flush()
@@ -111,7 +111,7 @@ def test_if_the_longer_one_is_never_written_the_shorter_is_found_again(make: Mak
     assert lead.snapshots.counters().lost == 1
 
 
-def test_closing_gives_up_a_write_and_drops_the_rest(make: Make, path: Path):
+def test_close_drops_pending_writes(make: Make, path: Path):
     lead = make(path)
     assert lead.tier
     lead.tier.gate.clear()
@@ -131,9 +131,7 @@ def test_closing_gives_up_a_write_and_drops_the_rest(make: Make, path: Path):
 
 
 @pytest.mark.parametrize("memory", [1000, 250])
-def test_writing_gives_way_to_the_model_where_memory_has_room(
-    make: Make, path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_writes_yield_to_the_model(make: Make, path: Path, memory: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(carriers, "MOMENT_S", 0.001)
     monkeypatch.setattr(carriers, "PATIENT_S", WAIT_S)
     lead = make(path, memory=memory)

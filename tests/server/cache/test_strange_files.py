@@ -24,7 +24,7 @@ BOUNDARIES = (
 
 
 @pytest.mark.parametrize("size", [*BOUNDARIES, -SUM.size - 1, -SUM.size, -1])
-def test_a_truncated_file_is_skipped_with_one_warning(folder: Folder, warned: Callable[[], int], size: int):
+def test_truncated_file_is_warned_once(folder: Folder, warned: Callable[[], int], size: int):
     one = folder.write()
     whole = folder.file(one).read_bytes()
     folder.file(one).write_bytes(whole[:size])
@@ -38,7 +38,7 @@ HEAD_BYTES = list(range(8, HEAD.size)) + list(range(HEAD.size, HEAD.size + 4 * l
 
 
 @pytest.mark.parametrize("at", HEAD_BYTES)
-def test_a_flipped_bit_in_the_head_is_found_by_a_scan(folder: Folder, warned: Callable[[], int], at: int):
+def test_scan_finds_damaged_head(folder: Folder, warned: Callable[[], int], at: int):
     one = folder.write()
     flip(folder.file(one), at)
     assert folder.scan().found == ()
@@ -48,9 +48,7 @@ def test_a_flipped_bit_in_the_head_is_found_by_a_scan(folder: Folder, warned: Ca
 
 
 @pytest.mark.parametrize("at", [-len(PAYLOAD) - SUM.size, -len(PAYLOAD) // 2, -SUM.size - 1, -SUM.size, -1])
-def test_a_flipped_bit_in_the_payload_or_its_sum_is_found_by_reading(
-    folder: Folder, warned: Callable[[], int], at: int
-):
+def test_reading_finds_damaged_payload(folder: Folder, warned: Callable[[], int], at: int):
     one = folder.write()
     flip(folder.file(one), at)
     assert [head.name for head in folder.scan().found] == [one.name]
@@ -108,7 +106,7 @@ STRANGE = [emptied, a_directory, a_pipe, a_loop, a_link_to_a_snapshot, of_anothe
 
 
 @pytest.mark.parametrize("become", STRANGE)
-def test_what_is_no_snapshot_of_ours_is_left_alone_with_one_warning(
+def test_foreign_file_is_left_alone(
     folder: Folder, warned: Callable[[], int], become: Callable[[Path], None]
 ):
     one = folder.write()

@@ -50,20 +50,20 @@ def test_small_weights_are_told_in_mib():
     assert "memory   31 MiB of weights; 22.0 GiB free" in "\n".join(told(small))
 
 
-def test_a_machine_that_does_other_things_gets_no_verdict():
+def test_busy_machine_gets_no_verdict():
     text = "\n".join(told(Findings(DISTURBED_STEPS, weights_bytes=3 << 30, disturbed=True)))
     assert "times as long" not in text
     assert "Verdict" not in text
     assert text.splitlines()[-1].startswith("No verdict: other programs keep this machine busy")
 
 
-def test_a_drafter_beside_the_target_that_was_disturbed_is_left_out():
+def test_disturbed_drafter_is_left_out():
     partly = replace(found(inside=60.0, away=90.0), beside_s=None, guess_beside_s=None, beside_disturbed=True)
     text = "\n".join(told(partly))
     assert "both     at once: not known, since other programs keep this machine busy" in text
     assert "duo up should be 2.4 times as fast" in text
 
 
-def test_a_draft_model_that_does_not_fit_has_a_reason():
+def test_oversized_draft_model_has_reason():
     text = "\n".join(told(Findings(STEPS, obstacle="EOS tokens differ: lead 2, drafter 7")))
     assert text.endswith("cannot draft for this target: EOS tokens differ: lead 2, drafter 7.")

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("still_clock")
 PROMPT = tuple(b"Once upon a time there was a lead. ")
 
 
-def test_a_model_guesses_its_own_text_right_and_another_one_does_not():
+def test_own_text_is_guessed_right():
     target = FakeBackend(FakeModel(seed=3, eog_rate=0.0))
     [said, again] = replies(target, [PROMPT, PROMPT * 3])
     assert len(said) == len(again) == MAX_JUDGED_TOKENS
@@ -39,7 +39,7 @@ def test_a_model_guesses_its_own_text_right_and_another_one_does_not():
     assert target.length(0) == 0
 
 
-def test_a_reply_ends_where_the_model_ends_it():
+def test_doctors_reply_ends_naturally():
     target = FakeBackend(FakeModel(seed=3, eog_rate=0.2))
     [said] = replies(target, [PROMPT])
     assert len(said) < MAX_JUDGED_TOKENS
@@ -47,7 +47,7 @@ def test_a_reply_ends_where_the_model_ends_it():
     assert not set(said[:-1]) & target.vocab.eog
 
 
-def test_steps_and_guesses_take_the_time_of_their_decodes():
+def test_times_are_those_of_decodes():
     target = FakeBackend(FakeModel(), step_s=0.002, row_s=0.001)
     seconds = step_seconds(target)
     assert seconds == pytest.approx([0.0, *(0.002 + 0.001 * rows for rows in range(1, MAX_GUESSES + 2))])
@@ -105,13 +105,13 @@ def test_steps_that_never_agree_are_disturbed(monkeypatch: pytest.MonkeyPatch):
         step_seconds(FakeBackend())
 
 
-def test_steps_that_take_much_longer_than_their_rows_are_disturbed(monkeypatch: pytest.MonkeyPatch):
+def test_slow_steps_count_as_disturbed(monkeypatch: pytest.MonkeyPatch):
     measuring(monkeypatch, *[ONE_TO_FOUR | {4: 240 * ONE_TO_FOUR[1]}] * MAX_MEASUREMENTS)
     with pytest.raises(DisturbedError):
         step_seconds(FakeBackend())
 
 
 @pytest.mark.parametrize("can_copy", [True, False])
-def test_steps_of_models_that_do_not_forget_are_measured_or_nothing(can_copy: bool):
+def test_unforgetting_model_is_measured_safely(can_copy: bool):
     seconds = step_seconds(FakeBackend(FakeModel(), can_trim=False, can_copy=can_copy, step_s=0.001))
     assert any(seconds) is can_copy

@@ -19,13 +19,13 @@ def text(a: float, n: int = 20_000) -> list[Guess]:
 
 @pytest.mark.parametrize("a", [0.5, 0.8, 0.9])
 @pytest.mark.parametrize(("r", "latency"), [(2.0, 0.0), (8.0, 0.0), (8.0, 0.5)])
-def test_beside_a_free_target_it_is_the_formula(a: float, r: float, latency: float):
+def test_free_target_follows_the_formula(a: float, r: float, latency: float):
     guesses = text(a)
     found = undrafted([guesses], FLAT) / beside([guesses], FLAT, Device(1 / r, latency))
     assert found == pytest.approx(speedup(Scheme(a, r, latency, k_max=MAX_GUESSES)), rel=0.04)
 
 
-def test_inside_it_drafts_as_long_as_that_pays():
+def test_inside_drafting_stops_when_unprofitable():
     guesses = text(0.8)
     found = undrafted([guesses], FLAT) / inside([guesses], FLAT, 0.1)
     best = max(per_step(0.8, k) / (1 + 0.1 * k) for k in range(MAX_GUESSES))
@@ -39,7 +39,7 @@ def test_it_is_never_slower_than_no_drafts():
     assert beside([guesses], steep, Device(0.5)) <= undrafted([guesses], steep)
 
 
-def test_dear_rows_are_chosen_by_how_sure_the_draft_model_is():
+def test_dear_rows_need_sure_guesses():
     rights = [guess.right for guess in text(0.75)]
     steep = [0.0] + [1.0 + 0.2 * row for row in range(MAX_GUESSES + 1)]
     telling = [Guess(right, 0.95 if right else 0.2) for right in rights]
@@ -47,7 +47,7 @@ def test_dear_rows_are_chosen_by_how_sure_the_draft_model_is():
     assert inside([telling], steep, 0.01) < 0.9 * inside([blind], steep, 0.01)
 
 
-def test_a_second_row_that_is_dear_pays_where_more_guesses_follow_it():
+def test_dear_second_row_needs_followers():
     guesses, jump = text(0.9, 2000), [0.0, 1.0] + [1.6] * MAX_GUESSES
     assert inside([guesses], jump, 0.3) < 0.7 * undrafted([guesses], jump)
 

@@ -59,7 +59,7 @@ def test_divergence_keeps_the_common_prefix():
     assert session.pending == [9]
 
 
-def test_the_gap_includes_the_drafters_own_last_token():
+def test_gap_includes_own_last_token():
     session = drafting(1, 2)
     assert session.commit(commit(1, 2, 3, 4))
     assert session.pending == [2, 3, 4]
@@ -102,7 +102,7 @@ def test_repeated_open_publishes_path_again():
     assert session.pending == [3]
 
 
-def test_an_open_that_commits_have_overtaken_changes_nothing():
+def test_overtaken_open_changes_nothing():
     session = drafting(1, 2, 3)
     session.commit(commit(1, 2))
     session.reopen(opening((*PROMPT, 1)))
@@ -126,7 +126,7 @@ def test_new_sampling_drops_path_only(changed: Open):
         {"top_k": -1},
     ],
 )
-def test_sampling_that_makes_no_sense_is_not_mirrored(nonsense: dict[str, float]):
+def test_nonsensical_sampling_is_not_mirrored(nonsense: dict[str, float]):
     assert DraftSession(opening(sampling=replace(SamplingParams(), **nonsense))).sampling == GREEDY
 
 
@@ -183,7 +183,7 @@ def test_drafts_follow_a_divergence():
     assert (draft.base, draft.chain, draft.tokens) == (4, after(4), (8,))
 
 
-def test_unpublished_guesses_that_were_committed_are_not_published():
+def test_committed_guesses_are_not_published():
     session = drafting(1, 2, 3)
     session.commit(commit(1, 2))
     draft = next(session.take_drafts("d", 0))

@@ -32,7 +32,7 @@ def n_best(times: DecodeTimes, *gains: float) -> int:
         ((), 0),
     ],
 )
-def test_rows_that_bring_the_most_tokens_per_second(gains: Sequence[float], n: int):
+def test_rows_maximise_tokens_per_second(gains: Sequence[float], n: int):
     assert n_best(DecodeTimes({1: 1.0, 2: 1.3, 3: 1.6}, one_shape=False), *gains) == n
 
 

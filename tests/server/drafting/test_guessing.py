@@ -170,7 +170,7 @@ def test_better_rule_is_taken():
     assert all(judged(0.2, 0.6)[200:])
 
 
-def test_it_does_not_waver_where_both_are_alike():
+def test_equal_rules_do_not_waver():
     taken = judged(0.4, 0.4)
     assert sum(a != b for a, b in pairwise(taken)) < 20
 

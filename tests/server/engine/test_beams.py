@@ -84,7 +84,7 @@ def test_one_beam_is_greedy(seed: int):
 
 
 @pytest.mark.parametrize("n_beams", [2, 3, 5])
-def test_more_beams_find_likelier_texts_on_the_whole(n_beams: int):
+def test_more_beams_find_likelier_texts(n_beams: int):
     means = [[run(toy(seed), asked(n), 12)[0].mean for seed in range(40)] for n in (1, n_beams)]
     assert sum(means[1]) > sum(means[0]) + 1
     assert sum(many < one - 1e-9 for one, many in zip(*means, strict=True)) <= 4
@@ -101,7 +101,7 @@ def test_what_is_decided_is_never_taken_back():
     assert early > 10
 
 
-def test_the_likelier_beam_wins_over_the_better_beginning():
+def test_likelier_beam_beats_better_beginning():
     """The garden path: token 0 is likelier first, what follows token 1 is sure."""
     rows: dict[tuple[int, ...], list[float]] = {(): [0.6, 0.4, 0, 0], (0,): [0.25] * 4, (1,): [0, 0, 1, 0]}
 
@@ -134,7 +134,7 @@ def test_equals_go_by_beam_then_by_token():
     assert [(c.parent, c.token) for c in found] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
-def test_biases_change_the_distribution_and_bans_only_forbid():
+def test_biases_shift_and_bans_forbid():
     row = np.array([1.0, 2.0, 0.5, 0.0], np.float32)
     plain = allowed_logprobs(row, SamplingParams(), 0, None)
     assert float(np.exp(plain).sum()) == pytest.approx(1.0)
@@ -152,7 +152,7 @@ def test_biases_change_the_distribution_and_bans_only_forbid():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_under_a_grammar_the_likeliest_text_that_fits_is_found(seed: int):
+def test_grammar_beam_is_the_likeliest(seed: int):
     texts = [(0, 1, STOP), (0, 2, 2, STOP), (1, 1, 1, STOP), (2, STOP), (2, 0, 0, 1, STOP)]
     model = toy(seed)
     request = asked(6, constraint=lambda: OneOf(texts, N_VOCAB))
@@ -160,7 +160,7 @@ def test_under_a_grammar_the_likeliest_text_that_fits_is_found(seed: int):
     assert result.tokens == max(texts, key=lambda text: logprob(model, text) / len(text))
 
 
-def test_logprobs_are_the_models_own_whatever_is_biased():
+def test_logprobs_ignore_biases():
     sampling = SamplingParams(logit_bias=((0, 1.0),))
     model = toy(3)
     result, _ = run(model, asked(3, sampling=sampling, n_logprobs=2), 6)

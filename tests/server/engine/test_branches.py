@@ -24,7 +24,7 @@ def test_a_chain_has_one_leaf():
     assert tree.depths == (0, 1, 2)
 
 
-def test_the_main_leaf_is_reached_over_first_children():
+def test_main_leaf_beats_first_children():
     #      0 - 1 - 3
     #       \\- 2     4 (another root child)
     tree = branches((ROOT, 0, 0, 1, ROOT))
@@ -34,7 +34,7 @@ def test_the_main_leaf_is_reached_over_first_children():
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12))
-def test_every_leaf_has_a_number_and_its_path_carries_it(choices: list[int]):
+def test_leaf_numbers_cover_their_paths(choices: list[int]):
     parents = tuple(choice % (i + 1) - 1 for i, choice in enumerate(choices))
     tree = branches(parents)
     leaves = [i for i in range(len(parents)) if i not in parents]
@@ -45,7 +45,7 @@ def test_every_leaf_has_a_number_and_its_path_carries_it(choices: list[int]):
             assert set(tree.below[node]) <= set(tree.below[parent])
 
 
-def test_shapes_take_no_more_than_a_quarter_of_a_megabyte():
+def test_shapes_stay_under_quarter_megabyte():
     tracemalloc.start()
     try:
         for shape in islice(product(*(range(ROOT, i) for i in range(8))), 2000):

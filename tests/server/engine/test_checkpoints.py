@@ -44,7 +44,7 @@ def evaluate(backend: FakeBackend, seq: int, position: int, tokens: Sequence[int
     return [float(value) for value in backend.decode(batch)[0]]
 
 
-def test_the_toy_fails_where_a_state_is_longer_than_its_sequence_shall_be():
+def test_toy_rejects_overlong_state():
     backend = recurrent()
     evaluate(backend, 0, 0, [1, 2, 3])
     with pytest.raises(BackendError, match="cannot be trimmed"):
@@ -55,7 +55,7 @@ def test_the_toy_fails_where_a_state_is_longer_than_its_sequence_shall_be():
         evaluate(backend, 1, 2, [9])
 
 
-def test_the_toy_fails_on_a_state_of_other_tokens():
+def test_toy_rejects_foreign_state():
     backend = recurrent()
     evaluate(backend, 0, 0, [1, 2, 3])
     evaluate(backend, 1, 0, [1, 5, 3])
@@ -64,7 +64,7 @@ def test_the_toy_fails_on_a_state_of_other_tokens():
         evaluate(backend, 0, 3, [9])
 
 
-def test_going_back_is_as_if_nothing_had_followed():
+def test_rollback_leaves_no_trace():
     backend = recurrent()
     evaluate(backend, 0, 0, [1, 2, 3])
     checkpoints = Checkpoints(backend, 2, 2)
@@ -78,7 +78,7 @@ def test_going_back_is_as_if_nothing_had_followed():
     assert backend.n_used == 0
 
 
-def test_the_toy_keeps_a_tail_of_what_it_decoded_last():
+def test_toy_keeps_decoded_tail():
     backend = recurrent(n_tail=3)
     right = evaluate(backend, 0, 0, [1, 2, 3])
     evaluate(backend, 0, 3, [4, 5, 6])
@@ -99,7 +99,7 @@ def test_the_toy_keeps_a_tail_of_what_it_decoded_last():
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("n_tail", [2, DRAFT_MAX])
 @pytest.mark.parametrize("n_seqs", [4, 8, 12])
-def test_the_last_guesses_are_taken_back_by_the_tail(n_seqs: int, n_tail: int, temperature: float):
+def test_tail_takes_back_last_guesses(n_seqs: int, n_tail: int, temperature: float):
     """Two turns of four conversations, without room for checkpoints, with some, and with room for marks."""
     asks = [request((*LONG, i), seed=i, temperature=temperature, max_tokens=60) for i in range(4)]
     expected = plain(*asks)
@@ -123,7 +123,7 @@ def test_the_last_guesses_are_taken_back_by_the_tail(n_seqs: int, n_tail: int, t
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("wrong_every", [0, 3, 7])
-def test_what_is_evaluated_again_goes_along_with_the_next_step(temperature: float, wrong_every: int):
+def test_replayed_tokens_join_next_step(temperature: float, wrong_every: int):
     ask = request(temperature=temperature)
     [expected] = plain(ask)
     backend, oracle = recurrent(), OracleProposer([PROMPT + expected], wrong_every=wrong_every)
@@ -144,7 +144,7 @@ def test_many_conversations_at_once():
     assert 0 < oracle.accepted < oracle.proposed
 
 
-def test_guesses_that_are_never_right_do_not_pile_up_rows():
+def test_wrong_guesses_never_pile_rows():
     [expected] = plain(request())
     backend = recurrent()
     oracle = OracleProposer([PROMPT + expected], wrong_every=1)
@@ -156,7 +156,7 @@ def test_guesses_that_are_never_right_do_not_pile_up_rows():
     assert max(backend.widths[2:]) <= 1 + 2 * DRAFT_MAX
 
 
-def test_rows_to_evaluate_again_that_do_not_fit_are_divided():
+def test_too_many_replayed_rows_split():
     asks = [request((*PROMPT, i), seed=i, max_tokens=60) for i in range(3)]
     expected = plain(*asks)
     texts = [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)]
@@ -166,7 +166,7 @@ def test_rows_to_evaluate_again_that_do_not_fit_are_divided():
     assert max(backend.widths) == 12
 
 
-def test_a_stable_reply_has_no_drafts_and_every_step_one_row():
+def test_stable_reply_has_single_rows():
     oracle = OracleProposer([PROMPT + plain(request())[0]])
     backend = recurrent()
     limits = Limits(n_batch=64, exactness="width-stable")
@@ -175,7 +175,7 @@ def test_a_stable_reply_has_no_drafts_and_every_step_one_row():
     assert set(backend.widths[2:]) == {1}
 
 
-def test_without_a_sequence_to_spare_there_are_no_drafts():
+def test_no_spare_sequence_no_drafts():
     oracle = OracleProposer([PROMPT + plain(request())[0]])
     harness = Harness(recurrent(n_seqs=4), oracle)
     [outcome] = harness.run(request())
@@ -184,7 +184,7 @@ def test_without_a_sequence_to_spare_there_are_no_drafts():
 
 
 @pytest.mark.parametrize("wrong_every", [0, 4])
-def test_a_session_that_was_put_back_goes_on_with_the_same_text(wrong_every: int):
+def test_preempted_session_keeps_its_text(wrong_every: int):
     """Three conversations in a cache that is too small for them."""
     asks = [request((*PROMPT, i), seed=i, max_tokens=100) for i in range(3)]
     expected = plain(*asks)
@@ -239,7 +239,7 @@ def test_drafts_make_it_faster():
 # -- turns ----------------------------------------
 
 
-def test_the_next_turn_goes_on_where_the_last_one_ended():
+def test_next_turn_continues_at_end():
     harness = Harness(recurrent())
     [first] = harness.run(request(LONG))
     [second] = harness.run(request((*LONG, *first.tokens, 1)))
@@ -247,7 +247,7 @@ def test_the_next_turn_goes_on_where_the_last_one_ended():
     assert second.tokens == plain(request((*LONG, *first.tokens, 1)))[0]
 
 
-def test_with_drafts_it_may_lack_the_last_tokens_only():
+def test_drafts_cost_only_last_tokens():
     [expected] = plain(request(LONG))
     harness = Harness(recurrent(), OracleProposer([LONG + expected], wrong_every=3))
     [first] = harness.run(request(LONG))
@@ -258,7 +258,7 @@ def test_with_drafts_it_may_lack_the_last_tokens_only():
 
 @pytest.mark.parametrize("n_tail", [0, 1, DRAFT_MAX])
 @pytest.mark.parametrize("n_seqs", [8, 12])
-def test_it_goes_on_after_an_end_that_was_guessed(n_seqs: int, n_tail: int):
+def test_guessed_end_continues_correctly(n_seqs: int, n_tail: int):
     """With a tail as without drafts, else without the last step."""
     ask = request(LONG, max_tokens=None)
     [expected] = Harness(FakeBackend()).run(ask)
@@ -278,7 +278,7 @@ def test_it_goes_on_after_an_end_that_was_guessed(n_seqs: int, n_tail: int):
     check_engine(harness.engine)
 
 
-def test_another_reply_to_a_long_prompt_begins_at_the_mark_near_its_end():
+def test_regenerated_reply_begins_at_mark():
     harness = Harness(recurrent())
     [first] = harness.run(request(LONG))
     [again] = harness.run(request(LONG))
@@ -292,7 +292,7 @@ def test_another_reply_to_a_long_prompt_begins_at_the_mark_near_its_end():
         assert outcome.tokens == plain(turn)[0]
 
 
-def test_a_reply_that_was_cut_off_leaves_the_mark():
+def test_cut_reply_leaves_mark():
     harness = Harness(recurrent())
     [id] = harness.submit(request(LONG))
     while len(harness.outcomes[id].tokens) < 30:
@@ -305,7 +305,7 @@ def test_a_reply_that_was_cut_off_leaves_the_mark():
     assert after.tokens == plain(request((*LONG, *tokens, 1)))[0]
 
 
-def test_a_conversation_that_begins_alike_gets_a_copy_from_the_mark():
+def test_similar_conversation_copies_the_mark():
     system = PROMPT * 6
     harness = Harness(recurrent())
     [first] = harness.run(request(system))
@@ -315,7 +315,7 @@ def test_a_conversation_that_begins_alike_gets_a_copy_from_the_mark():
     assert first_goes_on.tokens == plain(request((*system, *first.tokens, 1)))[0]
 
 
-def test_a_prompt_that_is_evaluated_at_once_gets_no_step_for_a_mark():
+def test_single_step_prompt_has_no_mark():
     backend = recurrent()
     short = PROMPT[: MIN_MARK_TOKENS - 10]
     Harness(backend).run(request(short, max_tokens=5))
@@ -341,7 +341,7 @@ class Windowed(FakeBackend):
         return length >= self.length(seq) - 20
 
 
-def test_what_has_lost_its_beginning_is_evaluated_anew():
+def test_lost_beginning_is_reevaluated():
     harness = Harness(Windowed(ENDLESS))
     [first] = harness.run(request(LONG))
     [near] = harness.run(request((*LONG, *first.tokens[:-10], 1)))

@@ -18,13 +18,13 @@ from tests.server.engine.shifting import ENDLESS, N_CTX
     ("n_keep", "expected"),
     [(0, (0, 44)), (20, (20, 54)), (89, (86, 87)), (5000, (86, 87))],
 )
-def test_the_first_half_after_n_keep_is_dropped_as_in_llama_server(n_keep: int, expected: tuple[int, int]):
+def test_shift_drops_like_llama_server(n_keep: int, expected: tuple[int, int]):
     session = Session(1, GenerationRequest(tuple(range(N_CTX)), n_keep=n_keep), N_CTX)
     assert session.is_full
     assert session.next_drop() == expected
 
 
-def test_going_back_to_the_first_drop_and_forward_again_restores_the_very_list():
+def test_replayed_drops_restore_the_list():
     session = Session(1, GenerationRequest(tuple(range(60)), n_keep=7), 60)
     for n in range(3):
         session.drop(*session.next_drop())
@@ -63,7 +63,7 @@ def next_row(fake: FakeBackend, position: int) -> list[float]:
     return [float(x) for x in fake.decode(batch)[0]]
 
 
-def test_the_toy_tells_a_shift_from_another_and_from_none():
+def test_toy_notices_wrong_shifts():
     rows = [next_row(fed(b"abcdefgh"), 8), next_row(fed(b"abfgh"), 5)]
     for start, end in ((2, 5), (1, 4), (2, 6)):
         fake = fed(b"abcdefgh")
@@ -72,7 +72,7 @@ def test_the_toy_tells_a_shift_from_another_and_from_none():
     assert len({tuple(row) for row in rows}) == len(rows)
 
 
-def test_the_toy_refuses_to_move_cells_that_another_sequence_has():
+def test_toy_refuses_shared_cell_moves():
     fake = fed(b"abcdefgh")
     fake.copy(0, 1, 0, 7)
     with pytest.raises(BackendError, match="sequence 1 shares cells"):

@@ -37,7 +37,7 @@ class Unopened(OracleProposer):
         raise RuntimeError("a bad presence card")
 
 
-def test_a_session_that_the_proposer_fails_on_is_answered_without_drafts():
+def test_failing_proposer_only_loses_drafts():
     [expected] = plain(request())
     harness = Harness(proposer=Unopened([PROMPT + expected]))
     [outcome] = harness.run(request())
@@ -45,7 +45,7 @@ def test_a_session_that_the_proposer_fails_on_is_answered_without_drafts():
     assert outcome.finished.stats.n_drafted == 0
 
 
-def test_a_reply_goes_on_without_drafts_if_it_cannot_be_opened_again_after_a_shift():
+def test_failed_reopening_only_loses_drafts():
     class OpenedOnce(Following):
         def open(self, session: OpenedSession) -> None:
             super().open(session)
@@ -65,9 +65,7 @@ def broken_trim(self: FakeBackend, seq: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("all_at_once", [False, True])
-def test_sessions_end_though_their_sequences_cannot_be_emptied(
-    all_at_once: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_sessions_end_despite_failing_cleanup(all_at_once: bool, monkeypatch: pytest.MonkeyPatch):
     oracle = OracleProposer([])
     harness = Harness(FakeBackend(ENDLESS, n_seqs=2), oracle, n_slots=2, limits=Limits(n_batch=64, leaves=1))
     ids = harness.submit(request(), request((1, 2)))
@@ -93,7 +91,7 @@ def to_the_end(harness: Harness) -> None:
         pass
 
 
-def test_a_session_that_cannot_be_put_back_waits_all_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_failed_preemption_still_waits(monkeypatch: pytest.MonkeyPatch):
     harness = Harness(FakeBackend(ENDLESS, n_cells=420, n_ctx=420))
     ids = harness.submit(*(request((i, *PROMPT), max_tokens=150) for i in range(4)))
     harness.engine.step()
@@ -113,7 +111,7 @@ class Undrained(NoProposer):
         raise RuntimeError("a message that nobody can read")
 
 
-async def test_steps_that_fail_pause_for_longer_and_longer(
+async def test_failing_steps_pause_ever_longer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     loop, many = asyncio.get_running_loop(), asyncio.Event()

@@ -27,7 +27,7 @@ def plain(*requests: GenerationRequest, model: FakeModel | None = None) -> list[
     return [outcome.tokens for outcome in Harness(FakeBackend(model or FakeModel())).run(*requests)]
 
 
-def test_events_come_in_order_and_count_what_happened():
+def test_events_come_in_order():
     [outcome] = Harness(FakeBackend(ENDLESS)).run(request(max_tokens=10))
     assert outcome.events[0] == Started(len(PROMPT), 0)
     assert all(isinstance(event, Committed) for event in outcome.events[1:-1])
@@ -51,7 +51,7 @@ def test_the_context_ends_a_reply():
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("wrong_every", [0, 2, 3, 7])
-def test_drafts_change_the_number_of_steps_and_nothing_else(temperature: float, wrong_every: int):
+def test_drafts_change_only_step_count(temperature: float, wrong_every: int):
     ask = request(temperature=temperature)
     [expected] = Harness().run(ask)
     oracle = OracleProposer([PROMPT + expected.tokens], wrong_every=wrong_every)
@@ -80,7 +80,7 @@ def test_a_request_may_refuse_drafts():
     assert oracle.proposed == 0
 
 
-def test_many_sessions_share_each_decode_and_keep_their_texts():
+def test_sessions_share_decodes_and_keep_texts():
     asks = [request(PROMPT + (65 + i,), seed=i, temperature=1.0) for i in range(7)]
     expected = [Harness().run(ask)[0].tokens for ask in asks]
     harness = Harness()
@@ -88,7 +88,7 @@ def test_many_sessions_share_each_decode_and_keep_their_texts():
     assert max(harness.backend.widths) > 4
 
 
-def test_a_long_prompt_does_not_stall_a_decoding_session():
+def test_long_prompt_stalls_no_session():
     backend = FakeBackend(ENDLESS, n_ctx=900)
     harness = Harness(backend, limits=Limits(n_batch=64, n_chunk=16))
     [first] = harness.submit(request(max_tokens=60))
@@ -107,7 +107,7 @@ def test_a_long_prompt_does_not_stall_a_decoding_session():
     assert harness.outcomes[second].tokens == plain(request(another, max_tokens=3), model=ENDLESS)[0]
 
 
-def test_a_twin_of_a_long_prompt_holds_nobody_up():
+def test_twin_of_long_prompt_waits_alone():
     backend = FakeBackend(ENDLESS)
     harness = Harness(backend, limits=Limits(n_batch=64, n_chunk=16))
     long = PROMPT * 10
@@ -123,7 +123,7 @@ def test_a_twin_of_a_long_prompt_holds_nobody_up():
     assert harness.outcomes[twin].tokens == plain(request(long, seed=8), model=ENDLESS)[0]
 
 
-def test_the_next_turn_evaluates_only_what_is_new():
+def test_next_turn_evaluates_only_news():
     harness = Harness()
     [first] = harness.run(request())
     history = PROMPT + first.tokens
@@ -132,7 +132,7 @@ def test_the_next_turn_evaluates_only_what_is_new():
     assert second.tokens == plain(request((*history, 10, 11, 12)))[0]
 
 
-def test_a_branch_of_a_conversation_is_trimmed_to_the_common_prefix():
+def test_branch_is_trimmed_to_prefix():
     harness = Harness()
     [first] = harness.run(request())
     branch = PROMPT + first.tokens[:30] + (1, 2, 3)
@@ -141,7 +141,7 @@ def test_a_branch_of_a_conversation_is_trimmed_to_the_common_prefix():
     assert second.tokens == plain(request(branch))[0]
 
 
-def test_asking_again_reuses_the_prompt_and_keeps_the_first_reply():
+def test_repeated_prompt_keeps_first_reply():
     harness = Harness(FakeBackend(ENDLESS))
     [first] = harness.run(request())
     [again] = harness.run(request())
@@ -155,7 +155,7 @@ def test_asking_again_reuses_the_prompt_and_keeps_the_first_reply():
     assert turn.tokens == plain(request((*PROMPT, *first.tokens, 5)), model=ENDLESS)[0]
 
 
-def test_cancel_frees_the_slot_at_once_and_keeps_what_it_was_told():
+def test_cancel_frees_slot_and_keeps_prefix():
     harness = Harness(FakeBackend(ENDLESS), n_slots=1)
     [running, waiting] = harness.submit(request(max_tokens=None), request((1, 2, 3), max_tokens=2))
     for _ in range(10):
@@ -188,13 +188,13 @@ def test_idle_conversations_make_room_for_active_ones():
         assert outcome.tokens == plain(ask, model=ENDLESS)[0]
 
 
-def test_sessions_that_outgrow_the_cache_together_are_all_finished():
+def test_outgrowing_sessions_all_finish():
     asks = [request((i, *PROMPT), max_tokens=150) for i in range(4)]
     harness = Harness(FakeBackend(ENDLESS, n_cells=420, n_ctx=420))
     assert [outcome.tokens for outcome in harness.run(*asks)] == plain(*asks, model=ENDLESS)
 
 
-def test_steps_are_counted_by_their_rows_cells_and_tokens():
+def test_steps_count_rows_cells_tokens():
     harness = Harness(FakeBackend(ENDLESS))
     harness.run(request(max_tokens=5))
     kinds = harness.engine.meter.kinds
@@ -205,7 +205,7 @@ def test_steps_are_counted_by_their_rows_cells_and_tokens():
     assert all(kind.n_cells > kind.n_tokens for kind in added), "those of both"
 
 
-def test_a_failing_decode_ends_its_sessions_and_not_the_engine(monkeypatch: pytest.MonkeyPatch):
+def test_failed_decode_spares_the_engine(monkeypatch: pytest.MonkeyPatch):
     harness = Harness()
     [id] = harness.submit(request())
     harness.engine.step()
@@ -224,7 +224,7 @@ def test_a_failing_decode_ends_its_sessions_and_not_the_engine(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("can_copy", [True, False])
-def test_a_model_that_cannot_trim_goes_on_where_a_conversation_ended(can_copy: bool):
+def test_untrimmable_model_continues_at_end(can_copy: bool):
     [expected] = Harness().run(request())
     oracle = OracleProposer([[*PROMPT, *expected.tokens]])
     harness = Harness(FakeBackend(can_trim=False, can_copy=can_copy), oracle)
@@ -262,7 +262,7 @@ class Exhausted:
 
 
 @pytest.mark.parametrize("n_beams", [1, 2])
-def test_a_grammar_that_gives_up_ends_its_own_session_only(n_beams: int):
+def test_failing_grammar_ends_its_session(n_beams: int):
     harness = Harness(FakeBackend(ENDLESS))
     limited = replace(request(), constraint=Exhausted, n_beams=n_beams)
     bad, good = harness.run(limited, request((1, 2), max_tokens=20))

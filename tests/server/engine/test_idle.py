@@ -48,7 +48,7 @@ class Tidying:
         return self.n_done
 
 
-async def test_an_idle_engine_pauses_before_it_prepares_as_long_as_that_takes(
+async def test_idle_preparation_pauses_in_proportion(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(engine_thread, "PAUSE_S", 3.0)
@@ -71,7 +71,7 @@ async def test_an_idle_engine_pauses_before_it_prepares_as_long_as_that_takes(
 
 
 @pytest.mark.parametrize("pays", [False, True])
-def test_a_conversation_is_copied_if_loading_it_would_pay(pays: bool):
+def test_copy_is_made_if_loading_pays(pays: bool):
     found = Harness(FakeBackend(), snapshots=Snapshots(memory_bytes=1 << 24), n_slots=1)
     found.run(GenerationRequest(list(range(1, 101)), max_tokens=8))
     costs = found.engine.residence.move_costs

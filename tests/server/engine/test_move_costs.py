@@ -12,7 +12,7 @@ from server.engine.move_costs import STEPS_KEPT, MoveCosts
 from server.estimators import Slope
 
 
-def test_leaving_pays_if_cells_in_use_cost_more_than_they_take_to_move():
+def test_leaving_pays_above_moving_cost():
     costs = MoveCosts()
     assert not costs.leaving_pays(10_000, 2)  # nothing is known
     costs.moved(10_000, 10, 1e-5)  # 1,000 bytes a cell: 2 µs to save and to load
@@ -45,7 +45,7 @@ def test_the_slope_of_what_was_seen():
     assert slope.value == 0.0
 
 
-def test_loading_pays_if_it_is_quicker_than_evaluating():
+def test_loading_pays_below_evaluating_cost():
     costs = MoveCosts()
     for _ in range(60):
         costs.evaluated(100, 0.1, 0)  # 1 ms a token
@@ -55,7 +55,7 @@ def test_loading_pays_if_it_is_quicker_than_evaluating():
     assert not costs.loading_pays(Found(10, "", 10, 10**8, "memory"), 0)
 
 
-def test_a_copy_made_in_idle_time_pays_if_loading_it_takes_less_than_evaluating():
+def test_idle_copy_pays_below_evaluation():
     costs = MoveCosts()
     assert costs.copying_pays  # nothing is known
     for _ in range(60):
@@ -68,7 +68,7 @@ def test_a_copy_made_in_idle_time_pays_if_loading_it_takes_less_than_evaluating(
     assert not costs.copying_pays
 
 
-def test_saving_pays_if_both_ways_take_less_than_evaluating():
+def test_saving_pays_below_both_costs():
     costs = MoveCosts()
     assert costs.saving_pays  # nothing is known
     for _ in range(60):
@@ -84,7 +84,7 @@ def test_saving_pays_if_both_ways_take_less_than_evaluating():
     assert not costs.leaving_pays(10_000, 2)
 
 
-def test_one_move_that_was_interrupted_ends_no_saving():
+def test_interrupted_move_ends_no_saving():
     """Only moves tell what they take, so that nothing would be saved again."""
     costs = MoveCosts()
     costs.moved(10**6, 100, 1e-3)
@@ -96,7 +96,7 @@ def test_one_move_that_was_interrupted_ends_no_saving():
     assert not costs.saving_pays
 
 
-def test_moves_that_take_ten_times_as_long_are_known_after_eight():
+def test_slower_moves_show_after_eight():
     costs = MoveCosts()
     for _ in range(8):
         costs.moved(10**6, 100, 1e-2)
@@ -163,7 +163,7 @@ def changed(at: int, value: object) -> list[object]:
         changed(13, 1e300),
     ],
 )
-def test_what_cannot_have_been_learned_is_not_believed(memory: object):
+def test_impossible_costs_are_rejected(memory: object):
     costs = learned()
     before = costs.memory()
     assert not costs.recall(memory)

@@ -14,7 +14,7 @@ from tests.support import PROMPT, Harness, Outcome, request
 
 
 @pytest.mark.parametrize("can_shift", [True, False])
-def test_sessions_that_begin_alike_do_not_move_each_others_cells(can_shift: bool):
+def test_similar_sessions_keep_own_cells(can_shift: bool):
     long = PROMPT + tuple(b"and a drafter it had, and on it went")
     asks = [replace(request((*long[:80], i), max_tokens=150), n_keep=0) for i in range(3)]
     asks.append(request(long[:82], max_tokens=8))
@@ -28,7 +28,7 @@ def test_sessions_that_begin_alike_do_not_move_each_others_cells(can_shift: bool
 
 @pytest.mark.parametrize("can_shift", [True, False])
 @pytest.mark.parametrize("drafted", [False, True])
-def test_a_session_that_was_pushed_out_repeats_its_shifts(can_shift: bool, drafted: bool):
+def test_preempted_session_repeats_its_shifts(can_shift: bool, drafted: bool):
     """The second outgrows the context first; then the first one needs its cells."""
     asks = [asked(first=1, temperature=1.0), request((*PROMPT, *PROMPT[:31]), temperature=1.0, max_tokens=N)]
     asks[1] = replace(asks[1], n_keep=N_KEEP)
@@ -87,7 +87,7 @@ def test_nor_beside_the_session_that_has_them(can_shift: bool):
 
 @pytest.mark.parametrize("can_shift", [True, False])
 @pytest.mark.parametrize("keep", [None, 0, 60, 118])
-def test_cancelled_after_a_shift_nothing_wrong_stays_cached(can_shift: bool, keep: int | None):
+def test_cancel_after_shift_caches_correctly(can_shift: bool, keep: int | None):
     harness = Harness(backend(can_shift=can_shift))
     [id] = harness.submit(asked(n=N))
     while len(harness.outcomes[id].tokens) < 120:

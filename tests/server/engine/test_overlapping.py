@@ -67,13 +67,13 @@ WITH_TIME = "plan decode meanwhile decoded learn"
 
 
 @pytest.mark.parametrize(("overlaps", "step"), [(False, STEP), (True, WITH_TIME)])
-def test_there_is_time_in_each_decode_of_a_gpu(overlaps: bool, step: str):
+def test_gpu_decode_leaves_time(overlaps: bool, step: str):
     assert told(overlaps, 1) == f"open {step} {step} {step}"
     assert told(overlaps, 2).count("meanwhile") == 6 * overlaps
 
 
 @pytest.mark.parametrize("n_sessions", [MANY_SESSIONS, MANY_SESSIONS + 1])
-def test_before_a_decode_of_many_sessions_other_threads_may_begin(n_sessions: int):
+def test_many_sessions_hand_over_first(n_sessions: int):
     watched = Watched()
     backend = Decoding(watched.told.append, overlaps=True)
     backend.n_seqs = n_sessions

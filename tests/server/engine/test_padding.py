@@ -87,7 +87,7 @@ def test_a_width_stable_session_keeps_its_width():
 
 
 @pytest.mark.parametrize("exactness", ["default", "width-stable"])
-def test_only_decodes_of_a_width_stable_session_have_to_be_stable(exactness: Exactness):
+def test_only_stable_sessions_need_width(exactness: Exactness):
     class Listening(FakeBackend):
         def start(self, batch: Batch) -> Callable[[], Logits]:
             seen.add(batch.stable)

@@ -21,7 +21,7 @@ def ended_at(outcome: Outcome) -> float:
     return max(event.at for event in outcome.events if isinstance(event, Committed))
 
 
-def test_a_session_waits_for_its_slot_and_others_pass_it():
+def test_session_waits_for_its_slot():
     first, second = (replace(request(prompt), slot=0) for prompt in (PROMPT, OTHER))
     one, two, other = Harness(n_slots=2).run(first, second, request(OTHER[::-1]))
     assert [outcome.started.slot for outcome in (one, two, other)] == [0, 0, 1]
@@ -38,7 +38,7 @@ def test_a_slot_gets_what_another_has_cached():
 
 
 @pytest.mark.parametrize(("n_common", "n_cached"), [(20, 0), (100, 100)])
-def test_where_copies_share_no_cells_few_tokens_are_not_copied(n_common: int, n_cached: int):
+def test_short_prefixes_are_not_copied(n_common: int, n_cached: int):
     common, ends = (PROMPT * 5)[:n_common], (b"first of all", b"second to none")
     asks = [request((*common, *end)) for end in ends]
     apart = Harness(FakeBackend(can_share=False), n_slots=2)
@@ -55,9 +55,7 @@ def test_where_copies_share_no_cells_few_tokens_are_not_copied(n_common: int, n_
         pytest.param(WORTH_SHARING + 2, ("one", "other"), False, id="of another salt"),
     ],
 )
-def test_a_prompt_waits_for_an_equal_one_that_saves_its_evaluation(
-    n_tokens: int, salts: tuple[str, str], waits: bool
-):
+def test_prompt_waits_for_equal_one(n_tokens: int, salts: tuple[str, str], waits: bool):
     prompt = (PROMPT * 5)[:n_tokens]
     one, two = Harness(n_slots=2).run(*(replace(request(prompt), salt=salt) for salt in salts))
     began = next(event.at for event in one.events if isinstance(event, Committed))
@@ -71,14 +69,14 @@ def test_there_is_no_such_slot():
 
 
 @pytest.mark.parametrize("slot", [None, 0])
-def test_nothing_cached_is_used_and_the_text_is_the_same(slot: int | None):
+def test_uncached_prompt_has_same_text(slot: int | None):
     harness = Harness()
     [before] = harness.run(request())
     [after] = harness.run(replace(request(), reuse=False, slot=slot))
     assert (after.started.n_cached, after.tokens) == (0, before.tokens)
 
 
-def test_logprobs_of_a_prompt_are_those_of_the_model():
+def test_prompt_logprobs_match_the_model():
     model = FakeModel(seed=3)
     asked = replace(request(), reuse=False, prompt_logprobs=True, n_logprobs=1)
     told, beside = Harness(FakeBackend(model)).run(asked, request(OTHER))

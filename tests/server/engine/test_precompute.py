@@ -41,7 +41,7 @@ def test_what_was_precomputed_is_not_evaluated_again():
     assert outcome.tokens == plain
 
 
-def test_it_steps_aside_for_whoever_asks_and_what_it_did_stays():
+def test_precompute_yields_and_keeps_work():
     found = harness(n_slots=1)
     (id,) = found.submit(ask(PROMPT, precompute=True))
     for _ in range(4):
@@ -51,7 +51,7 @@ def test_it_steps_aside_for_whoever_asks_and_what_it_did_stays():
     assert 32 <= outcome.started.n_cached < len(PROMPT) - 1
 
 
-def test_it_ends_at_once_while_anybody_is_answered():
+def test_precompute_ends_while_others_run():
     found = harness()
     (busy,) = found.submit(ask([5, 6, 7]))
     (idle,) = found.submit(ask(PROMPT, precompute=True))
@@ -60,7 +60,7 @@ def test_it_ends_at_once_while_anybody_is_answered():
     assert not found.outcomes[busy].ended
 
 
-def test_a_patient_one_waits_while_anybody_is_answered():
+def test_patient_precompute_waits_for_others():
     found = harness()
     (busy,) = found.submit(ask([5, 6, 7]))
     found.engine.step()
@@ -82,7 +82,7 @@ def test_what_is_cached_already_ends_at_once():
     assert again.finished.reason == "stop"
 
 
-def test_it_can_be_cancelled_while_it_waits_and_while_it_works():
+def test_precompute_cancels_at_any_time():
     found = harness()
     ids = found.submit(ask(PROMPT, precompute=True), ask(PROMPT[::-1], precompute=True))
     found.engine.step()

@@ -78,7 +78,7 @@ def test_acceptance_is_the_overlap_of_the_distributions():
     assert abs(accepted / N - overlap) < 4 * (overlap * (1 - overlap) / N) ** 0.5
 
 
-def test_judging_a_greedy_guess_by_the_drafts_distribution_is_biased():
+def test_greedy_guess_judged_wrongly_is_biased():
     """The mistake that the contract forbids (a guess that is not a sample of q), so that the tests above can
     be seen to fail."""
     p, q = over(0.4, 0.3, 0.3), over(0.5, 0.25, 0.25)
@@ -86,7 +86,7 @@ def test_judging_a_greedy_guess_by_the_drafts_distribution_is_biased():
     assert deviation(np.bincount(tokens, minlength=N_VOCAB), dense(p)) > 2 * UNLIKELY
 
 
-def test_filtered_rows_and_a_drafter_that_draws_with_shared_noise():
+def test_shared_noise_keeps_the_distribution():
     """p and q from rows and parameters; guesses by the drafter's own draw, whose noise the uniforms must not
     know."""
     rng = np.random.default_rng(5)
@@ -109,7 +109,7 @@ def test_residual_by_hand():
     assert residual(p, p).tolist() == p.probabilities.tolist()
 
 
-def test_stop_tokens_and_the_limit_end_an_accepted_run():
+def test_stop_tokens_end_accepted_runs():
     sure = [over(0.0, 1.0), over(0.0, 0.0, 1.0), over(0.0, 0.0, 0.0, 1.0)]
     asked: list[int] = []
 
@@ -126,6 +126,6 @@ def test_stop_tokens_and_the_limit_end_an_accepted_run():
     assert (verdict(NEVER, 2).tokens, asked) == ((1, 2), [0, 1])
 
 
-def test_a_guess_that_its_distribution_rules_out_is_an_error():
+def test_impossible_guess_is_an_error():
     with pytest.raises(ValueError, match="token 3"):
         judge((3,), (over(0.5, 0.5),), [over(0.5, 0.5)].__getitem__, (0, 0), NEVER, 9)

@@ -62,7 +62,7 @@ def texts_of(found: Harness, rounds: int, n: int) -> tuple[list[tuple[int, ...]]
     return texts, cached
 
 
-def test_conversations_come_back_from_memory_with_all_that_was_evaluated():
+def test_conversations_return_from_memory_whole():
     plain, _ = texts_of(harness(None, n_seqs=8), 4, 6)
     tiers = memory()
     texts, cached = texts_of(harness(tiers, n_seqs=2), 4, 6)
@@ -99,7 +99,7 @@ def test_a_conversation_survives_a_restart_on_disk(tmp_path: Path):
     after.snapshots.close()
 
 
-def test_others_go_on_while_a_conversation_is_read_from_disk(tmp_path: Path):
+def test_disk_read_delays_nobody(tmp_path: Path):
     before = OnDisk(tmp_path)
     first = harness(before.snapshots)
     (outcome,) = first.run(ask(prompt(0)))
@@ -138,7 +138,7 @@ class Refusing(FakeBackend):
         super().load(seq, data)  # raises: it is not empty any more
 
 
-def test_a_state_that_does_not_fit_is_evaluated_instead_and_forgotten():
+def test_oversized_state_is_reevaluated():
     tiers = memory()
     backend = Refusing(n_seqs=2)
     found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
@@ -221,7 +221,7 @@ def resting(n_bytes: int, n: int = 3) -> tuple[Harness, Watched, Snapshots]:
     return found, backend, tiers
 
 
-def test_conversations_that_were_copied_in_idle_time_leave_without_being_saved_again():
+def test_idle_copy_spares_saving():
     found, backend, tiers = resting(ENOUGH)
     assert [found.engine.residence.copy_ahead() for _ in range(5)] == [True, True, True, False, False]
     assert backend.n_saved == 3
@@ -234,7 +234,7 @@ def test_conversations_that_were_copied_in_idle_time_leave_without_being_saved_a
     assert texts == texts_of(harness(None, n_seqs=8), 2, 3)[0]
 
 
-def test_a_conversation_that_went_on_is_copied_anew():
+def test_continued_conversation_is_copied_anew():
     found, backend, tiers = resting(ENOUGH, 1)
     found.engine.residence.copy_ahead()
     (outcome,) = found.run(ask([*prompt(0), *range(1, 30)]))
@@ -263,7 +263,7 @@ def test_a_copy_goes_with_its_conversation():
     assert backend.n_saved == 2
 
 
-def test_copies_give_way_to_what_comes_from_disk(tmp_path: Path):
+def test_copies_yield_to_disk_reads(tmp_path: Path):
     before = OnDisk(tmp_path)
     first = harness(before.snapshots)
     first.run(ask(prompt(0)))
@@ -297,7 +297,7 @@ class Exhausted(Watched):
         raise MemoryError
 
 
-def test_without_memory_for_a_state_nothing_is_lost_but_the_state():
+def test_no_memory_loses_only_states():
     found = Harness(Exhausted(n_seqs=2, n_cells=4096), snapshots=memory(), n_slots=1, limits=LIMITS)
     for i in range(4):
         (outcome,) = found.run(ask(prompt(i)))
@@ -306,7 +306,7 @@ def test_without_memory_for_a_state_nothing_is_lost_but_the_state():
     found.engine.residence.save_all(1.0)
 
 
-def test_what_is_saved_at_the_end_does_not_give_way_to_anybody(tmp_path: Path):
+def test_final_saving_yields_to_nobody(tmp_path: Path):
     tiers = OnDisk(tmp_path).snapshots
     found = harness(tiers)
     found.submit(ask(prompt(0), max_tokens=50))
@@ -336,7 +336,7 @@ def test_copies_take_no_memory_that_snapshots_need():
     assert backend.n_saved == 0
 
 
-def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
+def test_resting_sessions_leave_for_long_prompt():
     tiers = memory()
     found = harness(tiers, n_seqs=6)
     costs = found.engine.residence.move_costs
@@ -353,7 +353,7 @@ def test_those_who_rest_leave_before_a_long_prompt_and_come_back():
     assert tiers.counters().hits == 1
 
 
-def test_with_memory_for_one_of_three_conversations_every_turn_is_reused():
+def test_small_memory_serves_every_turn():
     """What leaves the KV cache does not push out of memory what is about to be loaded."""
     plain, _ = texts_of(harness(None, n_seqs=8), 4, 3)
     size = 8 * len(prompt(0)) + 8 * 60  # the fake keeps 8 bytes a token; four turns add fewer than 60 tokens
@@ -365,7 +365,7 @@ def test_with_memory_for_one_of_three_conversations_every_turn_is_reused():
     check_snapshots(tiers)
 
 
-def test_what_was_loaded_leaves_memory_before_what_is_nowhere_else():
+def test_loaded_state_leaves_memory_first():
     """A conversation three times as long, now in the KV cache, gives its memory to the one it displaced."""
     tiers = memory(8 * 420)
     found = harness(tiers, n_seqs=1)
@@ -377,7 +377,7 @@ def test_what_was_loaded_leaves_memory_before_what_is_nowhere_else():
     assert short.started.n_cached == 150
 
 
-def test_a_state_that_memory_would_not_keep_is_not_copied():
+def test_unkeepable_state_is_not_copied():
     backend, tiers = Watched(n_seqs=1, n_cells=4096), memory(8 * 500)
     found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
     for tokens in (prompt(0, 450), prompt(1), prompt(2)):  # the second is worth less than the first
@@ -386,7 +386,7 @@ def test_a_state_that_memory_would_not_keep_is_not_copied():
     assert tiers.counters().memory_snapshots == 1
 
 
-def test_making_way_for_a_long_prompt_pushes_out_of_memory_nobody_who_left_lately():
+def test_long_prompt_spares_recent_leavers():
     tiers = memory(8 * 120)
     found = harness(tiers, n_seqs=6)
     for i in range(3):

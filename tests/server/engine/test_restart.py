@@ -107,7 +107,7 @@ def left_behind(directory: Path, n: int) -> None:
             before.run(ask(prompt(i)))
 
 
-def test_the_latest_conversations_are_in_memory_before_they_are_asked_for(tmp_path: Path):
+def test_latest_conversations_load_before_requests(tmp_path: Path):
     left_behind(tmp_path, 6)
     with life(tmp_path, n_seqs=3) as after:
         assert after.idle() == 3  # as many as there are places
@@ -122,7 +122,7 @@ def test_the_latest_conversations_are_in_memory_before_they_are_asked_for(tmp_pa
         assert after.tiers.counters().loads == 4
 
 
-def test_no_more_is_read_than_half_of_the_memory_takes(tmp_path: Path):
+def test_reading_ahead_takes_half_memory(tmp_path: Path):
     left_behind(tmp_path, 6)
     size = 8 * 107  # of each
     with life(tmp_path, n_seqs=6, memory_bytes=5 * size) as after:
@@ -133,7 +133,7 @@ def test_no_more_is_read_than_half_of_the_memory_takes(tmp_path: Path):
         assert after.idle() == 0
 
 
-def test_what_is_written_ahead_and_what_is_read_ahead_share_the_memory(tmp_path: Path):
+def test_writing_and_reading_share_memory(tmp_path: Path):
     left_behind(tmp_path, 6)
     size = 8 * 107  # of each
     with life(tmp_path, n_seqs=6, memory_bytes=4 * size) as after:
@@ -147,7 +147,7 @@ def test_what_is_written_ahead_and_what_is_read_ahead_share_the_memory(tmp_path:
         assert after.tiers.counters().memory_snapshots == 2 + 1  # half of what they left
 
 
-def test_an_idle_engine_s_thread_prepares_and_rests(tmp_path: Path):
+def test_idle_thread_prepares_then_rests(tmp_path: Path):
     left_behind(tmp_path, 4)
     disk = DiskTier(tmp_path, budget_bytes=ENOUGH, fingerprint="fake")
     tidied: list[bool] = []
@@ -193,7 +193,7 @@ def learned(costs: MoveCosts) -> None:
         costs.moved(8000, 1000, 1e-6)
 
 
-def test_what_was_learned_is_known_after_a_restart(tmp_path: Path):
+def test_learned_costs_survive_restart(tmp_path: Path):
     notes = Notes()
     with life(tmp_path, notes=notes) as before:
         learned(before.costs)
@@ -207,7 +207,7 @@ def test_what_was_learned_is_known_after_a_restart(tmp_path: Path):
     assert notes.written[-1] == MoveCosts().memory()
 
 
-def test_the_first_long_prompt_after_a_restart_finds_an_empty_cache(tmp_path: Path):
+def test_first_prompt_finds_empty_cache(tmp_path: Path):
     notes = Notes()
     with life(tmp_path, n_seqs=4, notes=notes) as before:
         before.run(ask(prompt(0)))
@@ -222,7 +222,7 @@ def test_the_first_long_prompt_after_a_restart_finds_an_empty_cache(tmp_path: Pa
             after.run()
 
 
-def test_a_conversation_that_is_in_a_tier_as_it_is_leaves_without_being_saved(tmp_path: Path):
+def test_stored_conversation_leaves_unsaved(tmp_path: Path):
     notes = Notes()
     with life(tmp_path, n_seqs=4, notes=notes) as before:
         before.run(ask(prompt(0), max_tokens=30))

@@ -40,7 +40,7 @@ def test_a_prompt_is_cut_into_whole_batches(n_prompt: int, expected: list[int]):
     assert cuts(n_prompt) == expected
 
 
-def test_small_batches_are_as_large_as_they_can_be():
+def test_small_batches_stay_full():
     assert cuts(100, Limits(n_batch=32)) == [32, 32, 32, 4]
     for n_batch in (65, 80, 100, 127, 128, 129):
         for n_prompt in range(2, 600):
@@ -49,17 +49,17 @@ def test_small_batches_are_as_large_as_they_can_be():
             assert sum(rows) == n_prompt
 
 
-def test_a_short_prompt_is_evaluated_beside_a_long_one():
+def test_short_prompt_joins_long_one():
     assert rows_of_step([prefilling(1, 3500), prefilling(2, 30)]) == [512 - 30, 30]
 
 
-def test_the_first_prompt_gets_half_of_the_rows_at_least():
+def test_first_prompt_gets_half_rows():
     sessions = [prefilling(1, 3500), prefilling(2, 2000), prefilling(3, 200), prefilling(4, 100)]
     assert rows_of_step(sessions) == [256, 0, 156, 100]
     assert rows_of_step(sessions[:3]) == [256, 212, 44]
 
 
-def test_a_stream_of_short_prompts_delays_a_long_one_by_its_own_time_at_most():
+def test_short_prompts_delay_long_one_little():
     long, steps = prefilling(0, 3500), 0
     while long.n_pending:
         rows_of_step([long, *(prefilling(i, 90) for i in (1, 2, 3))])
@@ -67,7 +67,7 @@ def test_a_stream_of_short_prompts_delays_a_long_one_by_its_own_time_at_most():
     assert steps == -(-3500 // 256)
 
 
-def test_with_a_kv_cache_for_each_sequence_rows_are_in_their_order():
+def test_separate_caches_keep_row_order():
     sessions = [prefilling(id, 1) for id in range(4)]
     for session, seq in zip(sessions, (2, 0, 3, 1), strict=True):
         session.seq = seq

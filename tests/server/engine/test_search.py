@@ -54,7 +54,7 @@ def harness(model: FakeModel = FLAT, *, n_cells: int = 4096, n_slots: int = 4, n
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
 @pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize(("model", "reason"), [(FLAT, "stop"), (ENDLESS, "length")])
-def test_the_result_is_that_of_a_search_without_a_cache(model: FakeModel, reason: str, n: int, first: int):
+def test_beam_search_equals_uncached_search(model: FakeModel, reason: str, n: int, first: int):
     ask = beams(n, first)
     [outcome] = harness(model).run(ask)
     expected = expected_of(ask, model)
@@ -76,7 +76,7 @@ def test_it_is_likelier_than_greedy():
     assert total(8) > total(1) + 1
 
 
-def test_what_all_beams_have_in_common_is_told_early():
+def test_common_text_is_sent_early():
     sharp = FakeModel(eog_rate=0.0, sharpness=2.0)
     [outcome] = harness(sharp).run(beams(3))
     told = [event for event in outcome.events if isinstance(event, Committed)]
@@ -86,7 +86,7 @@ def test_what_all_beams_have_in_common_is_told_early():
     assert outcome.tokens == expected_of(beams(3), sharp).tokens
 
 
-def test_beams_share_their_cells_and_evaluate_nothing_twice():
+def test_beams_share_and_never_repeat():
     one = harness(ENDLESS)
     [outcome] = one.run(beams(4))
     assert sum(one.backend.widths) == len(PROMPT) + 4 * (N - 1)
@@ -101,7 +101,7 @@ def test_beside_other_sessions_nothing_changes():
     assert max(together.backend.widths) >= 9
 
 
-def test_sessions_for_which_the_sequences_are_too_few_wait():
+def test_search_waits_for_sequences():
     asks = [beams(8, first) for first in range(1, 5)]
     many = harness()
     ids = many.submit(*asks)
@@ -130,7 +130,7 @@ def test_cancelled_in_the_middle_everything_is_free(n_steps: int, keep: int | No
         assert again.started.n_cached == len(PROMPT) - 1
 
 
-def test_the_prompt_stays_cached_for_the_next_turn():
+def test_searched_prompt_stays_cached():
     one = harness()
     [first] = one.run(beams(4))
     turn = request((*PROMPT, *first.tokens, 7))
@@ -139,7 +139,7 @@ def test_the_prompt_stays_cached_for_the_next_turn():
     assert second.tokens == harness().run(turn)[0].tokens
 
 
-def test_a_prompt_is_shared_with_a_session_beside():
+def test_search_shares_a_running_prompt():
     one = harness(ENDLESS)
     [id] = one.submit(beams(3))
     while not one.outcomes[id].tokens:
@@ -173,7 +173,7 @@ def test_a_grammar_is_respected(n: int):
     assert outcome.finished.reason == "stop"
 
 
-def test_a_search_that_was_pushed_out_begins_anew_and_tells_nothing_twice():
+def test_preempted_search_repeats_no_text():
     sharp = FakeModel(eog_rate=0.0, sharpness=1.2)
     asks = [request((1, *PROMPT), max_tokens=150), beams(4, 2)]
     crowded = harness(sharp, n_cells=230)
@@ -190,7 +190,7 @@ def test_a_search_that_was_pushed_out_begins_anew_and_tells_nothing_twice():
     assert crowded.outcomes[plain].tokens == harness(sharp).run(asks[0])[0].tokens
 
 
-def test_a_search_that_there_are_no_cells_for_ends_as_at_the_end_of_the_context():
+def test_search_without_cells_ends_by_length():
     n_cells = len(PROMPT) + 4 * 20 + 3
     [outcome] = harness(ENDLESS, n_cells=n_cells).run(beams(4, max_tokens=None))
     assert outcome.finished.reason == "length"
@@ -208,7 +208,7 @@ def test_one_token_is_the_likeliest():
     assert outcome.tokens == harness(ENDLESS).run(request(max_tokens=1))[0].tokens
 
 
-def test_a_failing_decode_ends_the_search_and_not_the_engine(monkeypatch: pytest.MonkeyPatch):
+def test_failed_decode_spares_the_engine(monkeypatch: pytest.MonkeyPatch):
     one = harness(ENDLESS)
     [id] = one.submit(beams(5))
     for _ in range(8):
@@ -236,7 +236,7 @@ def test_a_failing_decode_ends_the_search_and_not_the_engine(monkeypatch: pytest
         (FakeBackend(), replace(beams(2), n_keep=0)),
     ],
 )
-def test_what_there_is_no_room_for_is_refused_at_once(fake: FakeBackend, ask: GenerationRequest):
+def test_impossible_search_is_refused(fake: FakeBackend, ask: GenerationRequest):
     engine = Harness(fake).engine
     with pytest.raises(InvalidRequestError) as caught:
         engine.submit(1, ask)
@@ -244,7 +244,7 @@ def test_what_there_is_no_room_for_is_refused_at_once(fake: FakeBackend, ask: Ge
     check_engine(engine)
 
 
-def test_width_stable_and_alone_it_is_the_same_search():
+def test_stable_search_is_the_same():
     ask = beams(4)
     stable = replace(ask, speculation=replace(ask.speculation, exactness="width-stable"))
     one = harness()

@@ -34,7 +34,7 @@ def assert_clean_after(harness: Harness, failed: Outcome) -> None:
     assert after.tokens == expected.tokens
 
 
-def test_a_failed_decode_leaves_no_cells_in_shadows(monkeypatch: pytest.MonkeyPatch):
+def test_failed_decode_empties_shadows(monkeypatch: pytest.MonkeyPatch):
     harness = Harness(FakeBackend(ENDLESS), Forked())
     decode = FakeBackend.decode
 
@@ -49,7 +49,7 @@ def test_a_failed_decode_leaves_no_cells_in_shadows(monkeypatch: pytest.MonkeyPa
     assert_clean_after(harness, harness.outcomes[id])
 
 
-def test_a_grammar_that_gives_up_in_the_first_step_leaves_no_cells_in_shadows():
+def test_failing_grammar_empties_shadows():
     class AtOnce(Exhausted):
         def __init__(self) -> None:
             self._left = 1

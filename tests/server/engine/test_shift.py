@@ -51,7 +51,7 @@ def test_without_it_the_reply_ends_there():
     assert not outcome.finished.stats.truncated
 
 
-def test_where_cells_cannot_be_moved_the_rest_is_what_a_prompt_of_it_gives():
+def test_unmovable_cells_are_reevaluated():
     text = alone(asked(), can_shift=False)
     session = Session(1, asked(), N_CTX)
     session.tokens += text[: N_CTX - len(PROMPT)]
@@ -61,7 +61,7 @@ def test_where_cells_cannot_be_moved_the_rest_is_what_a_prompt_of_it_gives():
     assert again.tokens == text[n : n + 30]
 
 
-def test_a_model_that_cannot_forget_evaluates_everything_anew():
+def test_unforgetting_model_reevaluates_everything():
     [outcome] = Harness(backend(can_shift=False, can_trim=False)).run(asked())
     assert outcome.tokens == alone(asked(), can_shift=False)
 
@@ -148,7 +148,7 @@ def test_drafters_over_a_bus_survive_a_shift(can_shift: bool, temperature: float
     assert outcome.finished.stats.n_drafted > 0
 
 
-def test_drafters_still_guess_the_very_draw_after_a_shift():
+def test_drafters_guess_draws_after_shift():
     """They evaluate the tokens that remain, as this backend does; the noise must be the whole text's."""
     ask = asked(temperature=1.0)
     outcome = run_with_drafters(ask, backend(can_shift=False), error=0.0)
@@ -156,7 +156,7 @@ def test_drafters_still_guess_the_very_draw_after_a_shift():
     assert count.accepted > 0.9 * count.drafted > 50
 
 
-def test_width_stable_steps_keep_their_width_across_a_shift():
+def test_stable_width_survives_shift():
     ask = replace(asked(), speculation=Speculation(exactness="width-stable"))
     expected = alone(asked())
     for proposer in (None, Following([PROMPT + expected], wrong_every=4)):
@@ -170,7 +170,7 @@ def test_width_stable_steps_keep_their_width_across_a_shift():
         assert sum(width < 8 for width in steps) <= near_the_end * (len(outcome.tokens) // 20)
 
 
-def test_max_tokens_that_are_reached_with_the_context_end_the_reply():
+def test_max_tokens_at_context_end():
     [outcome] = Harness(backend()).run(asked(n=N_CTX - len(PROMPT)))
     assert len(outcome.tokens) == N_CTX - len(PROMPT)
     assert outcome.finished.reason == "length"

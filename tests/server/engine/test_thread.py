@@ -88,7 +88,7 @@ class Stopped(FakeBackend):
         return FakeBackend.decode(self, batch)
 
 
-async def test_replies_fail_without_an_engine_that_does_not_come_back():
+async def test_dead_engine_fails_its_replies():
     backend = Stopped(FakeModel(eog_rate=0.0))
     thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
     thread.start()
@@ -105,7 +105,7 @@ async def test_replies_fail_without_an_engine_that_does_not_come_back():
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-async def test_tokens_are_handed_over_while_a_gpu_computes(overlaps: bool, monkeypatch: pytest.MonkeyPatch):
+async def test_tokens_arrive_during_gpu_decode(overlaps: bool, monkeypatch: pytest.MonkeyPatch):
     events, handed = await told(overlaps, monkeypatch)
     assert sum(isinstance(event, Started) for event in events) == 2
     assert sum(isinstance(event, Finished) for event in events) == 2
@@ -116,9 +116,7 @@ async def test_tokens_are_handed_over_while_a_gpu_computes(overlaps: bool, monke
 
 
 @pytest.mark.parametrize("many", [1, 2])
-async def test_tokens_of_many_sessions_are_handed_over_before_a_gpu_computes(
-    many: int, monkeypatch: pytest.MonkeyPatch
-):
+async def test_many_tokens_arrive_before_decode(many: int, monkeypatch: pytest.MonkeyPatch):
     """The loop is done with them then when the decode ends."""
     monkeypatch.setattr(engine, "MANY_SESSIONS", many)
     events, handed = await told(True, monkeypatch)
@@ -127,9 +125,7 @@ async def test_tokens_of_many_sessions_are_handed_over_before_a_gpu_computes(
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-async def test_tokens_are_gathered_for_longer_where_the_event_loop_takes_a_core(
-    overlaps: bool, monkeypatch: pytest.MonkeyPatch
-):
+async def test_cpu_tokens_gather_longer(overlaps: bool, monkeypatch: pytest.MonkeyPatch):
     backend = FakeBackend(overlaps=overlaps)
     thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
     assert thread.gather_s == GATHER_S[overlaps]
@@ -139,14 +135,14 @@ async def test_tokens_are_gathered_for_longer_where_the_event_loop_takes_a_core(
     assert (len(handed) > N) is overlaps
 
 
-async def test_only_what_is_urgent_is_handed_over_before_guesses(monkeypatch: pytest.MonkeyPatch):
+async def test_only_urgent_events_precede_guesses(monkeypatch: pytest.MonkeyPatch):
     events, handed = await told(True, monkeypatch, Guessing())
     assert sum(len(event.tokens) for event in events if isinstance(event, Committed)) == 2 * N
     assert sum(not during for during in handed) <= 2 * 2, "first tokens and ends"
     assert any(handed)
 
 
-async def test_a_reply_that_nobody_reads_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch):
+async def test_unread_reply_ends_with_reason(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(live_generation, "MOST_UNREAD", 20)
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=80)
     thread = EngineThread(lambda emit: Engine(backend, NoProposer(), emit), n_ctx=backend.n_ctx)
@@ -161,7 +157,7 @@ async def test_a_reply_that_nobody_reads_ends_with_a_reason(monkeypatch: pytest.
     await thread.stop()
 
 
-async def test_a_reader_is_woken_in_time_without_events():
+async def test_waiting_reader_wakes_in_time():
     woken: list[list[Event]] = []
     generation = LiveGeneration(1, lambda id, keep: None, None)
     generation.wake_in(3600.0)

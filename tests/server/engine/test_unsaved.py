@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.server.engine.test_residence import ENOUGH, harness, resting, texts_of
 
 
-def test_who_is_evaluated_sooner_than_saved_and_loaded_is_saved_at_the_end_only():
+def test_cheap_conversations_save_at_end():
     found, backend, tiers = resting(ENOUGH)
     costs = found.engine.residence.move_costs
     costs.token_s.value, costs.byte_s.value, costs.cell_bytes = 1e-6, 1.0, 1.0

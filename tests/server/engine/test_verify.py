@@ -34,7 +34,7 @@ def test_nothing_proposed_commits_one_draw():
     assert nodes == [ROOT]
 
 
-def test_a_right_guess_is_followed_until_the_first_wrong_one():
+def test_guesses_count_until_first_wrong():
     draw, nodes = drawing(1, 2, 9)
     verdict = verify(chain(1, 2, 3, 4), draw, NEVER, 10)
     assert verdict.tokens == (1, 2, 9)
@@ -42,7 +42,7 @@ def test_a_right_guess_is_followed_until_the_first_wrong_one():
     assert nodes == [ROOT, 0, 1]
 
 
-def test_all_right_commits_one_token_more_than_proposed():
+def test_right_guesses_commit_one_more():
     draw, _ = drawing(1, 2, 3)
     assert verify(chain(1, 2), draw, NEVER, 10).tokens == (1, 2, 3)
 
@@ -75,7 +75,7 @@ def test_a_tree_is_walked_along_the_draws():
     limit=st.integers(1, 12),
     stop=st.frozensets(st.integers(0, 3), max_size=1),
 )
-def test_any_proposal_commits_a_prefix_of_the_draws(
+def test_proposals_commit_drawn_prefixes(
     draws: list[int], guesses: list[int], limit: int, stop: frozenset[int]
 ):
     draw, _ = drawing(*draws)

@@ -45,7 +45,7 @@ def looks(one: Watchdog, n: int, *, work: bool = True) -> None:
         one.look(work)
 
 
-def test_it_sleeps_while_models_are_loaded_and_conversations_saved():
+def test_watchdog_sleeps_during_loading():
     one = watching(5)
     looks(one, 1000)
     assert not one.gives_up
@@ -56,7 +56,7 @@ def test_it_sleeps_while_models_are_loaded_and_conversations_saved():
     assert one.complaint is None
 
 
-def test_a_step_that_does_not_finish_is_told_and_in_the_end_given_up():
+def test_stuck_step_is_given_up():
     one = watching(2 * STEP_STUCK_S)
     one.step()
     looks(one, int(STEP_STUCK_S) + 1)
@@ -72,7 +72,7 @@ def test_a_step_that_does_not_finish_is_told_and_in_the_end_given_up():
     assert not one.gives_up
 
 
-def test_without_work_or_limit_nothing_is_given_up():
+def test_idle_engine_is_never_stuck():
     one = watching(5)
     one.step()
     looks(one, 1000, work=False)
@@ -84,7 +84,7 @@ def test_without_work_or_limit_nothing_is_given_up():
     assert not never.gives_up
 
 
-def test_a_process_that_was_stopped_and_goes_on_is_not_stuck():
+def test_stopped_process_is_not_stuck():
     one, clock = watching(5), Hours()
     one.clock = clock
     one.step()
@@ -95,7 +95,7 @@ def test_a_process_that_was_stopped_and_goes_on_is_not_stuck():
     assert one.complaint is None
 
 
-async def test_a_thread_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch):
+async def test_endless_thread_is_abandoned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_thread, "JOIN_S", 0.001)
     with Gated(FakeModel(eog_rate=0.0)) as backend:
         thread = engine_of(backend)

@@ -59,7 +59,7 @@ def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]
     return [[*prompt, *outcome.tokens] for prompt, outcome in zip(prompts, outcomes, strict=True)]
 
 
-def test_who_wants_no_drafts_gets_steps_of_his_own_width():
+def test_undrafted_session_sets_own_width():
     """Nobody is asked for guesses then: the width of an earlier step says nothing."""
     backend = Shapes()
     oracle = Wide([])
@@ -73,7 +73,7 @@ def test_who_wants_no_drafts_gets_steps_of_his_own_width():
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_steps_have_one_shape_and_the_text_is_the_same(n: int):
+def test_padded_steps_keep_the_text(n: int):
     plain = texts(Shapes(), None, n)
     backend = Shapes()
     oracle = Wide(plain)
@@ -90,7 +90,7 @@ def test_steps_have_one_shape_and_the_text_is_the_same(n: int):
         assert min(seqs) < max(seqs)
 
 
-def test_the_last_steps_of_a_reply_have_the_shape_of_the_others():
+def test_last_steps_keep_the_shape():
     backend = Shapes()
     texts(backend, Wide([]), 1)
     first = next(i for i, shape in enumerate(backend.shapes) if shape[0] == WIDTH)

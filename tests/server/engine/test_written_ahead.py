@@ -99,7 +99,7 @@ def start(tmp_path: Path) -> Generator[Callable[..., Lead]]:
 
 
 @pytest.mark.parametrize("memory_bytes", [0, ENOUGH])
-def test_after_ten_turns_a_lead_is_killed_and_another_goes_on(start: Callable[..., Lead], memory_bytes: int):
+def test_killed_lead_passes_conversations_on(start: Callable[..., Lead], memory_bytes: int):
     one, two = start(memory_bytes=memory_bytes), start(memory_bytes=memory_bytes)
     history = prompt(0)
     for _ in range(10):
@@ -114,7 +114,7 @@ def test_after_ten_turns_a_lead_is_killed_and_another_goes_on(start: Callable[..
     assert reply == start().ask(history)[0]
 
 
-def test_leads_take_turns_and_each_finds_what_the_other_wrote(start: Callable[..., Lead], tmp_path: Path):
+def test_alternating_leads_share_files(start: Callable[..., Lead], tmp_path: Path):
     leads, history = (start(), start()), prompt(0)
     cached = list[float]()
     for turn in range(8):
@@ -128,7 +128,7 @@ def test_leads_take_turns_and_each_finds_what_the_other_wrote(start: Callable[..
     assert len(list((tmp_path / "shared").iterdir())) == 1, "the shorter ones went"
 
 
-def test_a_conversation_that_grows_is_written_a_bounded_number_of_times(start: Callable[..., Lead]):
+def test_growing_conversation_is_written_boundedly(start: Callable[..., Lead]):
     lead, history = start(memory_bytes=0), prompt(0)
     for _ in range(80):
         reply, _ = lead.ask(history)
@@ -147,7 +147,7 @@ def test_all_that_rest_are_written_once(start: Callable[..., Lead]):
     assert (lead.backend.n_saved, lead.tiers.counters().disk_snapshots) == (3, 3)
 
 
-def test_one_as_long_as_the_one_before_it_is_written_too(start: Callable[..., Lead]):
+def test_equally_long_successor_is_written(start: Callable[..., Lead]):
     """The way its predecessor left does not matter."""
     lead = start(n_seqs=1, memory_bytes=0)
     lead.ask(prompt(0))
@@ -166,7 +166,7 @@ def test_one_as_long_as_the_one_before_it_is_written_too(start: Callable[..., Le
         assert after.ask([*prompt(i), 7])[1] >= 99
 
 
-def test_a_disk_that_takes_nothing_is_tried_once_for_each_state(start: Callable[..., Lead]):
+def test_refusing_disk_is_tried_once(start: Callable[..., Lead]):
     lead = start(memory_bytes=0)
     lead.disk.budget_bytes = 10
     lead.ask(prompt(0))
@@ -177,7 +177,7 @@ def test_a_disk_that_takes_nothing_is_tried_once_for_each_state(start: Callable[
     assert lead.tiers.counters().failed_writes == 2
 
 
-def test_what_is_written_ahead_takes_the_place_of_nothing_in_memory(start: Callable[..., Lead]):
+def test_writing_ahead_evicts_nothing(start: Callable[..., Lead]):
     lead = start(n_seqs=2, memory_bytes=BYTES * 107 * 2)
     for i in range(5):
         lead.ask(prompt(i))

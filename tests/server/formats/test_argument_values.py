@@ -50,13 +50,13 @@ def of(schema: dict[str, Any], **definitions: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("schema", [{}, {"type": "number"}], ids=str)
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
 @own_syntax
-def test_a_number_that_json_has_not_is_text(reply: Reply, word: str, schema: dict[str, Any]):
+def test_non_json_number_is_text(reply: Reply, word: str, schema: dict[str, Any]):
     assert told(reply, word, of(schema)) == word
 
 
 @pytest.mark.parametrize("word", ["NaN", "-Infinity", "1e999"])
 @own_syntax
-def test_a_number_within_a_list_that_json_has_not_is_text(reply: Reply, word: str):
+def test_non_json_list_number_is_text(reply: Reply, word: str):
     if reply.form.calls and reply.form.calls.arguments == "gemma":
         text = f'[1,{word},<|"|>x<|"|>]'
     else:
@@ -80,14 +80,14 @@ TEXTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("text", ["90210", "true"])
 @pytest.mark.parametrize("kind", TEXTS)
 @tagged
-def test_a_string_by_reference_is_told_as_a_string(reply: Reply, kind: str, text: str):
+def test_referenced_string_is_a_string(reply: Reply, kind: str, text: str):
     loop = {"anyOf": [{"$ref": "#/$defs/Loop"}, {"$ref": "#/$defs/Zip"}]}
     code = {"$ref": "#/$defs/Zip"}
     assert told(reply, text, of(TEXTS[kind], Zip=ZIP, Size=SIZE, Code=code, Loop=loop)) == text
 
 
 @pytest.mark.parametrize("text", ["90210", "true"])
-def test_a_string_by_reference_within_elements_is_told_as_a_string(text: str):
+def test_nested_referenced_string_is_string(text: str):
     m = "]<]minimax[>["
     minimax = next(reply for reply in OWN_SYNTAX if reply.family == "minimax m3")
     place = {"type": "object", "properties": {"zip": {"$ref": "#/$defs/Zip"}}}
@@ -97,12 +97,12 @@ def test_a_string_by_reference_within_elements_is_told_as_a_string(text: str):
 
 @pytest.mark.parametrize(("text", "value"), [("null", None), ("5", 5), ("five", "five")])
 @tagged
-def test_a_reference_among_several_types_is_told_as_what_it_is(reply: Reply, text: str, value: object):
+def test_mixed_reference_keeps_its_type(reply: Reply, text: str, value: object):
     number = {"anyOf": [{"$ref": "#/$defs/Count"}, {"type": "null"}]}
     assert told(reply, text, of(number, Count={"type": "integer"})) == value
 
 
-def test_choices_of_choices_without_end_are_any_type():
+def test_endless_choices_allow_any_type():
     names = [str(i) for i in range(30)]
     many = {name: {"anyOf": [{"$ref": f"#/$defs/{int(name) + 1}"}] * 2} for name in names}
     assert types_of({"$ref": "#/$defs/0", "$defs": {**many, "30": {"$ref": "#/$defs/0"}}}) is None

@@ -23,7 +23,7 @@ def read(text: str, form: Form) -> Message:
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda reply: reply.family)
-def test_a_call_ends_where_its_arguments_are_whole(reply: Reply):
+def test_call_ends_with_its_arguments(reply: Reply):
     said = read(reply.two, reply.form)
     assert said.calls
     n = extent(reply.two + BEHIND, reply.form, said)
@@ -60,5 +60,5 @@ def test_an_answer_that_is_another_one(text: str):
     assert extent(text, PLAIN, Message("Hello!")) is None
 
 
-def test_a_call_that_was_broken_off_has_no_end():
+def test_broken_call_has_no_end():
     assert extent('{"a', PLAIN, Message(calls=(ToolCall("1", "f", '{"a'),))) is None

@@ -57,7 +57,7 @@ def test_wherever_the_text_is_cut(reply: Reply):
 
 
 @every
-def test_a_reply_broken_off_anywhere_never_shows_the_marks_of_a_call_that_has_begun(reply: Reply):
+def test_begun_call_shows_no_markup(reply: Reply):
     for at in range(1, len(reply.one)):
         message = read(reply, reply.one[:at])
         assert not (message.calls and message.content), reply.one[:at]
@@ -75,7 +75,7 @@ def certain(reply: Reply) -> int:
 
 
 @every
-def test_a_reply_that_is_cut_has_no_content_once_a_call_has_begun(reply: Reply):
+def test_cut_call_reply_has_no_content(reply: Reply):
     if reply.form.calls and reply.form.calls.bare:  # it may be an answer in JSON
         return
     for at in range(certain(reply), len(reply.one)):
@@ -134,7 +134,7 @@ def test_thoughts_about_calls_stay_thoughts(reply: Reply):
 
 
 @pytest.mark.parametrize("value", [[], {}, [[1], [2, 3]], {"k": [{"k": "s"}]}], ids=str)
-def test_elements_within_elements_of_one_name_are_matched(value: object):
+def test_nested_equal_elements_match(value: object):
     kind = "array" if isinstance(value, list) else "object"
     assert nested(elements(value), "!", {"type": kind, "items": {"type": "array"}}) == value
 

@@ -84,7 +84,7 @@ def test_a_call_without_tools_is_text(name: str, text: str, content: str):
         ("functionary 3.2", "al"),
     ],
 )
-def test_a_header_that_breaks_off_is_no_text(name: str, text: str, cut: bool):
+def test_broken_header_is_no_text(name: str, text: str, cut: bool):
     assert read(form_of(BY_NAME[name], headed=False), text, cut=cut) == Message()
     assert read(form_of(BY_NAME[name], {}, headed=False), text, cut=cut) == Message()
 
@@ -94,7 +94,7 @@ def test_a_header_that_breaks_off_is_no_text(name: str, text: str, cut: bool):
     ("name", "text"),
     [("gemma 4", "<|channel>tho"), ("gemma 4", "<|channel>"), ("kimi k3", "<|open|>resp")],
 )
-def test_a_mark_that_breaks_off_is_no_text(name: str, text: str, cut: bool):
+def test_broken_marker_is_no_text(name: str, text: str, cut: bool):
     assert read(form_of(BY_NAME[name]), text, cut=cut) == Message()
     assert read(form_of(BY_NAME[name]), f"Yes. {text}", cut=cut) == Message("Yes.")
 
@@ -109,7 +109,7 @@ STRINGS = {"f": {"properties": {"content": {"type": "string"}, "n": {"type": "in
 
 
 @pytest.mark.parametrize("name", ["function tags", "seed"])
-def test_a_value_may_have_its_own_end_tag(name: str):
+def test_value_may_contain_end_tag(name: str):
     family = BY_NAME[name]
     assert family.calls
     value = "a </parameter> b\n</parameter>\nc"

@@ -287,7 +287,7 @@ def test_any_text_cut_anywhere(words: list[str], form: Form, data: st.DataObject
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=14), st.sampled_from(FORMS))
-def test_what_is_content_is_told_by_its_place_too(words: list[str], form: Form):
+def test_content_positions_are_reported(words: list[str], form: Form):
     text = "".join(words)
     reader = MessageReader(form)
     pieces = reader.feed(text) + reader.end()
@@ -315,7 +315,7 @@ def test_arguments_are_told_as_they_grow():
         ("<function=", form(FUNCTIONARY)),
     ],
 )
-def test_what_is_too_long_for_a_name_is_told_as_it_grows(begun: str, form: Form):
+def test_overlong_name_streams_as_text(begun: str, form: Form):
     reader = MessageReader(form)
     assert reader.feed(begun) == []
     assert folded(reader.feed(LONG)).content == begun + LONG
@@ -335,7 +335,7 @@ def test_what_is_too_long_for_a_name_is_told_as_it_grows(begun: str, form: Form)
         ('{"name": "f', form(LLAMA3), Message('{"name": "f')),
     ],
 )
-def test_a_call_that_is_cut_before_its_name_is_no_content(text: str, form: Form, message: Message):
+def test_unnamed_cut_call_has_no_content(text: str, form: Form, message: Message):
     reader = MessageReader(form, lambda index: f"call_{index}")
     assert folded([*reader.feed(text), *reader.end(cut=True)]) == message
 
@@ -364,7 +364,7 @@ def test_whether_a_call_is_broken_off(text: str, form: Form, broken_off: bool):
     assert reader.broken_off == broken_off
 
 
-def test_a_call_may_follow_any_amount_of_white_space():
+def test_whitespace_may_precede_a_call():
     blank = "\n" * 2 * MAX_MARKUP_HEAD
     assert read(f"Hm.{blank}{HERMES_CALL}", form(HERMES)) == Message("Hm.", calls=(call(),))
     for texts in ([f"Hm.{blank}<tool_call>", " is"], [*f"Hm.{blank}<tool_call> is"]):

@@ -33,7 +33,7 @@ def test_what_is_written_is_read(reply: Reply):
     assert not message.content
 
 
-def test_the_text_of_arguments_and_an_id_of_the_model_stay():
+def test_argument_spelling_and_id_stay():
     call = {"id": "functions.f:7", "function": {"name": "f", "arguments": '{"a" :1}'}}
     assert '<|tool_call_begin|>functions.f:7<|tool_call_argument_begin|>{"a" :1}<' in written([call], KIMI)
     assert ">functions.f:0<" in written([{**call, "id": "call_1"}], KIMI)

@@ -60,7 +60,7 @@ def on_small_stack() -> None:
     print("done")
 
 
-def test_the_deepest_schemas_do_not_end_the_process():
+def test_deepest_schemas_end_no_process():
     program = f"from {__name__} import on_small_stack; on_small_stack()"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -79,7 +79,7 @@ def test_a_chain_of_rules_is_no_defect():
         compiler.gbnf(chain_of_rules(990))
 
 
-def test_what_the_work_raises_is_raised_and_other_threads_have_their_usual_stack():
+def test_deep_work_raises_normally():
     def fail() -> None:
         raise ValueError("so")
 

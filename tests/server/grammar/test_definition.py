@@ -98,7 +98,7 @@ def test_control_characters_have_escapes_in_json():
         ("x" * 70_000, "at most 65536 characters"),
     ],
 )  # fmt: skip
-def test_a_wrong_definition_is_told_by_its_line(lark: str, why: str):
+def test_wrong_definition_names_its_line(lark: str, why: str):
     with pytest.raises(InvalidRequestError, match=re.escape(why)) as caught:
         check_definition("lark", lark, "tools.0.custom")
     assert caught.value.param == "tools.0.custom"

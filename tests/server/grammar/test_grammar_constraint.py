@@ -52,7 +52,7 @@ def stroll(constraint: Constraint, rng: random.Random, n_most: int) -> str | Non
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_what_is_drawn_from_the_masks_is_in_the_language(name: str):
+def test_masked_draws_stay_in_language(name: str):
     rules = parse(GRAMMARS[name], VOCABULARY)
     start = compile_gbnf(VOCABULARY, GRAMMARS[name])
     rng = random.Random(5)
@@ -118,7 +118,7 @@ def test_each_call_begins_a_new_text():
     assert [second.allows(ord("a")), second.allows(ord("b"))] == [True, False]
 
 
-def test_every_end_of_generation_token_is_allowed_when_the_text_is_complete():
+def test_complete_text_allows_every_end():
     constraint = compile_gbnf(VOCABULARY, 'root ::= "a" "b"?')()
     assert np.flatnonzero(constraint.mask()).tolist() == [ord("a")]
     assert not constraint.allows(IM_END)
@@ -131,7 +131,7 @@ def test_every_end_of_generation_token_is_allowed_when_the_text_is_complete():
 
 
 @pytest.mark.parametrize("last", [ord("z"), IM_START, IM_END])
-def test_a_token_that_is_not_allowed_ends_the_constraint(last: int):
+def test_forbidden_token_ends_the_constraint(last: int):
     constraint = compile_gbnf(VOCABULARY, 'root ::= "a"+ "b"')()
     constraint.accept(ord("a"))
     constraint.accept(last)
@@ -143,7 +143,7 @@ def test_a_token_that_is_not_allowed_ends_the_constraint(last: int):
     assert constraint.mask().all()
 
 
-def test_an_end_of_generation_token_ends_it_too():
+def test_end_token_ends_the_constraint():
     constraint = compile_gbnf(VOCABULARY, 'root ::= "a"+')()
     constraint.accept(ord("a"))
     constraint.accept(END_OF_TEXT)
@@ -198,7 +198,7 @@ def test_the_mask_cannot_be_written_to():
         mask[0] = True
 
 
-def test_a_text_the_vocabulary_cannot_spell_may_only_end():
+def test_unspellable_text_may_only_end():
     class NoB(FakeVocabulary):
         def piece(self, token: int, *, special: bool = False) -> bytes:
             return b"" if token == ord("b") else super().piece(token, special=special)
@@ -230,13 +230,13 @@ def refusal(compile: Callable[[], object]) -> InvalidRequestError:
     ],
     ids=["doubling", "3000 alternatives in a recursion", "900 rules in circles"],
 )
-def test_a_grammar_that_would_take_too_long_is_refused(grammar: str):
+def test_slow_grammar_is_refused(grammar: str):
     error = refusal(lambda: compile_gbnf(VOCABULARY, grammar))
     assert error.message == "the grammar is too complex for this server"
     assert error.param == "grammar"
 
 
-def test_a_text_that_leads_beyond_the_limits_fails_the_request():
+def test_limit_breach_fails_the_request():
     constraint = compile_gbnf(VOCABULARY, "root ::= root root | root root root | . | [a-z]")()
 
     def go_on():
@@ -271,11 +271,11 @@ def long_text(*, guessing: bool) -> None:
 
 
 @pytest.mark.parametrize("guessing", [False, True])
-def test_the_limits_are_of_a_step_with_guesses_and_without(guessing: bool):
+def test_limits_apply_per_step(guessing: bool):
     long_text(guessing=guessing)
 
 
-def test_guesses_beyond_the_limits_are_not_judged_and_the_text_goes_on(monkeypatch: pytest.MonkeyPatch):
+def test_guesses_beyond_limits_are_skipped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         "server.grammar.grammar_constraint.LIMITS",
         LLParserLimits(max_lexer_states=600, verbose_errors=False),
@@ -321,7 +321,7 @@ def test_a_vocabulary_is_prepared_once():
     assert Counted.n_pieces == n > 0
 
 
-def test_a_text_the_vocabulary_cannot_begin_is_refused():
+def test_unspellable_beginning_is_refused():
     class NoA(FakeVocabulary):
         def piece(self, token: int, *, special: bool = False) -> bytes:
             return b"" if token == ord("a") else super().piece(token, special=special)

@@ -80,7 +80,7 @@ def test_what_the_keywords_mean(schema: dict[str, Any], fits: list[str], does_no
         assert not accepts(start(schema), text), text
 
 
-def test_white_space_is_as_people_write_it_and_has_an_end():
+def test_white_space_is_bounded():
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
     for text in ['{"a":[1,2]}', '{"a": [1, 2]}', '{\n    "a": [\n        1,\n        2\n    ]\n}']:
         assert accepts(start(schema), text)
@@ -88,7 +88,7 @@ def test_white_space_is_as_people_write_it_and_has_an_end():
         assert not accepts(start(schema), text)
 
 
-def test_a_schema_cannot_switch_off_its_own_checking():
+def test_schema_cannot_disable_its_checks():
     loose = {"type": "object", "x-guidance": {"whitespace_pattern": "x*", "lenient": True}}
     assert not accepts(start(loose), '{x"a":1}')
     assert refusal(lambda: start({**loose, "minContains": 1, "contains": {}})).param == "json_schema.contains"
@@ -167,7 +167,7 @@ def test_large_schemas_are_compiled_in_no_time(schema: dict[str, Any]):
     assert time.process_time() - began < 10, "as good as hanging"
 
 
-def test_blame_looks_at_a_bounded_number_of_parts():
+def test_blame_looks_at_bounded_parts():
     schema = {"properties": {f"p{i}": {"type": "string"} for i in range(1000)}}
     asked: list[object] = []
 
@@ -180,7 +180,7 @@ def test_blame_looks_at_a_bounded_number_of_parts():
     assert len(asked) <= 210
 
 
-def test_blame_does_not_compile_a_large_schema_at_every_level():
+def test_blame_compiles_large_schemas_once():
     schema: dict[str, Any] = {"enum": ["x" * 40_000]}
     for _ in range(50):
         schema = {"properties": {"a": schema}}
@@ -196,7 +196,7 @@ def test_blame_does_not_compile_a_large_schema_at_every_level():
     assert len(asked) <= 5
 
 
-def test_what_is_compiled_is_kept_by_its_text():
+def test_compiled_schemas_are_cached():
     n_bytes = compile_json_schema(VOCABULARY, {"type": "object", "properties": {"a": {}, "b": {}}}).n_bytes
     compiler = Compiler(VOCABULARY, kept_bytes=int(2.5 * n_bytes))
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {}, "b": {}}}
@@ -236,7 +236,7 @@ def test_kept_grammars_are_bounded_by_their_bytes():
     assert sum(grammar.n_bytes for grammar in kept) <= KEPT_BYTES
 
 
-def test_a_grammar_that_has_grown_leaves_no_room_for_others():
+def test_grown_grammar_takes_the_room():
     first, second = {"const": "a"}, {"const": "b"}
     n_bytes = compile_json_schema(VOCABULARY, first).n_bytes
     compiler = Compiler(VOCABULARY, kept_bytes=3 * n_bytes + 20 * TOKEN_BYTES)
@@ -250,7 +250,7 @@ def test_a_grammar_that_has_grown_leaves_no_room_for_others():
     assert compiler.json_schema(first) is not before
 
 
-def test_one_larger_than_the_room_is_compiled_each_time_and_forgets_no_other():
+def test_oversized_grammar_evicts_no_other():
     n_bytes = compile_json_schema(VOCABULARY, {}).n_bytes
     compiler = Compiler(VOCABULARY, kept_bytes=int(1.5 * n_bytes))
     first, large = compiler.json_schema({}), {"enum": [str(i) for i in range(1000)]}
@@ -258,7 +258,7 @@ def test_one_larger_than_the_room_is_compiled_each_time_and_forgets_no_other():
     assert compiler.json_schema({}) is first
 
 
-def test_a_text_beyond_the_limits_fails_no_later_one(monkeypatch: pytest.MonkeyPatch):
+def test_limit_breach_spares_later_texts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constraint, "LIMITS", LLParserLimits(max_lexer_states=300, verbose_errors=False))
     compiler = Compiler(VOCABULARY)
     schema = {"type": "string", "pattern": "^.*[a-m].{14}$"}  # a state for each pattern of 14 characters
@@ -274,7 +274,7 @@ def test_a_text_beyond_the_limits_fails_no_later_one(monkeypatch: pytest.MonkeyP
     assert accepts(compiler.json_schema(schema)(), '"' + "a" * 15 + '"')
 
 
-def test_a_grammar_is_compiled_anew_after_so_many_tokens(monkeypatch: pytest.MonkeyPatch):
+def test_used_grammar_is_compiled_anew(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constraint, "MAX_GRAMMAR_TOKENS", 6)
     compiler = Compiler(VOCABULARY)
     first = compiler.json_schema({"const": "a"})
@@ -284,7 +284,7 @@ def test_a_grammar_is_compiled_anew_after_so_many_tokens(monkeypatch: pytest.Mon
         assert (compiler.json_schema({"const": "a"}) is first) is kept
 
 
-def test_multiples_are_bounded_over_all_schemas_of_a_request():
+def test_multiples_are_bounded_per_request():
     allowance = Allowance()
     allowance.written({"multipleOf": 30_011}, "a")
     allowance.written({"type": "string"}, "b")
@@ -293,7 +293,7 @@ def test_multiples_are_bounded_over_all_schemas_of_a_request():
     assert "above 50000" in error.message
 
 
-def test_characters_are_bounded_over_all_schemas_of_a_request():
+def test_characters_are_bounded_per_request():
     allowance = Allowance()
     schema = {"const": "x" * 60_000}
     for i in range(4):
@@ -301,13 +301,13 @@ def test_characters_are_bounded_over_all_schemas_of_a_request():
     assert refusal(lambda: allowance.written(schema, "last")).param == "last"
 
 
-def test_an_object_is_what_json_object_asks_for():
+def test_json_object_means_an_object():
     compiler = Compiler(VOCABULARY)
     assert accepts(compiler.json_object()(), '{"a": [1, {"b": null}]}')
     assert not accepts(compiler.json_object()(), "[1]")
 
 
-def test_rules_in_lark_are_compiled_and_wrong_ones_refused():
+def test_lark_rules_compile_or_fail():
     compiler = Compiler(VOCABULARY)
     rules = (
         'start: "<call>" args "</call>"\nargs: %json {"type": "object", "properties": {"a": {"enum": [1]}}}'
@@ -380,7 +380,7 @@ def compiled(schema: dict[str, Any]) -> Callable[[], Constraint] | None:
 
 @settings(max_examples=150)
 @given(schema=SCHEMAS, apart=st.booleans(), seed=st.integers(0, 1000))
-def test_every_text_that_a_schema_lets_through_fits_it(schema: dict[str, Any], apart: bool, seed: int):
+def test_accepted_texts_fit_their_schema(schema: dict[str, Any], apart: bool, seed: int):
     part = {"$ref": "#/$defs/part"} if apart else schema
     whole = {
         "type": "object",

@@ -28,7 +28,7 @@ def test_texts_inside_a_recursion_stay_whole(grammar: str):
     assert characters == []
 
 
-def test_what_would_swallow_its_neighbour_is_cut_down():
+def test_greedy_lexeme_is_cut_down():
     nodes = {lexeme.node for lexeme in cut('root ::= name root "x" | name "="\nname ::= [a-z]*')}
     assert Chars(((97, 122),)) in nodes
     assert not any(isinstance(node, Repeat) for node in nodes)

@@ -60,7 +60,7 @@ SENTENCE = 'root ::= [A-Z] [a-z]{0,8} (" " word){2,5} [.!?]\nword ::= [a-z]{1,9}
 @pytest.mark.parametrize(
     "grammar", [USUAL["json"], USUAL["list"], SENTENCE], ids=["json", "list", "sentence"]
 )
-def test_what_the_model_says_is_in_the_language(backend: LlamaBackend, grammar: str):
+def test_model_output_is_in_language(backend: LlamaBackend, grammar: str):
     rules = parse(grammar, backend.vocab)
     start = compile_gbnf(backend.vocab, grammar)
     said = [generate(backend, start(), seed, 60) for seed in range(16)]
@@ -108,7 +108,7 @@ def test_every_way_of_asking_gives_one_answer(backend: LlamaBackend, name: str):
         masked.accept(token)
 
 
-def test_forced_text_is_split_as_the_tokeniser_would(backend: LlamaBackend):
+def test_forced_text_tokenises_normally(backend: LlamaBackend):
     constraint = compile_gbnf(backend.vocab, 'root ::= "{\\"name\\": \\"" [a-z]+ "\\"}"')()
     forced = constraint.forced()
     assert len(forced) >= 3

@@ -40,7 +40,7 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("schema", "place"), MALFORMED, ids=[json.dumps(one) for one, _ in MALFORMED])
-def test_what_is_no_schema_is_refused_by_its_place(schema: dict[str, Any], place: str):
+def test_invalid_schema_names_its_place(schema: dict[str, Any], place: str):
     error = refusal(lambda: start(schema))
     assert error.param == f"json_schema.{place}"
     assert "must be" in error.message
@@ -48,7 +48,7 @@ def test_what_is_no_schema_is_refused_by_its_place(schema: dict[str, Any], place
     assert within.param == f"json_schema.properties.p.{place}"
 
 
-def test_what_a_reference_leads_to_should_be_a_schema_too():
+def test_reference_must_lead_to_schema():
     schema = {"items": {"$ref": "#/$defs/a/x"}, "$defs": {"a": {"x": {"items": {"enum": 5}}}}}
     assert refusal(lambda: start(schema)).param == "json_schema.$defs.a.x.items.enum"
 

@@ -40,13 +40,13 @@ def written(state: ThinkingBudget, wanted: bytes) -> bytes:
     return told
 
 
-def test_thoughts_are_closed_at_the_limit_and_the_answer_is_free():
+def test_budget_closes_thoughts():
     assert written(budget(3), b"hm, yes") == b"hm,</think> yes"
     assert written(budget(0), b"yes") == b"</think>yes"
     assert written(budget(100), b"hm</think>yes") == b"hm</think>yes"
 
 
-def test_a_character_is_finished_before_thoughts_are_closed():
+def test_character_ends_before_thoughts_close():
     """Behind half a character a grammar would let everything through."""
     state = budget(2, lark='start: t "yes"\nt[lazy]: /(?s:.*)/ "</think>"')
     assert written(state, "aé".encode()) == "aé".encode()
@@ -63,7 +63,7 @@ def test_thoughts_that_the_model_opens_itself():
     assert written(left, opened_twice) == b"<think>h</think>a<think>hm</think>, yes"
 
 
-def test_only_the_ending_is_allowed_at_the_limit():
+def test_limit_allows_only_the_ending():
     state = budget(1)
     assert state.n_allowed(b"hm") == 1
     state.accept(ord("h"))
@@ -88,7 +88,7 @@ def test_a_grammar_holds_beside_it():
 @pytest.mark.parametrize(
     "gbnf", ['root ::= [0-9]+ "."', 'root ::= [0-9<]+ "."', 'root ::= "12"? "<"? [a-z0-9]+ "."']
 )
-def test_a_grammar_that_knows_no_thoughts_holds_after_the_limit(gbnf: str, most: int):
+def test_other_grammar_holds_after_limit(gbnf: str, most: int):
     state = limit(most).start(VOCABULARY, Compiler(VOCABULARY).gbnf(gbnf))()
     assert written(state, b"123"[:most]) == b"123"[:most]
     for token in CLOSE:

@@ -56,11 +56,11 @@ def test_a_short_context_has_few_depths():
 
 
 @pytest.mark.parametrize(("on_ms", "expected"), [(9, "on"), (11, "off")])
-def test_at_first_the_quicker_one_for_short_conversations_is_chosen(on_ms: float, expected: Kind):
+def test_first_choice_suits_short_conversations(on_ms: float, expected: Kind):
     assert kind_of(times((on_ms, on_ms, 12), (10, 10, 10)), {}) == expected
 
 
-def test_then_the_quicker_one_for_the_steps_that_were():
+def test_later_choice_suits_actual_steps():
     assert kind_of(MIXED, {}) == "on"
     assert kind_of(MIXED, {LONG: BEFORE}) == "off"
     assert kind_of(MIXED, {LONG: BEFORE, SHORT: 100 * BEFORE}) == "on"
@@ -76,14 +76,14 @@ def test_a_change_must_be_worth_it():
     assert kind_of(times((10, 10, 10), (slow, slow, slow)), {step: 1}, "off") == "on"
 
 
-def test_cells_of_other_conversations_count_without_flash_attention_if_they_are_shared():
+def test_shared_cells_count_without_flash():
     beside = {StepKind(1, 6144, 96): 100.0 * BEFORE}
     few = times((10, 11, 12), (9, 9.5, 20))
     assert chosen(few, beside, None, shared=True)[0] == "on"
     assert chosen(few, beside, None, shared=False)[0] == "off"
 
 
-def test_at_first_an_idle_conversation_is_assumed_in_the_cache():
+def test_idle_conversation_is_assumed_first():
     alone_quicker = times((10, 10, 10), (9, 9, 13))
     assert chosen(alone_quicker, {}, None, shared=False)[0] == "off"
     assert chosen(alone_quicker, {}, None, shared=True)[0] == "on"
@@ -124,7 +124,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaOptions:
     return LlamaOptions(tmp_path / "model.gguf", 1024, 4)
 
 
-def test_later_starts_know_the_steps_of_earlier_ones(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
+def test_steps_are_remembered_between_starts(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
     measured = Measured(MIXED)
     monkeypatch.setattr(attention, "measure", measured)
     assert started(options) == UNMEASURED

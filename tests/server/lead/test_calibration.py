@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "duo"
 
 
-def test_every_width_that_fits_is_measured_and_nothing_left_in_the_cache():
+def test_every_width_is_measured_cleanly():
     backend = FakeBackend(n_batch=CONTEXT, step_s=0.001)
     found = measure(backend, 12)
     assert sorted(found) == sorted(width for width in WIDTHS if width <= 12)
@@ -32,7 +32,7 @@ def test_every_width_that_fits_is_measured_and_nothing_left_in_the_cache():
     assert backend.n_used == 0
 
 
-def test_batches_smaller_than_the_context_are_measured_too():
+def test_small_batches_are_measured_too():
     backend = FakeBackend(n_batch=CONTEXT // 2 + 1)
     assert sorted(measure(backend, 4)) == [1, 2, 3, 4]
     assert backend.n_used == 0
@@ -43,21 +43,21 @@ def test_wider_steps_take_longer():
     assert found[8] > 2 * found[1]
 
 
-def test_a_slow_model_is_measured_once_where_it_matters_most():
+def test_slow_model_is_measured_once():
     backend = FakeBackend(n_batch=CONTEXT, step_s=0.02)
     found = measure(backend, 32, budget_s=0.05)
     assert set(found) <= set(WIDTHS[:4])
     assert 1 in found
 
 
-def test_a_model_that_cannot_forget_goes_back_to_what_it_was():
+def test_unforgetting_model_returns_to_start():
     backend = FakeBackend(n_batch=CONTEXT, can_trim=False, step_s=0.001, row_s=0.001)
     found = measure(backend, 8)
     assert found[8] > 2 * found[1]
     assert backend.n_used == 0
 
 
-def test_one_that_has_no_sequence_for_that_is_not_measured():
+def test_model_without_spare_sequence_is_unmeasured():
     assert measure(FakeBackend(can_trim=False, n_seqs=1), 8) == {}
     assert measure(FakeBackend(can_trim=False, can_copy=False), 8) == {}
 
@@ -71,7 +71,7 @@ def test_what_was_measured_is_remembered(cache: Path):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_what_was_measured_on_a_busy_machine_is_measured_again():
+def test_busy_measurement_is_repeated():
     what = ("model", 3)
     slow = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.02), 8, what)
     fast = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.002), 8, what)
@@ -87,7 +87,7 @@ def test_a_broken_memory_is_measured_anew(cache: Path):
     assert recall("steps", [*what, 4]) is None
 
 
-def test_a_directory_that_cannot_be_written_is_no_failure(cache: Path):
+def test_unwritable_directory_is_no_failure(cache: Path):
     cache.write_text("a file where the directory should be")
     keep("steps", ["x"], {})
     assert recall("steps", ["x"]) is None
@@ -102,9 +102,7 @@ def test_another_model_file_is_another_memory(tmp_path: Path):
     assert of_model(options) != before
 
 
-def test_nothing_is_remembered_for_a_user_without_a_home(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_homeless_user_remembers_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -116,9 +114,7 @@ def test_nothing_is_remembered_for_a_user_without_a_home(
     assert recall("steps", ["a model"]) is None
 
 
-def test_a_start_that_waits_for_a_device_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
+def test_waiting_start_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     assert on_own_thread(lambda: 7) == 7
     assert not caplog.records
     said = threading.Event()

@@ -31,7 +31,7 @@ def test_keys_from_the_environment_and_a_file(monkeypatch: pytest.MonkeyPatch, t
     assert len(door_of(settings).edge.access.callers) == 4
 
 
-def test_keys_that_are_none_do_not_open_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_empty_keys_stay_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     for value in ("", " , "):
         with pytest.raises(StartupError, match="--api-key"):
             read(LeadSettings, ["--api-key", value])
@@ -64,7 +64,7 @@ def test_bounds_and_origins_reach_the_edge():
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.0.0.9"])
-def test_on_this_machine_no_key_is_wanted_but_a_name_of_it(address: str):
+def test_loopback_needs_a_local_name(address: str):
     door = door_of(read(LeadSettings, []), address)
     assert door.made_key is None
     assert door.edge.local
@@ -72,7 +72,7 @@ def test_on_this_machine_no_key_is_wanted_but_a_name_of_it(address: str):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.2"])
-def test_beyond_it_a_key_is_made_for_each_start_unless_there_is_one(address: str):
+def test_remote_start_makes_a_key(address: str):
     first, second = (door_of(read(LeadSettings, []), address) for _ in range(2))
     assert first.made_key
     assert second.made_key

@@ -7,7 +7,7 @@ import gc
 from server.lead.startup import keep_for_good
 
 
-def test_a_collection_passes_over_what_was_there_before():
+def test_collection_skips_older_objects():
     n_before = len(gc.get_objects())
     keep_for_good()
     try:

@@ -74,15 +74,13 @@ def of_another(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("make", [missing, half, swapped, of_another])
-def test_certificates_that_cannot_be_served_are_told_at_the_start(
-    make: Callable[[Path], list[str]], tmp_path: Path
-):
+def test_bad_certificates_fail_at_start(make: Callable[[Path], list[str]], tmp_path: Path):
     with pytest.raises(StartupError, match="--ssl-key-file"):
         door_of(read(LeadSettings, make(tmp_path)))
 
 
 @pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])
-def test_before_there_is_a_model_it_says_so(with_tls: bool, tmp_path: Path):
+def test_loading_server_says_so(with_tls: bool, tmp_path: Path):
     tls, trusting = self_signed(tmp_path)
     scheme = "https" if with_tls else "http"
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -108,7 +106,7 @@ def test_before_there_is_a_model_it_says_so(with_tls: bool, tmp_path: Path):
             assert listener.fileno() >= 0
 
 
-def test_who_connects_between_the_two_servers_waits_for_the_second():
+def test_early_connection_waits_for_server():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with answering(listener, witnessed(create_waiting_app(LOADING, Edge())), None):
             pass

@@ -11,7 +11,7 @@ from server.settings import LeadSettings
 
 
 @pytest.mark.parametrize("flag", ["--batch-size", "--ubatch-size"])
-def test_a_stable_width_that_no_step_has_room_for(flag: str):
+def test_unusable_stable_width_is_refused(flag: str):
     settings = read(LeadSettings, ["--stable-width", "64", flag, "32"])
     with pytest.raises(StartupError, match=f"needs at least {flag} 64"):
         load_target(settings, 1)

@@ -49,7 +49,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_quarter_of_what_is_free_without_mapped_weights():
+def test_default_is_quarter_of_memory():
     assert budget(None, Loaded()) == 900
     assert budget(None, Loaded(Weights(mmap=False))) == 1000
     assert budget(None, Loaded(Weights(mlock=True))) == 1000
@@ -70,6 +70,6 @@ def test_a_limit_of_the_cgroup_counts(machine: Path):
     assert free_memory() == 4000 * MIB
 
 
-def test_two_gib_where_the_system_does_not_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unknown_memory_gives_two_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tiers, "PROC", tmp_path)
     assert budget(None, Loaded(overlaps=True)) == 2048

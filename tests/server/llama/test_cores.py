@@ -27,7 +27,7 @@ threading.Thread(target=lambda: print(n_cores(), *os.sched_getaffinity(0))).star
 @pytest.mark.parametrize(
     ("text", "found"), [("", []), ("1", [0]), ("0x5", [0, 2]), ("F0", [4, 5, 6, 7]), ("100000000", [32])]
 )
-def test_a_mask_has_a_bit_for_each_core(text: str, found: list[int]):
+def test_mask_has_bit_per_core(text: str, found: list[int]):
     assert sorted(of_mask(text)) == found
 
 
@@ -55,7 +55,7 @@ def test_what_names_no_cores_is_told(flags: list[str], said: str):
         read(UpSettings, flags)
 
 
-def test_threads_that_start_later_run_on_these_cores_and_are_as_many():
+def test_later_threads_inherit_cores():
     core = min(os.sched_getaffinity(0))
     for flags in (["--cpu-range", f"{core}-{core}"], ["-C", f"{1 << core:x}"]):
         shown = subprocess.run(

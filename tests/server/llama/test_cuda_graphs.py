@@ -48,14 +48,14 @@ def have(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     monkeypatch.setattr(cuda_graphs, "devices", lambda: found)
 
 
-def test_half_matrices_are_told_from_half_vectors_and_other_types(at: Path):
+def test_half_precision_matrices_are_recognised(at: Path):
     small, large = np.zeros(64, np.float16), np.zeros(N, np.float16)
     assert not has_half_matrices(write(at, norm=small, matrix=np.zeros(N, np.float32)))
     assert has_half_matrices(write(at, norm=small, matrix=large))
     assert tensors(at) == {"norm": 128, "matrix": 2 * N}
 
 
-def test_16_bit_weights_have_no_graphs_that_are_updated(at: Path, monkeypatch: pytest.MonkeyPatch):
+def test_half_precision_avoids_updated_graphs(at: Path, monkeypatch: pytest.MonkeyPatch):
     have(monkeypatch, "CUDA0", "CPU")
     write(at, matrix=np.zeros(N, np.float16))
     assert forgo_graphs(at)
@@ -72,7 +72,7 @@ def test_there_are_no_graphs_with_many_slots(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.usefixtures("at")
-def test_where_there_are_none_many_slots_change_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_no_graphs_ignore_many_slots(monkeypatch: pytest.MonkeyPatch):
     have(monkeypatch, "Metal", "CPU")
     assert not forgo_graphs_of_many(MOST_SLOTS + 1)
     assert OFF not in os.environ
@@ -98,7 +98,7 @@ def test_other_devices_and_other_weights_keep_theirs(at: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(("n_gpu_layers", "set_to"), [(0, BY_DUO), (4, None), (-1, None)])
 @pytest.mark.usefixtures("at")
-def test_a_model_in_the_hosts_memory_has_no_graphs(n_gpu_layers: int, set_to: str | None):
+def test_host_model_has_no_graphs(n_gpu_layers: int, set_to: str | None):
     forgo_graphs_on_host(Weights(n_gpu_layers=n_gpu_layers))
     assert os.environ.get(OFF) == set_to
 
@@ -110,7 +110,7 @@ def one_gpu(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_each_shape_has_a_graph_where_the_model_is_on_one_gpu(monkeypatch: pytest.MonkeyPatch):
+def test_gpu_model_has_graph_per_shape(monkeypatch: pytest.MonkeyPatch):
     assert each_has_its_own(Weights(), whole=True)
     assert each_has_its_own(Weights(n_gpu_layers=99), whole=True)
     have(monkeypatch, "CUDA0", "CUDA1", "CPU")
@@ -132,11 +132,11 @@ def test_each_shape_has_a_graph_where_the_model_is_on_one_gpu(monkeypatch: pytes
         pytest.param(Weights(split_mode="tensor"), True, id="in parts that take no sampler"),
     ],
 )
-def test_a_model_that_is_partly_elsewhere_has_one_for_all(weights: Weights, whole: bool):
+def test_split_model_has_one_graph(weights: Weights, whole: bool):
     assert not each_has_its_own(weights, whole=whole)
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_none_has_one_where_the_user_says_so():
+def test_user_can_disable_graphs():
     os.environ[OFF] = "1"
     assert not each_has_its_own(Weights(), whole=True)

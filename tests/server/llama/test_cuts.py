@@ -25,7 +25,7 @@ def partition(text: str, specials: tuple[str, ...] = SPECIALS) -> list[str]:
 
 
 @given(st.lists(st.sampled_from([*SPECIALS, "b", "<", ">", "c>", "text ", "<a>", "\n", "x"]), max_size=30))
-def test_the_pieces_have_the_special_tokens_of_the_text(parts: list[str]):
+def test_pieces_keep_special_tokens(parts: list[str]):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuts, "PIECE", 1)
         text = "".join(parts)
@@ -34,7 +34,7 @@ def test_the_pieces_have_the_special_tokens_of_the_text(parts: list[str]):
         assert [fragment for piece in pieces for fragment in partition(piece)] == partition(text)
 
 
-def test_no_piece_grows_with_the_number_of_special_tokens():
+def test_pieces_have_bounded_length():
     text = "<|im_start|>user\nhello<|im_end|>\n" * 80_000
     pieces = list(Cuts(SPECIALS, SPECIALS).pieces(text))
     assert "".join(pieces) == text
@@ -42,11 +42,11 @@ def test_no_piece_grows_with_the_number_of_special_tokens():
 
 
 @pytest.mark.parametrize("text", ["<a>b", "b<c>", "\n\n", "\n\n\n", "<think>"])
-def test_no_cut_is_made_where_special_tokens_overlap(text: str):
+def test_overlapping_specials_are_not_cut(text: str):
     assert list(Cuts(SPECIALS, SPECIALS).pieces(text * PIECE)) == [text * PIECE]
 
 
-def test_no_cut_is_made_where_a_token_takes_white_space_in_front_of_it():
+def test_space_eating_tokens_are_not_cut():
     text = " <mask>" * PIECE
     assert list(Cuts(["<mask>", "</s>"], ["</s>"]).pieces(text)) == [text]
     assert list(Cuts([], []).pieces(text)) == [text]

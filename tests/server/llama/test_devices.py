@@ -8,7 +8,7 @@ from server.llama import devices
 from server.llama.devices import own_gpus, use_no_gpu
 
 
-def test_a_process_may_keep_its_models_off_all_gpus(monkeypatch: pytest.MonkeyPatch):
+def test_process_can_avoid_all_gpus(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "_host_only", False)
     assert own_gpus() is None, "llama.cpp chooses"
     use_no_gpu()

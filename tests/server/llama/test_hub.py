@@ -43,7 +43,7 @@ def test_which_file(wanted: Source, chosen: list[str]):
     assert choose(NAMES, wanted) == chosen
 
 
-def test_without_the_usual_quantisation_the_first_file_is_taken():
+def test_missing_quantisation_takes_first_file():
     assert choose(["z.gguf", "imatrix.gguf", "b-Q8_0.gguf"], Source("a/b")) == ["b-Q8_0.gguf"]
 
 
@@ -72,7 +72,7 @@ def test_repositories_of_heads_alone_give_one():
         (NAMES[:-1], Source("a/b", quant="Q6_K"), "has no Q6_K/model-Q6_K-00002-of-00002.gguf"),
     ],
 )
-def test_what_there_is_not_is_answered_with_what_there_is(names: list[str], wanted: Source, said: str):
+def test_missing_file_lists_existing_ones(names: list[str], wanted: Source, said: str):
     with pytest.raises(StartupError, match=said):
         choose(names, wanted)
 
@@ -113,7 +113,7 @@ def test_a_file_is_downloaded_once(use: Callable[[str], None]):
         assert hub.downloads == ["model-q4_k_m.gguf"]
 
 
-def test_all_parts_are_downloaded_and_the_first_is_given(use: Callable[[str], None]):
+def test_all_parts_are_downloaded(use: Callable[[str], None]):
     with hugging_face(FILES) as hub:
         use(hub.url)
         path = fetch(source("somebody/model:Q6_K"))
@@ -122,7 +122,7 @@ def test_all_parts_are_downloaded_and_the_first_is_given(use: Callable[[str], No
         assert hub.downloads == NAMES[-2:]
 
 
-def test_leads_and_drafters_have_it_in_their_settings(use: Callable[[str], None]):
+def test_settings_accept_repositories_everywhere(use: Callable[[str], None]):
     with hugging_face(FILES) as hub:
         use(hub.url)
         flags = ["-hf", "somebody/model:Q8_0", "--hf-repo-draft", "somebody/model:IQ4_XS"]
@@ -135,7 +135,7 @@ def test_leads_and_drafters_have_it_in_their_settings(use: Callable[[str], None]
         assert downloaded(drafter).model.read_bytes() == FILES["model-F16.gguf"]
 
 
-def test_without_a_connection_what_was_downloaded_is_used(use: Callable[[str], None]):
+def test_offline_uses_earlier_download(use: Callable[[str], None]):
     with hugging_face(FILES) as hub:
         use(hub.url)
         path = fetch(source("somebody/model:Q8_0"))
@@ -143,7 +143,7 @@ def test_without_a_connection_what_was_downloaded_is_used(use: Callable[[str], N
     assert fetch(source("somebody/model", "model-Q8_0.gguf")) == path
 
 
-def test_without_a_connection_the_error_says_what_to_do(use: Callable[[str], None]):
+def test_offline_error_gives_advice(use: Callable[[str], None]):
     with hugging_face(FILES) as hub:
         use(hub.url)
     for wanted in (source("somebody/model"), source("somebody/model", "model-F16.gguf")):

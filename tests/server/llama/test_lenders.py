@@ -44,7 +44,7 @@ def answering(listener: socket.socket, data: bytes) -> Generator[SimpleQueue[byt
     thread.join(WAIT_S)
 
 
-def test_a_lender_is_greeted_as_llama_cpp_does(listener: socket.socket):
+def test_greeting_matches_llama_cpp(listener: socket.socket):
     with answering(listener, ANSWER + bytes([*PROTOCOL, 0, 0]) + bytes(CAPABILITIES)) as asked:
         greet(address(listener))
     assert asked.get(timeout=WAIT_S) == b"\x0e" + CAPABILITIES.to_bytes(8, "little") + bytes(CAPABILITIES)
@@ -58,14 +58,12 @@ def test_a_lender_is_greeted_as_llama_cpp_does(listener: socket.socket):
         (ANSWER + bytes([6, 1, 0, 0]), r"speaks version 6\.1, not 7\.0: install one duo on both"),
     ],
 )
-def test_what_is_no_lender_of_ours_is_refused(listener: socket.socket, data: bytes, said: str):
+def test_foreign_lender_is_refused(listener: socket.socket, data: bytes, said: str):
     with answering(listener, data), pytest.raises(StartupError, match=said):
         greet(address(listener))
 
 
-def test_one_that_serves_another_lead_does_not_answer(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-):
+def test_busy_lender_does_not_answer(listener: socket.socket, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lenders, "GREETING_TIMEOUT_S", 0.05)
     with pytest.raises(StartupError, match="one lead at a time"):
         greet(address(listener))
@@ -85,7 +83,7 @@ def test_a_lender_asks_leads_that_are_silent(listener: socket.socket):
 
 
 @pytest.mark.parametrize("closed", [0, 1])
-def test_the_lender_whose_connection_ends_is_told_by_its_name(closed: int):
+def test_lost_lender_is_named(closed: int):
     watch, told = Watch(), SimpleQueue[LostLenderError]()
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         names = [address(one), address(two)]
@@ -101,7 +99,7 @@ def test_the_lender_whose_connection_ends_is_told_by_its_name(closed: int):
             link.close()
 
 
-def test_an_abort_for_want_of_a_lender_does_not_return(listener: socket.socket):
+def test_lender_abort_never_returns(listener: socket.socket):
     watch, told = Watch(), SimpleQueue[LostLenderError]()
     watch.add(address(listener))
     message = "ggml/src/ggml-rpc/ggml-rpc.cpp:566: Remote RPC server crashed"

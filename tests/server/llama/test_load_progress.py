@@ -9,7 +9,7 @@ import pytest
 from server.llama.load_progress import EVERY_S, LoadProgress
 
 
-def test_a_long_load_is_told_now_and_then(caplog: pytest.LogCaptureFixture):
+def test_long_load_reports_progress(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "duo.loading")
     now = 100.0
     progress = LoadProgress("big", lambda: now)

@@ -17,7 +17,7 @@ from server.llama import library
         (3, b"something of no consequence\n", False),
     ],
 )
-def test_only_what_ends_the_process_is_on_standard_error(
+def test_only_fatal_output_is_shown(
     level: int, line: bytes, seen: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
     """Also of drafters that `duo up` starts, whose log nobody reads."""

@@ -26,7 +26,7 @@ def resident(path: Path) -> int:
     return total
 
 
-def test_released_file_leaves_memory_and_is_read_again(tmp_path: Path):
+def test_released_file_is_reread(tmp_path: Path):
     path = tmp_path / "model.gguf"
     path.write_bytes(bytes(range(256)) * (N_BYTES // 256))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

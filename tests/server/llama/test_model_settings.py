@@ -44,12 +44,12 @@ def options(*flags: str) -> LlamaOptions:
 DEFAULT = Weights(mtp=True)
 
 
-def test_without_flags_all_but_prediction_blocks_is_as_llama_cpp_has_it():
+def test_defaults_match_llama_cpp():
     assert options() == LlamaOptions(MODEL, 64, 1, n_threads=4, weights=DEFAULT)
 
 
 @pytest.mark.parametrize("flags", [["--mtp", "off"], ["--draft-max", "0"]])
-def test_prediction_blocks_are_not_loaded_where_nothing_would_use_them(flags: list[str]):
+def test_unused_prediction_block_is_skipped(flags: list[str]):
     assert not options(*flags).weights.mtp
 
 
@@ -112,7 +112,7 @@ def test_flags_about_the_context(flags: list[str], changed: dict[str, Any]):
     assert options(*flags) == replace(options(), **changed)
 
 
-def test_a_context_becomes_as_much_longer_as_positions_are_scaled():
+def test_rope_scale_lengthens_the_context():
     assert options("--rope-scale", "4").rope.stretch == 4.0
     assert options("--rope-freq-scale", "0").rope.stretch == 1.0
 
@@ -137,7 +137,7 @@ def test_drafters_have_the_same_flags():
         (["--seed", "-2"], "--seed: "),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(flags: list[str], said: str):
+def test_impossible_options_fail_in_line(flags: list[str], said: str):
     with pytest.raises(StartupError, match=said) as raised:
         read(LeadSettings, flags)
     assert "\n" not in raised.value.message
@@ -150,13 +150,13 @@ def test_names_of_the_model():
     assert (settings.name, settings.names) == ("gpt", ("gpt", "large"))
 
 
-def test_the_draft_model_lies_where_the_target_does_unless_it_is_told_otherwise():
+def test_draft_model_follows_target_devices():
     settings = read(LeadSettings, ["-ngl", "9", "--lora", "a.gguf", "--override-kv", "a=int:1"])
     assert settings.draft_weights == Weights(n_gpu_layers=9)
     assert read(LeadSettings, ["-ngl", "9", "-ngld", "2"]).draft_weights.n_gpu_layers == 2
 
 
-def test_a_chat_template_may_come_from_a_file(tmp_path: Path):
+def test_chat_template_comes_from_file(tmp_path: Path):
     file = tmp_path / "template.jinja"
     file.write_text("{{ messages }}")
     assert prepared(read(LeadSettings, ["--chat-template-file", str(file)])).chat_template == "{{ messages }}"
@@ -166,7 +166,7 @@ def test_a_chat_template_may_come_from_a_file(tmp_path: Path):
         prepared(read(LeadSettings, ["--chat-template-file", str(tmp_path / "absent")]))
 
 
-def test_a_repository_and_a_file_contradict_each_other():
+def test_repository_and_file_conflict():
     with pytest.raises(StartupError, match="--model and --hf-repo"):
         downloaded(read(LeadSettings, ["--hf-repo", "a/b", "--model", "m.gguf"]))
     with pytest.raises(StartupError, match="--draft-model and --hf-repo-draft"):
@@ -210,7 +210,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_whatever_changes_logits_changes_what_saved_states_and_measurements_are_known_by(folder: Path):
+def test_logit_changes_change_fingerprints(folder: Path):
     made = [in_folder(folder), *(in_folder(folder, flag) for flag in CHANGES)]
     assert len({fingerprint(one) for one in made}) == len(made)
     assert len({of_model(one) for one in made}) == len(made)
@@ -223,7 +223,7 @@ def test_what_changes_no_logits_keeps_saved_states(folder: Path):
     assert of_model(in_folder(folder, "-tb", "1")) != of_model(in_folder(folder))
 
 
-def test_another_adapter_in_the_same_file_is_another_model(folder: Path):
+def test_changed_adapter_is_another_model(folder: Path):
     before = fingerprint(in_folder(folder, "--lora=ADAPTER")), of_model(in_folder(folder, "--lora=ADAPTER"))
     (folder / "adapter.gguf").write_bytes(b"GGUF and something else")
     after = fingerprint(in_folder(folder, "--lora=ADAPTER")), of_model(in_folder(folder, "--lora=ADAPTER"))
@@ -257,7 +257,7 @@ def test_duo_decides_about_flash_attention_on_cpus(
     assert (after.numerics == before.numerics) == (before.flash_attention == attention)
 
 
-def test_the_draft_models_tensors_have_places_of_their_own():
+def test_draft_tensors_have_own_places():
     lead = read(LeadSettings, ["--cpu-moe", "-ncmoed", "1", "-otd", "output=CUDA1"])
     assert lead.weights.places == (TensorPlace(EXPERTS, "CPU"),)
     own = (TensorPlace("output", "CUDA1"), TensorPlace(rf"blk\.0{EXPERTS}", "CPU"))
@@ -265,7 +265,7 @@ def test_the_draft_models_tensors_have_places_of_their_own():
 
 
 @pytest.mark.parametrize("text", ["exps", "=CPU", "exps=", "(=CPU"])
-def test_a_place_that_cannot_be_read_is_one_line(text: str):
+def test_unreadable_place_fails_in_line(text: str):
     with pytest.raises(StartupError, match=r"--override-tensor: .*(PATTERN=BUFFER|no regular expression)"):
         options("--override-tensor", text)
 
@@ -279,7 +279,7 @@ def test_which_tensors_are_experts(layer: int):
     assert not re.search(EXPERTS, "blk.0.ffn_up_shexp.weight")
 
 
-def test_where_gpus_compute_all_layers_a_single_row_has_one_thread():
+def test_gpu_row_uses_one_thread():
     options = LlamaOptions(Path("model.gguf"), 256, 1, n_threads=8).with_few_threads()
     assert (options.n_threads, options.n_threads_batch) == (1, 8)
     options = LlamaOptions(Path("model.gguf"), 256, 1, n_threads=8, n_threads_batch=4).with_few_threads()

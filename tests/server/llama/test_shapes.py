@@ -40,7 +40,7 @@ def test_a_change_that_costs_is_found():
     assert UNKNOWN.change_s == 0.0
 
 
-def test_a_change_that_costs_nothing_is_found_too():
+def test_free_change_is_found():
     assert not measure(Recorded(0.0), (1, 4)).padding_pays
     assert steady_widths(Recorded(0.0), 17) == UNKNOWN or not measure(Recorded(0.0), (4, 8)).padding_pays
 
@@ -50,16 +50,16 @@ def test_nothing_is_measured_where_a_cpu_decodes():
     assert steady_widths(Recorded(CHANGE_S, overlaps=False), 17) == UNKNOWN
 
 
-def test_where_each_width_has_to_be_recorded_there_are_few_whatever_a_change_costs():
+def test_recorded_widths_stay_few():
     assert set(steady_widths(Recorded(0.0), 33, own_graphs=True).steady) == {1, 2, 4, 8, 12, 17, 24, 33}
 
 
-def test_padding_does_not_pay_where_rows_cost_more_than_changes():
+def test_dear_rows_need_no_padding():
     shapes = measure(Recorded(ROW_S / 2), (1, 16))
     assert not shapes.padding_pays
 
 
-def test_the_cache_is_left_empty_and_what_cannot_be_measured_is_unknown():
+def test_unmeasurable_shapes_stay_unknown():
     backend = Recorded(CHANGE_S)
     assert set(steady_widths(backend, 17).steady) == {1, 2, 4, 8, 12, 17}
     batch = Batch()

@@ -34,11 +34,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
         (1, 0.0, 2),
     ],
 )
-def test_one_thread_of_two_computes_where_that_is_quicker(now: int, others: float, then: int):
+def test_one_thread_wins_where_quicker(now: int, others: float, then: int):
     assert n_threads(now, 2, 2 - others) == then
 
 
-def test_as_many_compute_as_there_are_cores_that_others_leave():
+def test_threads_match_free_cores():
     assert n_threads(16, 16, 16 - 5.3) == 11
     assert n_threads(11, 16, 16 - 8.0) == 8
     assert n_threads(8, 16, 16 - 8.0) == 8
@@ -110,7 +110,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def test_a_thread_gives_way_to_others_and_comes_back_after_them(machine: Machine):
+def test_threads_yield_and_return(machine: Machine):
     ours = Threads(None)
     machine.lets_run(ours, 2, user=0.5, system=0.2)
     assert machine.library.set == [(1, 1)]
@@ -120,7 +120,7 @@ def test_a_thread_gives_way_to_others_and_comes_back_after_them(machine: Machine
     assert machine.library.set == [(1, 1), (2, 2)]
 
 
-def test_what_others_do_for_a_moment_costs_no_thread(machine: Machine):
+def test_momentary_load_costs_no_thread(machine: Machine):
     ours = Threads(None)
     for _ in range(3):
         machine.lets_run(ours, 1, user=1.0)
@@ -129,7 +129,7 @@ def test_what_others_do_for_a_moment_costs_no_thread(machine: Machine):
 
 
 @pytest.mark.parametrize(("seconds", "n"), [(0.5, 2), (1.0, 1)])
-def test_half_a_second_costs_no_thread_and_a_second_one(machine: Machine, seconds: float, n: int):
+def test_second_long_load_costs_thread(machine: Machine, seconds: float, n: int):
     """Others compute for this time. Decodes take a twentieth of a second."""
     ours = Threads(None)
     numbers = list[int]()
@@ -158,20 +158,20 @@ def test_all_of_a_pause_counts(machine: Machine):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_gives_way_to_us_takes_no_core(machine: Machine, kind: str):
+def test_yielding_programs_take_no_core(machine: Machine, kind: str):
     ours = Threads(None)
     machine.lets_run(ours, 2, **{kind: 1.0})
     assert ours.n == (2 if kind in ("idle", "iowait", "nice") else 1)
 
 
-def test_a_process_of_low_priority_gives_way_to_its_like(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+def test_nice_process_yields_to_peers(machine: Machine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "getpriority", own_priority(10))
     ours = Threads(None)
     machine.lets_run(ours, 2, nice=1.0)
     assert ours.n == 1
 
 
-def test_all_compute_what_may_not_depend_on_others(machine: Machine):
+def test_stable_decodes_use_all_threads(machine: Machine):
     ours = Threads(None)
     machine.passes(PERIOD_S, user=1.0)
     ours.settle(all_of_them=True)
@@ -190,7 +190,7 @@ def test_single_rows_keep_fewer_threads_than_prompts(machine: Machine):
     assert machine.library.set == [(2, 3)]
 
 
-def test_more_threads_than_cores_are_left_if_nobody_else_computes(machine: Machine):
+def test_idle_machine_allows_extra_threads(machine: Machine):
     machine.library.n = 4
     ours = Threads(None)
     machine.lets_run(ours, 2)
@@ -198,7 +198,7 @@ def test_more_threads_than_cores_are_left_if_nobody_else_computes(machine: Machi
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_threads_stay_where_they_should_or_nothing_is_known(machine: Machine, fixed: bool):
+def test_unpinnable_threads_mean_unknown(machine: Machine, fixed: bool):
     if not fixed:
         machine.stat.unlink()
     ours = Threads(None, fixed=fixed)
@@ -212,7 +212,7 @@ def test_what_cannot_be_read_tells_nothing(machine: Machine, text: str):
     assert threads.used_by_others(CORES) is None
 
 
-def test_all_compute_once_nothing_is_known_any_more(machine: Machine):
+def test_unknown_load_uses_all_threads(machine: Machine):
     ours = Threads(None)
     machine.lets_run(ours, 2, user=1.0)
     machine.stat.unlink()

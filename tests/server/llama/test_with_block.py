@@ -149,7 +149,7 @@ def test_it_guesses_from_what_its_sequence_holds(seed: int):
     assert not lead.model.failed
 
 
-def test_the_row_before_is_kept_from_step_to_step_and_in_a_snapshot():
+def test_block_row_survives_snapshots():
     lead = Lead()
     lead.decode(0, [lead.token() for _ in range(20)])
     for _ in range(30):
@@ -161,7 +161,7 @@ def test_the_row_before_is_kept_from_step_to_step_and_in_a_snapshot():
     assert lead.model.n_unknown == 0
 
 
-def test_many_rows_are_evaluated_during_the_next_decode_and_few_wait_for_a_guess():
+def test_block_rows_ride_next_decode():
     lead = Lead()
     lead.decode(0, [lead.token() for _ in range(MOST_WAITING)])
     lead.decode(0, [lead.token()])
@@ -178,7 +178,7 @@ def test_many_rows_are_evaluated_during_the_next_decode_and_few_wait_for_a_guess
     assert lead.block.n_decodes == 3
 
 
-def test_what_a_reader_asks_for_is_evaluated_during_the_next_decode():
+def test_requested_rows_ride_next_decode():
     lead = Lead()
     lead.decode(0, [lead.token() for _ in range(20)])
     assert lead.model.n_late(0) == 20
@@ -189,7 +189,7 @@ def test_what_a_reader_asks_for_is_evaluated_during_the_next_decode():
     lead.guess([0], 2)
 
 
-def test_a_token_that_was_not_the_next_after_all_is_evaluated_again():
+def test_replaced_token_is_reevaluated():
     lead = Lead()
     lead.decode(0, [100, 101])
     lead.model.guess([Path(0, 102, None)], 0)  # the reply ended there, and another text follows
@@ -197,7 +197,7 @@ def test_a_token_that_was_not_the_next_after_all_is_evaluated_again():
     lead.guess([0], 2)
 
 
-def test_a_copy_of_a_beginning_knows_its_length_before_anything_else_is_evaluated():
+def test_copied_beginning_knows_its_length():
     lead = Lead()
     for n in (50, 50, 1):
         lead.decode(0, [lead.token() for _ in range(n)])
@@ -206,7 +206,7 @@ def test_a_copy_of_a_beginning_knows_its_length_before_anything_else_is_evaluate
     assert lead.model.n_unknown == 1
 
 
-def test_a_shift_moves_the_block_with_its_model():
+def test_shift_moves_block_with_model():
     lead = Lead()
     lead.decode(0, [lead.token() for _ in range(40)])
     lead.guess([0], 2)
@@ -221,7 +221,7 @@ def test_a_shift_moves_the_block_with_its_model():
     assert np.array_equal(lead.model.decode(batch)[0], guessed[0])
 
 
-def test_a_block_that_fails_is_not_asked_again_and_the_model_goes_on():
+def test_failing_block_is_not_asked_again():
     lead = Lead()
     lead.block.fails_after = 0
     lead.decode(0, [97, 98])

@@ -74,7 +74,7 @@ def test_every_process_and_pipe_is_closed():
         assert process.stdin.closed
 
 
-def test_children_do_not_inherit_what_duo_set_for_its_own_models(monkeypatch: pytest.MonkeyPatch):
+def test_children_inherit_no_model_variables(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("THEIRS", "theirs")
     monkeypatch.setenv(OFF, BY_DUO)
     assert OFF not in children.inherited()
@@ -83,7 +83,7 @@ def test_children_do_not_inherit_what_duo_set_for_its_own_models(monkeypatch: py
     assert children.inherited()[OFF] == "1"
 
 
-def test_a_drafter_has_a_session_of_its_own_that_no_key_of_the_terminal_reaches():
+def test_terminal_keys_do_not_reach_drafters():
     with closing(children.drafter("toy", ["--help"], {})) as child:
         assert os.getsid(child.pid) == child.pid
 

@@ -109,7 +109,7 @@ class Owner:
             self.process.send_signal(with_signal)
 
 
-def test_it_runs_in_a_private_place_and_leaves_nothing(root: Path) -> None:
+def test_embedded_redis_is_private_and_tidy(root: Path) -> None:
     with EmbeddedServer(root) as server:
         directory = server.socket_path.parent
         assert server.url == f"unix://{server.socket_path}"
@@ -127,7 +127,7 @@ def test_it_runs_in_a_private_place_and_leaves_nothing(root: Path) -> None:
     server.close()  # may be repeated
 
 
-def test_a_server_that_dies_is_started_again_on_its_socket(root: Path) -> None:
+def test_dead_redis_restarts_on_its_socket(root: Path) -> None:
     with EmbeddedServer(root) as server:
         for _ in range(2):
             before, path = server.pid, server.socket_path
@@ -138,13 +138,13 @@ def test_a_server_that_dies_is_started_again_on_its_socket(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_it_has_a_session_of_its_own_that_no_key_of_the_terminal_reaches(root: Path) -> None:
+def test_terminal_keys_do_not_reach_redis(root: Path) -> None:
     with EmbeddedServer(root) as server:
         assert os.getsid(server.pid) == server.pid
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
-def test_killing_the_owner_kills_a_server_that_was_started_again(root: Path) -> None:
+def test_killed_owner_ends_restarted_redis(root: Path) -> None:
     owner = Owner(root)
     os.kill(owner.server_pid, signal.SIGKILL)
     eventually(lambda: answers(owner.socket_path))
@@ -171,7 +171,7 @@ def test_another_process_s_server_is_left_alone(root: Path) -> None:
         owner.end(signal.SIGKILL)
 
 
-def test_a_stopped_owner_is_not_a_dead_one(root: Path) -> None:
+def test_stopped_owner_is_not_dead(root: Path) -> None:
     owner = Owner(root)
     try:
         owner.process.send_signal(signal.SIGSTOP)
@@ -203,7 +203,7 @@ def test_the_next_start_ends_an_orphan_server(root: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SO_PEERCRED is Linux's")
-def test_the_next_start_ends_an_orphan_that_hangs(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_start_ends_hanging_orphan(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "STOP_S", 0.2)
     owner = Owner(root, "without help of the kernel")
     owner.end(signal.SIGKILL)
@@ -213,7 +213,7 @@ def test_the_next_start_ends_an_orphan_that_hangs(root: Path, monkeypatch: pytes
     assert list(root.iterdir()) == []
 
 
-def test_what_is_not_provably_an_orphan_of_ours_is_left_alone(root: Path) -> None:
+def test_unproven_orphan_is_left_alone(root: Path) -> None:
     unlocked = root / f"{PREFIX}young"
     unlocked.mkdir()
     (root / f"{PREFIX}file").touch()
@@ -226,7 +226,7 @@ def test_what_is_not_provably_an_orphan_of_ours_is_left_alone(root: Path) -> Non
     assert sorted(root.rglob("*")) == before
 
 
-def test_a_dead_directory_without_a_server_is_removed(root: Path) -> None:
+def test_dead_directory_is_removed(root: Path) -> None:
     dead = root / f"{PREFIX}dead"
     dead.mkdir()
     (dead / "lock").touch()
@@ -234,7 +234,7 @@ def test_a_dead_directory_without_a_server_is_removed(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_a_root_that_is_too_long_is_passed_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_root_is_skipped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = root / ("x" * 100)
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
@@ -246,7 +246,7 @@ def test_a_root_that_is_too_long_is_passed_over(root: Path, monkeypatch: pytest.
     assert "--redis" in caught.value.message
 
 
-def test_a_directory_that_cannot_be_locked_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlockable_directory_is_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -281,7 +281,7 @@ def test_a_server_that_does_not_start(root: Path, monkeypatch: pytest.MonkeyPatc
     assert list(root.iterdir()) == []
 
 
-def test_started_on_another_thread_it_outlives_the_thread(root: Path) -> None:
+def test_redis_outlives_its_starting_thread(root: Path) -> None:
     servers: list[EmbeddedServer] = []
     thread = threading.Thread(target=lambda: servers.append(EmbeddedServer(root)))
     thread.start()
@@ -291,7 +291,7 @@ def test_started_on_another_thread_it_outlives_the_thread(root: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.2", "127.0.0.2:0", "127.0.0.1"])
-def test_at_an_address_it_lets_nobody_in_without_the_password(root: Path, listen: str) -> None:
+def test_address_requires_the_password(root: Path, listen: str) -> None:
     with EmbeddedServer(root, listen) as server:
         assert server.address
         assert server.url_elsewhere
@@ -306,7 +306,7 @@ def test_at_an_address_it_lets_nobody_in_without_the_password(root: Path, listen
         assert str(urlsplit(server.url_elsewhere).password) not in command
 
 
-def test_the_next_start_ends_an_orphan_with_a_password(root: Path) -> None:
+def test_next_start_ends_protected_orphan(root: Path) -> None:
     owner = Owner(root, "at an address")
     owner.end(signal.SIGKILL)
     eventually(lambda: remove_orphans(root) or not list(root.iterdir()))
@@ -315,14 +315,14 @@ def test_the_next_start_ends_an_orphan_with_a_password(root: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["192.0.2.1", "127.0.0.1:99999", "no such host:1", "[::1"])
-def test_an_address_that_is_not_here_is_refused_in_one_line(root: Path, listen: str) -> None:
+def test_foreign_address_fails_in_line(root: Path, listen: str) -> None:
     with pytest.raises(StartupError, match="--redis-listen"):
         EmbeddedServer(root, listen)
     assert list(root.iterdir()) == []
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
-def test_at_all_addresses_it_is_reached_by_both_protocols(root: Path) -> None:
+def test_all_addresses_serve_both_protocols(root: Path) -> None:
     with EmbeddedServer(root, "[::]") as server:
         assert server.address
         assert server.url_elsewhere
@@ -334,6 +334,6 @@ def test_at_all_addresses_it_is_reached_by_both_protocols(root: Path) -> None:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
-def test_a_port_that_is_taken_in_one_protocol_is_refused(root: Path) -> None:
+def test_half_taken_port_is_refused(root: Path) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken, pytest.raises(StartupError, match="--redis-listen"):
         EmbeddedServer(root, f"[::]:{taken.getsockname()[1]}")

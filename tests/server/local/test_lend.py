@@ -23,25 +23,23 @@ SHARED = GgmlDevice("Metal", "M4", INTEGRATED, 16 << 30, 4)
         (("CPU", "CUDA1"), [FIRST, SECOND, PROCESSOR], [PROCESSOR, SECOND]),
     ],
 )
-def test_gpus_are_lent_before_the_cpu_unless_devices_are_named(
-    names: tuple[str, ...], known: list[GgmlDevice], lent: list[GgmlDevice]
-):
+def test_gpus_are_lent_before_cpu(names: tuple[str, ...], known: list[GgmlDevice], lent: list[GgmlDevice]):
     assert chosen(names, known) == lent
 
 
-def test_a_device_that_is_not_there_is_told_with_those_that_are():
+def test_missing_device_lists_existing_ones():
     with pytest.raises(StartupError, match="no CUDA7 here, but CUDA0, CPU"):
         chosen(["CUDA7"], [FIRST, PROCESSOR])
 
 
-def test_one_line_tells_what_is_lent_and_what_to_type_elsewhere():
+def test_lender_prints_what_to_type():
     [line] = announcement([FIRST, PROCESSOR], "127.0.0.1", 50052)
     assert "CUDA0 (H100, 81920 MiB), CPU (Xeon, 8192 MiB) on 127.0.0.1:50052" in line
     assert line.endswith("duo up --rpc 127.0.0.1:50052")
 
 
 @pytest.mark.parametrize("host", ["10.0.0.2", "0.0.0.0"])
-def test_beyond_loopback_it_says_that_there_is_no_password(host: str):
+def test_remote_lender_warns_about_passwords(host: str):
     line, warning = announcement([PROCESSOR], host, 50052)
     assert "no password" in warning
     assert not line.endswith("0.0.0.0:50052"), "an address that the other machine can use"

@@ -20,7 +20,7 @@ def placed(machine: Machine, draft_bytes: int, **said: object) -> Placement:
 
 @pytest.mark.parametrize("draft_bytes", [TINY, LARGE])
 @pytest.mark.parametrize(("machine", "sync"), [(LAPTOP, True), (DESKTOP, False), (TWO_GPUS, False)])
-def test_where_nothing_is_shared_it_drafts_beside_the_target(machine: Machine, sync: bool, draft_bytes: int):
+def test_unshared_device_drafts_beside_target(machine: Machine, sync: bool, draft_bytes: int):
     placement = placed(machine, draft_bytes)
     assert placement.sync is sync
     assert placement.gpu_layers is None
@@ -41,7 +41,7 @@ def test_many_cores_are_split_between_the_models():
         assert whole.target_threads is None
 
 
-def test_on_the_only_gpu_models_take_turns_but_a_small_one_drafts_on_the_cpu():
+def test_small_draft_leaves_only_gpu():
     assert placed(ONE_GPU, LARGE).sync
     assert placed(ONE_GPU, LARGE).gpu_layers is None
     assert placed(ONE_GPU, TINY) == Placement(False, 0, MOST_THREADS)
@@ -59,25 +59,25 @@ def test_what_was_said_stands():
     assert placed(ONE_GPU, TINY, draft_threads=9).threads == 9
 
 
-def test_a_target_on_the_cpu_leaves_the_gpu_to_the_drafts():
+def test_cpu_target_leaves_gpu_to_drafts():
     assert placed(ONE_GPU, LARGE, gpu_layers=0, gpu_layers_draft=-1) == Placement(False, -1, 1)
 
 
-def test_a_target_that_needs_the_cores_keeps_them():
+def test_busy_target_keeps_its_cores():
     assert placed(ONE_GPU, TINY, gpu_layers=20) == Placement(False, 0, 1)
 
 
-def test_a_target_on_other_machines_leaves_this_one_to_a_drafter():
+def test_remote_target_leaves_machine_to_drafter():
     assert not placed(LAPTOP, LARGE, rpc="10.0.0.2:50052").sync
     assert not placed(ONE_GPU, LARGE, rpc="10.0.0.2:50052").sync
 
 
-def test_several_drafters_share_the_cores_and_none_needs_no_place():
+def test_drafters_divide_the_cores():
     assert placed(ONE_GPU, TINY, drafters=8).threads == 1
     assert not placed(LAPTOP, TINY, drafters=0).sync
 
 
-def test_of_several_gpus_the_roomiest_is_the_target_s_and_drafters_have_the_others():
+def test_target_takes_the_roomiest_gpu():
     assert placed(TWO_GPUS, LARGE) == Placement(False, None, MOST_THREADS, 0, (1,))
     assert placed(TWO_GPUS, TINY).draft_gpus == (1,)
     assert placed(Machine(16, [TIGHT - 1, TIGHT, ROOMY]), LARGE, drafters=2).draft_gpus == (1, 0)
@@ -85,7 +85,7 @@ def test_of_several_gpus_the_roomiest_is_the_target_s_and_drafters_have_the_othe
     assert placed(TWO_GPUS, LARGE, ctx_size=4 * 8192).target_gpu == 0
 
 
-def test_a_gpu_without_room_for_the_draft_model_is_not_for_drafters():
+def test_full_gpu_gets_no_drafter():
     full = 2 * LARGE - 1
     assert placed(Machine(16, [ROOMY, full]), LARGE) == Placement(False, None, MOST_THREADS)
     assert placed(Machine(16, [full, ROOMY, 2 * LARGE]), LARGE, drafters=2).draft_gpus == (2,)
@@ -106,13 +106,13 @@ def test_a_gpu_without_room_for_the_draft_model_is_not_for_drafters():
         {"ctx_size": 4 * 8192 + 1},
     ],
 )
-def test_who_says_where_a_model_shall_lie_has_it_there(said: dict[str, object]):
+def test_explicit_placement_is_kept(said: dict[str, object]):
     assert placed(TWO_GPUS, LARGE, **said).target_gpu is None
     assert placed(TWO_GPUS, LARGE, **said).draft_gpus == ()
 
 
 @pytest.mark.parametrize("gpus", [(), (ROOMY,), (TIGHT, TIGHT)])
-def test_a_target_that_needs_every_gpu_has_them(gpus: tuple[int, ...]):
+def test_large_target_takes_every_gpu(gpus: tuple[int, ...]):
     assert placed(Machine(16, gpus), LARGE).target_gpu is None
 
 

@@ -64,7 +64,7 @@ def place_of(flags: list[str]) -> list[str]:
     return flags[flags.index("--split-mode") :][:4] if "--split-mode" in flags else []
 
 
-def test_the_target_has_a_gpu_and_each_drafter_another(started: Started):
+def test_drafters_get_the_other_gpus(started: Started):
     assert up(UpSettings.model_validate({"drafters": 3})) == 0
     assert started.lead is not None
     assert (started.lead.split_mode, started.lead.main_gpu) == ("none", 1)
@@ -83,7 +83,7 @@ def test_drafters_are_told_where_their_experts_are(started: Started):
     )
 
 
-def test_who_says_where_drafters_draft_has_them_there(started: Started):
+def test_explicit_draft_devices_are_kept(started: Started):
     up(UpSettings.model_validate({"draft_devices": "2"}))
     assert started.lead is not None
     assert started.lead.split_mode == "layer"
@@ -206,7 +206,7 @@ def test_sync_drafting_needs_a_draft_model(started: Started, monkeypatch: pytest
         up(UpSettings.model_validate({"draft_mode": "sync"}))
 
 
-def test_the_password_is_told_to_the_user_and_on_no_command_line(started: Started):
+def test_password_is_on_no_command_line(started: Started):
     assert up(UpSettings.model_validate({"redis_listen": "10.0.0.1"})) == 0
     assert started.site is not None
     assert started.site.join_elsewhere == (
@@ -218,12 +218,12 @@ def test_the_password_is_told_to_the_user_and_on_no_command_line(started: Starte
         assert environment["DUO_REDIS"] == "unix:///here"
 
 
-def test_a_redis_of_ones_own_has_its_own_address(started: Started):
+def test_own_redis_keeps_its_address(started: Started):
     with pytest.raises(StartupError, match="leave out --redis"):
         up(UpSettings.model_validate({"redis": "redis://there", "redis_listen": "10.0.0.1"}))
 
 
-def test_the_commands_name_the_draft_model_where_it_lies(started: Started, tmp_path: Path):
+def test_printed_commands_name_draft_model(started: Started, tmp_path: Path):
     model = tmp_path / "a draft.gguf"
     model.write_bytes(b"GGUF")
     assert up(UpSettings.model_validate({"draft_model": model, "redis_listen": "10.0.0.1"})) == 0
@@ -250,9 +250,7 @@ def test_other_drafters_do_not_load_an_assistant(
     assert started.site.join_elsewhere == "duo draft --redis redis://:secret@10.0.0.1"
 
 
-def test_drafters_with_cores_of_their_own_take_no_share_of_the_leads(
-    started: Started, monkeypatch: pytest.MonkeyPatch
-):
+def test_drafters_with_cores_spare_the_lead(started: Started, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("server.local.up.free_memory_of_gpus", list)
     monkeypatch.setattr("server.local.up.n_cores", lambda: 12)
     assert up(UpSettings.model_validate({"cpu_range_draft": "12-14", "cpu_mask_draft": "1000"})) == 0

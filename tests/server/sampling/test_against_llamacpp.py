@@ -97,7 +97,7 @@ def test_chains_in_any_order(case: int):
     agree(row_of(case, n_vocab, float(rng.uniform(0.5, 3.0))), random_params(rng), history)
 
 
-def test_top_n_sigma_at_its_place_in_the_default_order():
+def test_top_n_sigma_follows_default_order():
     """Without typical_p: llama.cpp's gives NaN where top_n_sigma has left tokens at minus infinity."""
     params = SamplingParams(top_n_sigma=1.0, xtc_probability=1.0, xtc_threshold=0.1)
     for case in range(20):
@@ -139,7 +139,7 @@ def test_infill_ends_texts_and_merges_beginnings():
         assert {other, 2} < kinds
 
 
-def test_infill_does_not_end_what_may_not_end():
+def test_infill_never_ends_forbidden_texts():
     with closing(LoadedModel(BUNDLED_MODEL, Weights(), vocab_only=True)) as model:
         vocabulary = LlamaVocabulary(model.handle)
         row = row_of(1, vocabulary.size, 1.0)

@@ -58,5 +58,5 @@ def test_confidence_is_the_probability(params: SamplingParams, n_vocab: int, mos
 
 
 @pytest.mark.parametrize("params", WAYS, ids=repr)
-def test_a_model_that_computes_nonsense_is_not_sure(params: SamplingParams):
+def test_nonsensical_model_is_not_sure(params: SamplingParams):
     assert guess(np.full(500, np.nan, np.float32), params, 1, second=True) == DraftGuess(0, 0.0)

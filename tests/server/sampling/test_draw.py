@@ -68,12 +68,12 @@ def test_draws_follow_the_filtered_softmax(params: SamplingParams, n_vocab: int,
 
 
 @pytest.mark.parametrize("params", [SamplingParams(0.0), SamplingParams(1.0, top_k=1)])
-def test_greedy_is_argmax_and_the_lowest_id_among_equals(params: SamplingParams):
+def test_greedy_takes_lowest_equal_id(params: SamplingParams):
     row = np.array([0.0, 3.0, 1.0, 3.0], dtype=np.float32)
     assert {draw(row, params, i) for i in range(20)} == {1}
 
 
-def test_a_draw_depends_on_seed_and_position_only():
+def test_draw_depends_on_seed_and_position():
     row = row_of(0, 500, 1.0)
     params = SamplingParams(1.0, 0, 1.0, 0.0, 11)
     draws = [draw(row, params, i) for i in range(50)]
@@ -103,7 +103,7 @@ def test_noise_is_standard_gumbel():
     assert abs(np.corrcoef(noise, neighbour)[0, 1]) < 0.01
 
 
-def test_shared_noise_agrees_more_often_than_a_greedy_draft():
+def test_shared_noise_beats_greedy_drafts():
     """Two close but flat distributions: what shared noise is for (Daliri et al., arXiv:2408.07978)."""
     rng = np.random.default_rng(1)
     params = SamplingParams(1.0, 0, 1.0, 0.0, 9)
@@ -126,7 +126,7 @@ def test_probability_is_the_softmax():
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 2.0, 4.0, 12.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.02])
-def test_the_race_over_a_large_vocabulary_is_argmax_of_all_scores(scale: float, min_p: float):
+def test_race_equals_full_argmax(scale: float, min_p: float):
     """Flat rows too, where the loud tokens decide."""
     n_vocab = 40_000
     row = row_of(8, n_vocab, scale)
@@ -165,7 +165,7 @@ def test_loud_tokens_are_those_with_much_noise():
     assert quiet_few(5, 9, [77, 3]) == pytest.approx(quiet(5, 9, every)[[77, 3]].tolist(), abs=1e-9)
 
 
-def test_loud_tokens_are_independent_of_each_other_and_of_the_position():
+def test_loud_tokens_are_independent():
     """As many as in independent trials, in every part of the vocabulary, at every position."""
     n_vocab, n_positions = 64 * RARITY, 2_000
     counts = np.zeros(64)
@@ -209,7 +209,7 @@ def test_the_distribution_is_the_filtered_softmax(params: SamplingParams, n_voca
 
 @pytest.mark.parametrize("top_p", [0.0, 0.5, 0.9, 0.95, 1.0])
 @pytest.mark.parametrize("min_p", [0.01, 0.05, 0.3])
-def test_filters_that_a_few_logits_decide_leave_what_all_logits_say(top_p: float, min_p: float):
+def test_few_logits_filter_like_all(top_p: float, min_p: float):
     for seed in range(80):
         params = SamplingParams(0.8, 1 + seed % 12, top_p, min_p)
         row = row_of(seed, 700, 1.0 + seed / 10)
@@ -217,6 +217,6 @@ def test_filters_that_a_few_logits_decide_leave_what_all_logits_say(top_p: float
         assert distribution(row, params).ids.tolist() == expected.tolist()
 
 
-def test_the_distribution_at_temperature_0_is_one_token():
+def test_zero_temperature_has_one_token():
     left = distribution(np.array([1.0, 5.0, 5.0], np.float32), SamplingParams(0.0))
     assert (left.ids.tolist(), left.probabilities.tolist()) == ([1], [1.0])

@@ -23,7 +23,7 @@ def row_of(n: int, scale: float) -> Row:
 
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0])
 @pytest.mark.parametrize("n", SIZES)
-def test_the_largest_logit_and_all_above_a_threshold(n: int, scale: float):
+def test_peaks_find_top_and_threshold(n: int, scale: float):
     row = row_of(n, scale)
     peaks = Peaks(row)
     assert (peaks.lowest_best(), peaks.top) == (int(row.argmax()), float(row.max()))
@@ -38,7 +38,7 @@ def test_the_largest_logit_and_all_above_a_threshold(n: int, scale: float):
 
 @pytest.mark.parametrize("k", [1, 2, 40, 300, 10**6])
 @pytest.mark.parametrize("n", SIZES)
-def test_the_likeliest_are_all_there_and_nothing_impossible(n: int, k: int):
+def test_likeliest_tokens_are_complete(n: int, k: int):
     row = row_of(n, 3.0)
     found = Peaks(row).likeliest(k)
     wanted = np.sort(row[np.isfinite(row)])[-k:]
@@ -49,7 +49,7 @@ def test_the_likeliest_are_all_there_and_nothing_impossible(n: int, k: int):
 
 
 @pytest.mark.parametrize("n", SIZES[2:])
-def test_the_runner_up_and_how_likely_the_likeliest_is(n: int):
+def test_runner_up_and_top_share(n: int):
     row = row_of(n, 0.1)
     row[[0, -1]] = 0.0
     first, second = n // 2, n - 1
@@ -71,7 +71,7 @@ def test_a_few_above_a_threshold_or_none(n: int):
 
 
 @pytest.mark.parametrize("n", SIZES[4:])
-def test_of_equals_at_the_top_the_lowest_id_is_best_in_whatever_columns_they_are(n: int):
+def test_lowest_id_wins_any_column(n: int):
     rng = np.random.default_rng(n)
     for n_equal in (1, 2, 3, 40) * 5:
         row = row_of(n, 1.0)

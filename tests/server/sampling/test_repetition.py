@@ -110,7 +110,7 @@ def test_dry_is_its_definition(
     assert dict(zip(ids.tolist(), amounts.tolist(), strict=True)) == slow(params, prompt + committed)
 
 
-def test_dry_over_a_long_text_that_repeats_itself():
+def test_dry_handles_repetitive_long_text():
     params = replace(BASE, dry_base=1.75, dry_penalty_last_n=600)
     dry = Dry(params, [])
     for i in range(3_000):

@@ -91,7 +91,7 @@ def test_draws_have_the_distribution_of_llamacpps_chain(params: SamplingParams):
     assert deviation(np.bincount(drawn, minlength=40), probabilities) < UNLIKELY
 
 
-def test_the_chi_square_test_notices_a_temperature_that_is_a_fifth_off():
+def test_chi_square_notices_wrong_temperature():
     row = noise(5, 40)
     drawn = [draw(row, replace(OFF, temperature=1.2, seed=seed), 6) for seed in range(N)]
     probabilities = survivors(row, OFF, []).probabilities
@@ -108,7 +108,7 @@ def test_xtc_throws_its_coin_at_every_position():
 
 
 @pytest.mark.parametrize("params", [OFF, replace(OFF, repeat_penalty=1.3)], ids=["plain", "penalties"])
-def test_a_grammar_gives_the_masked_softmax_and_the_token_a_mask_from_the_start_gives(params: SamplingParams):
+def test_grammar_gives_the_masked_softmax(params: SamplingParams):
     row = noise(8, 12)
     allowed = np.arange(12) % 2 == 0
     masked = np.where(allowed, row, np.float32(-np.inf))
@@ -128,7 +128,7 @@ def test_a_grammar_gives_the_masked_softmax_and_the_token_a_mask_from_the_start_
     assert 0 < masks < N, "only where the first draw is not allowed"
 
 
-def test_a_grammar_goes_before_bans_where_they_leave_nothing():
+def test_grammar_beats_bans_at_conflict():
     params = replace(OFF, min_tokens=5, banned_first=frozenset({0}), logit_bias=((2, -math.inf),))
     grammar = Alternate(3)
     assert Sampler(params, [], grammar).choose(row_of(0.0, 9.0, 1.0), 0) in (0, 2)
@@ -166,7 +166,7 @@ def test_plain_parameters_are_just_a_draw():
     ],
     ids=repr,
 )
-def test_plain_is_what_the_first_five_fields_say(params: SamplingParams, plain: bool):
+def test_plain_follows_first_five_fields(params: SamplingParams, plain: bool):
     assert params.is_plain == plain
     mirrored = params.mirrored()
     row, history = noise(3, 50), [4, 4, 9]
@@ -182,7 +182,7 @@ def test_an_unknown_sampler_is_an_error():
         Sampler(replace(OFF, samplers=("tfs_z",)), [], None)
 
 
-def test_temperature_zero_is_argmax_after_bias_penalties_and_grammar():
+def test_zero_temperature_is_penalised_argmax():
     row = row_of(5.0, 4.0, 3.0, 2.0)
     assert Sampler(GREEDY, [], None).choose(row, 0) == 0
     assert Sampler(replace(GREEDY, logit_bias=((1, 1.5),)), [], None).choose(row, 0) == 1
@@ -192,7 +192,7 @@ def test_temperature_zero_is_argmax_after_bias_penalties_and_grammar():
     assert Sampler(replace(GREEDY, presence_penalty=1.5, typical_p=0.99), [0], None).choose(row, 1) == 1
 
 
-def test_penalties_count_what_is_committed_within_the_window():
+def test_penalties_count_the_committed_window():
     params = replace(GREEDY, frequency_penalty=1.0, repeat_last_n=2)
     sampler = Sampler(params, [], None)
     row = row_of(3.0, 2.5, 0.0)
@@ -209,7 +209,7 @@ def test_the_prompt_counts_for_penalties():
     assert Sampler(params, [1, 0, 0, 2], None).choose(row, 4) == 1
 
 
-def test_min_tokens_bans_the_stop_token_until_then():
+def test_min_tokens_bans_stop_token():
     params = replace(GREEDY, min_tokens=3, banned_first=frozenset({0}))
     sampler = Sampler(params, [9, 9, 9, 9, 9], None)
     row = row_of(5.0, 1.0)
@@ -251,7 +251,7 @@ def test_dynamic_temperature_by_hand():
 
 @pytest.mark.parametrize("wanted", [1e-320, 1e-310, 1e-100, 1e-7])
 @pytest.mark.parametrize("order", [("top_k", "temperature"), ("temperature", "top_k")])
-def test_a_dynamic_temperature_near_zero_leaves_the_likeliest(order: tuple[str, ...], wanted: float):
+def test_near_zero_dynatemp_is_greedy(order: tuple[str, ...], wanted: float):
     """It is the share of the largest entropy to the power of the exponent."""
     params = replace(OFF, top_k=40, temperature=0.5, dynatemp_range=0.5, samplers=order)
     for seed in range(20):
@@ -309,7 +309,7 @@ UNDRAWABLE = {
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("params", [GREEDY, *SETTINGS], ids=repr)
 @pytest.mark.parametrize("row", UNDRAWABLE.values(), ids=UNDRAWABLE)
-def test_of_what_are_no_numbers_nothing_is_drawn(row: Row, params: SamplingParams):
+def test_non_numbers_draw_nothing(row: Row, params: SamplingParams):
     with pytest.raises((ValueError, IndexError)):
         Sampler(params, [1, 2], None).choose(row, 2)
     if not params.mirostat:

@@ -68,7 +68,7 @@ def joint(params: SamplingParams) -> np.ndarray[tuple[int, int], np.dtype[np.flo
 
 
 @pytest.mark.parametrize("params", SETTINGS, ids=["plain", "filtered", "penalties", "xtc"])
-def test_a_tree_leaves_the_joint_distribution_and_every_token_as_they_are(params: SamplingParams):
+def test_trees_keep_the_joint_distribution(params: SamplingParams):
     counts = np.zeros((N_VOCAB, N_VOCAB))
     n_right = 0
     for seed in range(N):

@@ -88,7 +88,7 @@ def saved(child: Child, path: Path) -> list[tuple[str, str]]:
     return [(one["role"], one["content"]) for one in json.loads(path.read_text())["messages"]]
 
 
-def test_what_is_pasted_and_what_is_continued_is_one_message(start: Start, lead: Lead, tmp_path: Path):
+def test_pasted_lines_are_one_message(start: Start, lead: Lead, tmp_path: Path):
     child = start(lead)
     child.expect(PROMPT)
     child.send("\x1b[200~first\nsecond\x1b[201~")  # a bracketed paste
@@ -139,7 +139,7 @@ def test_every_command_does_what_help_says(start: Start, lead: Lead, tmp_path: P
     child.expect(pexpect.EOF)
 
 
-def test_ctrl_c_ends_the_reply_only_and_twice_the_chat(start: Start, slow_lead: Lead):
+def test_ctrl_c_ends_reply_then_chat(start: Start, slow_lead: Lead):
     child = start(slow_lead)
     asked(child, "go on forever")
     slow_lead.until(lambda engine: engine.n_active == 1)
@@ -176,7 +176,7 @@ def test_a_question_prints_the_reply_alone(lead: Lead, tmp_path: Path):
     lead.until_idle()
 
 
-def test_what_is_no_utf_8_is_asked_with_a_mark_in_its_place(lead: Lead, tmp_path: Path):
+def test_invalid_utf_8_is_replaced(lead: Lead, tmp_path: Path):
     command, env = [*COMMAND, "--url", lead.url, "--max-tokens", "3"], environment(tmp_path)
     latin = "caf\xe9".encode("latin-1")
     for more, given in (([], latin), ([os.fsdecode(latin)], b"")):
@@ -186,14 +186,14 @@ def test_what_is_no_utf_8_is_asked_with_a_mark_in_its_place(lead: Lead, tmp_path
         assert (asked.returncode, asked.stderr) == (0, b"")
 
 
-def test_an_address_may_be_written_in_many_ways(lead: Lead, tmp_path: Path):
+def test_address_has_several_spellings(lead: Lead, tmp_path: Path):
     for spelled in ("http://a:1", "a:1", "a:1/", "http://a:1/v1", "a:1/v1/"):
         assert read(ChatSettings, ["--url", spelled]).url == "http://a:1"
     host = lead.url.removeprefix("http://")
     assert run("", tmp_path, "--max-tokens", "3", "hello", DUO_URL=f"{host}/v1").returncode == 0
 
 
-def test_a_lead_that_wants_a_key_is_told_it_or_says_how(tmp_path: Path):
+def test_missing_key_is_explained(tmp_path: Path):
     door = Door(Edge(access=Access(["sk-right", "schl\xfcssel"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         refused = run(lead.url, tmp_path, "hello")
@@ -212,7 +212,7 @@ def test_what_is_no_address_is_one_line(tmp_path: Path):
     assert refused.stderr.count("\n") == 1
 
 
-def test_a_lead_that_is_not_there_is_one_line(tmp_path: Path):
+def test_missing_lead_is_one_line(tmp_path: Path):
     gone = run("127.0.0.1:9", tmp_path, "hello")
     assert gone.returncode == 1
     assert gone.stderr.startswith("duo chat: no lead answers at http://127.0.0.1:9")

@@ -63,7 +63,7 @@ class Gone(io.StringIO):
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.usefixtures("file")
-def test_duo_goes_on_when_nobody_reads_its_log(form: Any):
+def test_unread_log_stops_nothing(form: Any):
     gone = Gone(BrokenPipeError())
     log_to(LogConsole(file=gone), form)
     for _ in range(3):
@@ -73,7 +73,7 @@ def test_duo_goes_on_when_nobody_reads_its_log(form: Any):
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.usefixtures("file")
-def test_duo_goes_on_when_its_log_cannot_be_written(form: Any, capsys: pytest.CaptureFixture[str]):
+def test_unwritable_log_stops_nothing(form: Any, capsys: pytest.CaptureFixture[str]):
     log_to(LogConsole(file=Gone(OSError(errno.ENOSPC, "no space left"))), form)
     logging.getLogger("duo.lead").warning("a line")
     assert "no space left" in capsys.readouterr().err

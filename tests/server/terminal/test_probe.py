@@ -54,7 +54,7 @@ def test_the_last_bit_counts():
     assert compare({1: rows([0.0, 1.0]), 2: rows([-0.0, 1.0])}).classes == ((1,), (2,))
 
 
-def test_differences_flips_and_the_smallest_margin_of_any_width():
+def test_probe_reports_differences_and_flips():
     near = rows([1.0, 3.0, 2.0], [0.5, 0.625, -1.0])
     result = compare({1: BASE, 4: near})
     assert result.differences == (0.0, 0.375)
@@ -62,7 +62,7 @@ def test_differences_flips_and_the_smallest_margin_of_any_width():
     assert result.smallest_margin == 0.125
 
 
-def test_tokens_that_can_never_come_do_not_differ():
+def test_impossible_tokens_never_differ():
     banned = rows([1.0, -np.inf, 0.0])
     assert compare({1: banned, 2: banned.copy()}).differences == (0.0, 0.0)
     assert compare({1: banned, 2: rows([1.0, 0.0, 0.0])}).differences == (0.0, np.inf)
@@ -79,7 +79,7 @@ class WidthBackend(FakeBackend):
         return logits + single + beside + mixed
 
 
-def test_a_backend_that_does_not_care_about_widths():
+def test_width_independent_backend_passes():
     backend = FakeBackend()
     result = probe_backend(backend, (1, 2, 3, 8))
     assert result.classes == ((1, 2, 3, 8),)
@@ -88,7 +88,7 @@ def test_a_backend_that_does_not_care_about_widths():
     assert result.n_rows == 16
 
 
-def test_few_widths_are_tried_on_as_many_rows_as_many():
+def test_few_widths_use_equal_rows():
     class LateBackend(FakeBackend):
         """Its logits depend on the width in the tenth row only."""
 
@@ -114,7 +114,7 @@ def test_a_backend_that_does():
     assert result.beside_difference == pytest.approx(0.1, abs=1e-4)
 
 
-def test_every_batch_has_the_width_it_stands_for():
+def test_batches_have_their_width():
     backend = FakeBackend(n_batch=512)
     probe_backend(backend, (3, 5, 8))
     prefix, resident = max(backend.widths), 300
@@ -128,7 +128,7 @@ def test_the_cache_is_left_empty(backend: FakeBackend):
     assert [backend.length(seq) for seq in range(backend.n_seqs)] == [0] * backend.n_seqs
 
 
-def test_the_cache_is_left_empty_after_a_failure_too():
+def test_failure_empties_the_cache():
     class Failing(FakeBackend):
         def decode(self, batch: Batch) -> Logits:
             if self.length(1) and batch.seqs[0] == 0:
@@ -141,7 +141,7 @@ def test_the_cache_is_left_empty_after_a_failure_too():
     assert backend.length(0) == backend.length(1) == 0
 
 
-def test_one_sequence_alone_says_nothing_about_the_place_in_the_cache():
+def test_one_sequence_shows_no_place():
     result = probe_backend(FakeBackend(n_seqs=1), (1, 2))
     assert result.moved is None
     assert result.exact
@@ -174,7 +174,7 @@ def test_what_is_shown():
     assert "less than 1.7 apart. With --exactness width-stable they never do" in " ".join(text.split())
 
 
-def test_a_verdict_is_about_the_widths_that_were_tried():
+def test_verdict_covers_tried_widths():
     exact = verdict(probe_backend(FakeBackend(), (1, 2)))
     assert exact[0] == "All widths up to 2 give the same bits."
     assert exact[-1].startswith("Verdict: drafts cannot change a text here in steps of up to 2 rows.")
@@ -188,7 +188,7 @@ def test_a_verdict_is_about_the_widths_that_were_tried():
     [{"moved": (1, 2), "moved_difference": 0.5}, {"beside": (2,), "beside_difference": 0.5}],
     ids=["place", "neighbours"],
 )
-def test_drafts_can_change_a_text_where_widths_do_not_count_but_something_else_does(changes: dict[str, Any]):
+def test_places_alone_may_change_text(changes: dict[str, Any]):
     result = replace(probe_backend(FakeBackend(), (1, 2)), **changes)
     said = verdict(result)
     assert said[0] == "All widths up to 2 give the same bits."

@@ -51,7 +51,7 @@ def shown(renderable: RenderableType) -> dict[str, str]:
     return {head.strip(): rest.strip() for head, _, rest in (line.strip().partition("  ") for line in lines)}
 
 
-def test_rates_are_of_the_time_between_two_looks():
+def test_rates_span_two_looks():
     grown = (100.0, 40.0, 80.0, 60.0, 500.0)
     later = {name: total + n for (name, total), n in zip(TOTALS.items(), grown, strict=True)}
     lines = shown(view(Look(12.0, HEALTH, later), Look(10.0, HEALTH, TOTALS)))
@@ -65,7 +65,7 @@ def test_rates_are_of_the_time_between_two_looks():
     assert lines["since the start"] == "1100 tokens"
 
 
-def test_a_lead_that_began_anew_has_not_run_backwards():
+def test_restarted_lead_never_runs_backwards():
     lines = shown(view(Look(12.0, HEALTH, {"duo:tokens_predicted_total": 40.0}), Look(10.0, HEALTH, TOTALS)))
     assert lines["tokens/s"] == "20"
     assert lines["tokens/step"] == "-"
@@ -82,7 +82,7 @@ def test_drafters_have_a_line_each():
     assert "no drafters" in shown(view(none, none))
 
 
-def test_once_prints_a_snapshot_of_a_live_lead(lead: Lead, capsys: pytest.CaptureFixture[str]):
+def test_once_prints_one_snapshot(lead: Lead, capsys: pytest.CaptureFixture[str]):
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10}
     httpx.post(f"{lead.url}/v1/chat/completions", json=body)
     assert main(["top", "--url", lead.url, "--once", "--interval", "0.01"]) == 0
@@ -95,7 +95,7 @@ def test_once_prints_a_snapshot_of_a_live_lead(lead: Lead, capsys: pytest.Captur
         assert look(client).totals["duo:tokens_predicted_total"] >= 10
 
 
-def test_it_goes_on_while_the_lead_is_away():
+def test_top_survives_a_lost_lead():
     answers = iter([HEALTH, HEALTH, None, HEALTH])
     screens: list[str] = []
     console = Console(file=io.StringIO(), width=120, height=40, force_terminal=True, highlight=False)

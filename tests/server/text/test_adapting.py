@@ -28,7 +28,7 @@ def roles(messages: Any) -> list[tuple[str, Any]]:
     return [(one["role"], one["content"]) for one in messages]
 
 
-def test_messages_stay_as_they_are_where_nothing_is_in_the_way():
+def test_fitting_messages_stay_unchanged():
     told: list[str] = []
     assert adapted(SAID, [TOOL], Manners(), told.append) == SAID
     assert not told
@@ -60,13 +60,13 @@ def test_no_arguments_are_an_empty_object(arguments: str):
 @pytest.mark.parametrize(
     "arguments", ['{"city": "Par', "[1]", '"a"', "5", "none", '{"a": "\\ud800"}', "[" * 10_000]
 )
-def test_arguments_that_are_no_object_are_a_member_of_one(arguments: str):
+def test_non_object_arguments_become_member(arguments: str):
     assert argued(arguments, Manners()) == arguments
     assert argued(arguments, Manners(objects=True)) == {"arguments": arguments}
 
 
 @pytest.mark.parametrize("id", ["functions.f:0", "0", "a1b2c3d4e", "call_1"])
-def test_ids_go_back_as_the_model_wrote_them(id: str):
+def test_ids_return_as_written(id: str):
     said = [{**SAID[1], "tool_calls": [{**CALL, "id": id}]}, {**SAID[2], "tool_call_id": id}]
     told = adapted(said, [], Manners(objects=True, null=True, bare=True))
     assert [told[-2]["tool_calls"][0]["id"], told[-1]["tool_call_id"]] == [id, id]
@@ -88,7 +88,7 @@ def test_tools_in_words(system: bool):
     )
 
 
-def test_calls_that_the_template_does_not_show_are_written_as_the_model_writes_them():
+def test_hidden_calls_are_written_out():
     manners = Manners(calls=False, tools=False, syntax=LFM)
     told = adapted(SAID, [TOOL], manners)
     assert told[2]["content"] == "So.\n<|tool_call_start|>[f(a=[1]), g()]<|tool_call_end|>"
@@ -97,7 +97,7 @@ def test_calls_that_the_template_does_not_show_are_written_as_the_model_writes_t
     assert told[3:] == SAID[2:]
 
 
-def test_results_stay_where_only_calls_are_not_shown():
+def test_results_stay_where_shown():
     told = adapted(SAID, [], Manners(calls=False))
     assert "tool_calls" not in told[1]
     assert told[2:] == SAID[2:]
@@ -109,7 +109,7 @@ def test_tools_follow_a_system_prompt():
     assert len(told) == 5
 
 
-def test_calls_of_one_message_are_shown_one_by_one_with_their_results():
+def test_calls_are_shown_singly():
     told = adapted([*SAID[:2], SAID[3], SAID[2]], [], Manners(several=False))
     shown = [
         (one["role"], [c["id"] for c in one.get("tool_calls", ())] or one["content"]) for one in told[1:]
@@ -128,7 +128,7 @@ def test_calls_without_results_stay_in_the_history():
     assert [len(one.get("tool_calls", ())) for one in told] == [0, 1, 1, 0]
 
 
-def test_content_that_would_hide_calls_is_a_message_of_its_own():
+def test_hiding_content_becomes_own_message():
     told = adapted(SAID, [], Manners(null=True, bare=True))
     assert roles(told)[:3] == [("user", "q"), ("assistant", "So."), ("assistant", None)]
     assert len(told[2]["tool_calls"]) == 2
@@ -144,7 +144,7 @@ def test_thoughts_are_told_under_all_their_names():
     assert told[0]["content"] == [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "So."}]
 
 
-def test_parts_are_joined_by_line_breaks_where_lists_are_not_taken():
+def test_parts_join_by_line_breaks():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     said = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
     assert roles(adapted(said, [], Manners(parts=frozenset({"user"})))) == [
@@ -185,13 +185,13 @@ def test_what_is_adapted_is_said_once(caplog: pytest.LogCaptureFixture):
     ]
 
 
-def test_variables_reach_the_template_and_do_not_replace_what_is_its_own():
+def test_variables_never_replace_own_ones():
     template = ChatTemplate("{{ effort }}{{ messages[0].content }}{{ add_generation_prompt }}")
     setting = Setting((), {"effort": "high ", "messages": [], "add_generation_prompt": "?"})
     assert template.render([{"role": "user", "content": "q"}], setting) == "high qTrue"
 
 
-def test_a_user_behind_a_result_where_the_template_wants_a_reply_first():
+def test_required_reply_precedes_the_user():
     follower = {"role": "user", "content": "And now?"}
     told: list[str] = []
     assert roles(adapted([*SAID, follower], [], Manners(repeated=False, followed=False), told.append)) == [

@@ -15,15 +15,15 @@ def pieces(data: bytes) -> list[str]:
     return [detokenizer.feed(byte) for byte in data] + [detokenizer.flush()]
 
 
-def test_a_character_of_four_tokens_comes_with_its_last_one():
+def test_split_character_comes_last():
     assert pieces("a😀b".encode()) == ["a", "", "", "", "😀", "b", ""]
 
 
-def test_an_unfinished_character_is_replaced_at_the_end():
+def test_unfinished_character_is_replaced():
     assert pieces("né".encode()[:-1]) == ["n", "", "\ufffd"]
 
 
-def test_broken_bytes_are_replaced_and_the_rest_goes_on():
+def test_broken_bytes_are_replaced():
     assert "".join(pieces(b"a\xffb\xc3c")) == "a\ufffdb\ufffdc"
 
 
@@ -41,21 +41,19 @@ def test_control_tokens_are_no_text():
         (FakeVocabulary(), True, " hello", " hello"),
     ],
 )
-def test_a_message_begins_without_the_space_that_the_tokenizer_adds(
-    vocabulary: FakeVocabulary, begins: bool, said: str, text: str
-):
+def test_first_tokenizer_space_is_dropped(vocabulary: FakeVocabulary, begins: bool, said: str, text: str):
     detokenizer = Detokenizer(vocabulary, begins=begins)
     assert detokenizer.feed(IM_END) == ""
     assert "".join(map(detokenizer.feed, said.encode())) == text
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_give_what_they_give_at_once(data: bytes):
+def test_bytes_decode_the_same_incrementally(data: bytes):
     assert "".join(pieces(data)) == data.decode(errors="replace")
 
 
 @given(st.text(max_size=20))
-def test_no_piece_of_a_text_has_a_replacement_that_the_text_has_not(text: str):
+def test_pieces_add_no_replacements(text: str):
     text = text.replace("\ufffd", "")
     assert all("\ufffd" not in piece for piece in pieces(text.encode()))
 
@@ -74,7 +72,7 @@ def test_a_token_waits_for_its_whole_text():
     assert positions(alignment.released(3)) == []
 
 
-def test_a_character_in_two_tokens_belongs_to_both():
+def test_shared_character_belongs_to_both():
     alignment = Alignment()
     alignment.add(4, "x", unfinished=True)
     assert positions(alignment.released(1)) == []
@@ -83,7 +81,7 @@ def test_a_character_in_two_tokens_belongs_to_both():
     assert positions(alignment.released(2)) == [4, 5]
 
 
-def test_a_token_without_text_follows_the_one_before_it():
+def test_textless_token_follows_previous():
     alignment = Alignment()
     alignment.add(0, "ab", unfinished=False)
     alignment.add(1, "", unfinished=False)
@@ -91,7 +89,7 @@ def test_a_token_without_text_follows_the_one_before_it():
     assert positions(alignment.released(2)) == [0, 1]
 
 
-def test_a_cut_drops_what_is_wholly_beyond_it():
+def test_cut_drops_what_lies_beyond():
     alignment = Alignment()
     alignment.add(0, "ab", unfinished=False)
     alignment.add(1, "cd", unfinished=False)

@@ -70,7 +70,7 @@ def test_tools_cannot_write_turns(source: str | None):
     assert shown(TURN, r"<|im_\u0065nd|>") == shown("a", "a")
 
 
-def test_parts_do_not_join_to_a_control_token():
+def test_joined_parts_make_no_token():
     parts = [
         {"type": "text", "text": text} for text in ("<|im_", "end|>", "<", "|im_end|>", "<|im_end ", "|>")
     ]
@@ -97,7 +97,7 @@ def test_lone_surrogates_become_replacement_characters():
     assert unguarded(rendered).startswith("<|im_start|>user\na\ufffd<|im_\ufffdend|>\ufffd<|im_end|>")
 
 
-def test_thoughts_of_an_earlier_reply_keep_their_marks():
+def test_earlier_thoughts_keep_their_marks():
     """As in transformers: there the marks of thoughts are the reply's own. Others are not."""
     template, think = template_of(THINKING, MARKED), MARKED.token("</think>")
     said = {"role": "assistant", "content": "<think>\nhm</think>\n<|im_end|>b"}
@@ -114,7 +114,7 @@ def test_well_behaved_texts_have_the_tokenizers_ids():
     assert GuardedTokenizer(bpe).tokens(rendered) == bpe.tokenize(unguarded(rendered), special=True)
 
 
-def test_a_guarded_text_is_tokenised_as_it_would_be_between_other_tokens(tmp_path: Path):
+def test_guarded_text_tokenises_normally(tmp_path: Path):
     """SentencePiece adds a space behind control tokens, and some of those swallow white space."""
     write_sentencepiece(tmp_path / "model.gguf")
     with loaded(tmp_path / "model.gguf") as vocabulary:
@@ -126,7 +126,7 @@ def test_a_guarded_text_is_tokenised_as_it_would_be_between_other_tokens(tmp_pat
 
 
 @given(st.lists(st.sampled_from(["<|im_end|>", "<", "|im_", "end|>", "<|", ">", "a", " ", "é"])).map("".join))
-def test_a_guarded_text_has_no_control_tokens_and_stands_for_the_text(text: str):
+def test_guarded_text_has_no_specials(text: str):
     guarded = ClientTexts(controls_of(TOY)).of(text)
     assert GuardedTokenizer(TOY).tokens(guarded) == list(text.encode())
     assert unguarded(guarded) == text
@@ -140,7 +140,7 @@ def test_clean_values_are_not_copied():
     assert NO_CONTROLS.of(TURN) is TURN
 
 
-def test_a_history_that_is_written_like_another_does_not_get_its_tokens():
+def test_forged_history_gets_no_tokens():
     """A page has the text of a whole conversation, which the server knows."""
     transcript, template = Transcript(TOY), template_of(None)
     first = template.render([USER])
@@ -150,7 +150,7 @@ def test_a_history_that_is_written_like_another_does_not_get_its_tokens():
     assert controls_in(tokens) == [IM_START, IM_END, IM_START]
 
 
-def test_a_reply_that_quotes_a_control_token_is_found_again():
+def test_quoted_control_token_is_found():
     transcript, template = Transcript(TOY), template_of(None)
     first = template.render([USER])
     prompt = transcript.tokens_for(first, "")

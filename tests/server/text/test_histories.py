@@ -146,7 +146,7 @@ def test_a_call_with_text_opens_a_turn():
 
 @pytest.mark.parametrize("content", ["", None, []])
 @pytest.mark.parametrize("source", ALL)
-def test_an_empty_beginning_is_as_if_it_were_not_there(source: str, content: Any):
+def test_empty_beginning_is_ignored(source: str, content: Any):
     template, asked = ChatTemplate(source), [said("user", "M1")]
     begun = [*asked, said("assistant", content)]
     assert template.render(begun) == template.render(asked)

@@ -49,12 +49,12 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize(("shown", "objects"), ARGUMENTS.items())
-def test_arguments_are_objects_where_the_template_was_made_for_them(shown: str, objects: bool):
+def test_arguments_are_objects_where_needed(shown: str, objects: bool):
     found = manners(WRITTEN + shown + END + END)
     assert (found.calls, found.objects) == (True, objects)
 
 
-def test_null_as_content_where_calls_are_shown_beside_nothing_else():
+def test_null_content_beside_calls():
     source = (
         LOOP + "{% if m.content is none %}{% set f = m.tool_calls[0].function %}{{ f.name }}{{ f.arguments }}"
         "{% else %}{{ m.role }}: {{ m.content }}{% endif %}" + END
@@ -62,7 +62,7 @@ def test_null_as_content_where_calls_are_shown_beside_nothing_else():
     assert (manners(source).null, manners(source).bare) == (True, True)
 
 
-def test_a_template_with_no_word_for_no_tools():
+def test_template_without_no_tools_word():
     source = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + LOOP + "{{ m.content }}" + END
     assert manners(source).no_tools == ()
     assert ChatTemplate(source).render([{"role": "user", "content": "q"}]) == "q"
@@ -74,7 +74,7 @@ PARTS = (
 )
 
 
-def test_tools_have_descriptions_where_a_template_cannot_do_without():
+def test_missing_descriptions_are_added():
     source = (
         "{% for t in tools or [] %}{% set f = t.function %}{{ f.name + ': ' + f.description }}"
         "{% for k, p in f.parameters.properties.items() %}{{ k + '=' + p.description }}{% endfor %}"
@@ -88,7 +88,7 @@ def test_tools_have_descriptions_where_a_template_cannot_do_without():
     assert prompt.startswith("f: x=y=why")
 
 
-def test_a_description_that_is_there_keeps_its_place():
+def test_existing_description_keeps_place():
     function = {
         "name": "f",
         "description": "why",
@@ -106,7 +106,7 @@ def test_lists_are_taken_by_role():
     assert manners(LOOP + "{{ m.content | tojson }}" + END).parts == frozenset()
 
 
-def test_thoughts_in_a_field_or_in_a_part():
+def test_thoughts_go_to_field_or_part():
     field = LOOP + "{{ m.thinking }}{{ m.content }}" + END
     assert not manners(field).thought_parts
     told: list[Message] = [
@@ -120,7 +120,7 @@ def test_thoughts_in_a_field_or_in_a_part():
     assert ChatTemplate(part).render(told) == "q<t>ar"
 
 
-def test_a_queue_of_ids_is_kept_in_a_list_of_the_template_s_own():
+def test_ids_queue_in_template_list():
     """As Kimi's templates do it: the immutable sandbox would refuse every history with calls."""
     source = (
         "{% set ns = namespace(ids=[]) %}" + LOOP + "{{ m.role }}"
@@ -137,7 +137,7 @@ def test_a_queue_of_ids_is_kept_in_a_list_of_the_template_s_own():
     assert ChatTemplate(source).render(said) == "userq;assistantf{};toolfunctions.fr;"
 
 
-def test_what_a_template_changes_is_nobody_else_s():
+def test_template_changes_stay_local():
     said: list[Message] = [{"role": "user", "content": "q"}, {"role": "user", "content": "r"}]
     tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}]
     source = "{{ messages.pop().content }}{{ tools[0].function.parameters.required.append('b') }}"
@@ -146,7 +146,7 @@ def test_what_a_template_changes_is_nobody_else_s():
     assert tools[0]["function"]["parameters"]["required"] == ["a"]
 
 
-def test_thinking_is_on_and_the_date_is_known_unless_the_client_says_otherwise():
+def test_thinking_and_date_have_defaults():
     source = LOOP + "{{ m.content }}" + END + "{{ enable_thinking }} {{ date_string }}"
     said: list[Message] = [{"role": "user", "content": "q"}]
     assert ChatTemplate(source).render(said).startswith("qTrue ")
@@ -155,7 +155,7 @@ def test_thinking_is_on_and_the_date_is_known_unless_the_client_says_otherwise()
     assert ChatTemplate(source).render(said, setting) == "qFalse today"
 
 
-def test_a_template_may_have_the_functions_as_a_text_unless_the_client_says_otherwise():
+def test_functions_may_be_text():
     """As firefunction's does."""
     source = LOOP + "{{ m.content }}" + END + "{{ functions }}"
     said: list[Message] = [{"role": "user", "content": "q"}]
@@ -165,14 +165,14 @@ def test_a_template_may_have_the_functions_as_a_text_unless_the_client_says_othe
     assert ChatTemplate(source).render(said, Setting([tool], {"functions": "none"})) == "qnone"
 
 
-def test_tools_are_no_text_where_the_template_only_speaks_of_functions(monkeypatch: pytest.MonkeyPatch):
+def test_mentioned_functions_are_no_text(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("server.text.template.json", None)
     said: list[Message] = [{"role": "user", "content": "q"}]
     template = ChatTemplate("Call functions. " + LOOP + "{{ m.content }}" + END)
     assert template.render(said) == "Call functions. q"
 
 
-def test_the_template_for_tools_is_that_of_conversations_with_tools():
+def test_tool_template_serves_tool_chats():
     plain, other = LOOP + "{{ m.content }}" + END, LOOP + "{{ m.role }} {{ m.content }}" + END
     template = ChatTemplate(plain, with_tools=other + "<tool_call>{{ tools }}")
     said: list[Message] = [{"role": "user", "content": "q"}]

@@ -38,7 +38,7 @@ def ids(vocabulary: Vocabulary, texts: Sequence[str]) -> set[int]:
     ids=lambda texts: texts[0],
 )
 @pytest.mark.parametrize("kind", [KIND.CONTROL, KIND.NORMAL])
-def test_every_end_ends_a_reply_and_is_no_text(
+def test_every_end_token_ends_reply(
     tmp_path: Path, ends: tuple[str, ...], others: tuple[str, ...], kind: KIND
 ):
     """The file names one of them, and may call the rest text."""
@@ -56,7 +56,7 @@ def test_every_end_ends_a_reply_and_is_no_text(
 
 
 @pytest.mark.parametrize("written", ["{{ bos_token }}", ""])
-def test_a_prompt_begins_with_one_bos_in_every_turn(tmp_path: Path, written: str):
+def test_prompt_has_one_bos(tmp_path: Path, written: str):
     path = tmp_path / "vocabulary.gguf"
     write_sentencepiece(path)
     turns = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"

@@ -47,7 +47,7 @@ def stats(**drafters: DrafterCount) -> Stats:
     return Stats(4, 1, 99, 50, 1.0, 2.0, n_drafted, n_accepted, drafters)
 
 
-def test_a_whole_reply_is_counted_as_the_engine_counts_it():
+def test_reply_counts_like_the_engine():
     reply = Reply(FakeVocabulary(), ())
     assert reply.says(step("ab", "d", n_drafted=3)) == "ab"
     assert reply.says(step("c")) == "c"
@@ -62,7 +62,7 @@ def test_a_whole_reply_is_counted_as_the_engine_counts_it():
     ("text", "sent", "n_tokens", "n_accepted"),
     [("abXYcde", "ab", 4, 4), ("XYabcde", "", 2, 2), ("abcdeXY", "abcde", 7, 6)],
 )
-def test_a_stop_string_inside_a_run_of_accepted_tokens(text: str, sent: str, n_tokens: int, n_accepted: int):
+def test_stop_string_cuts_accepted_run(text: str, sent: str, n_tokens: int, n_accepted: int):
     reply = Reply(FakeVocabulary(), ["XY"])
     assert reply.says(step("go ")) == "go "
     assert reply.says(step(text, *["d"] * 6, n_drafted=6)) == sent
@@ -75,7 +75,7 @@ def test_a_stop_string_inside_a_run_of_accepted_tokens(text: str, sent: str, n_t
     assert counted.drafters == {"d": DrafterCount(6, n_accepted)}
 
 
-def test_a_stop_string_over_two_steps_and_two_drafters():
+def test_stop_string_spans_steps():
     reply = Reply(FakeVocabulary(), ["XY"])
     assert reply.says(step("abX", "d", "e", n_drafted=2)) == "ab"
     assert not reply.stopped
@@ -87,20 +87,20 @@ def test_a_stop_string_over_two_steps_and_two_drafters():
     assert {name: count.accepted for name, count in counted.drafters.items()} == {"d": 1, "e": 2}
 
 
-def test_what_was_held_back_comes_at_the_end():
+def test_held_text_comes_last():
     reply = Reply(FakeVocabulary(), ["XY"])
     assert reply.says(step("aX")) == "a"
     assert content(reply.end("stop")) == "X"
 
 
-def test_a_character_left_unfinished_comes_as_a_replacement():
+def test_unfinished_character_becomes_replacement():
     reply = Reply(FakeVocabulary(), ["XY"])
     assert reply.says(Committed((ord("X"), 0xC3), (None, None))) == ""
     assert content(reply.end("stop")) == "X\ufffd"
 
 
 @pytest.mark.parametrize("vocabulary", [FakeVocabulary(), PrintableEnd()])
-def test_a_stop_token_is_counted_but_is_no_text(vocabulary: FakeVocabulary):
+def test_stop_token_counts_without_text(vocabulary: FakeVocabulary):
     reply = Reply(vocabulary, ())
     assert reply.says(Committed((ord("a"), IM_END), (None, "d"), 1)) == "a"
     assert content(reply.end("stop")) == ""

@@ -90,7 +90,7 @@ def test_headers_are_those_of_tokens():
     assert message == Message("", "<|channel|>final<|message|>x<|start|>assistant")
 
 
-def test_marks_without_a_token_are_read_in_text():
+def test_textual_marks_are_read():
     message, _ = said(
         "«<think>»a«</think>»<tool_calls>[1]", Form(THINK, calls=FUNCTION_TAGS), VOCABULARIES[0]
     )
@@ -117,7 +117,7 @@ def test_steps_do_not_matter(parts: list[str], n_step: int):
     assert said(text, QUOTED, VOCABULARIES[0], n_step=n_step)[0] == said(text, QUOTED, VOCABULARIES[0])[0]
 
 
-def test_a_reply_is_read_again_as_it_was():
+def test_reply_reads_the_same_again():
     vocabulary = VOCABULARIES[1]
     tokens = tokens_of("«<think>»</think>«</think>»é", vocabulary)
     reader = MessageReader(QUOTED)
@@ -126,7 +126,7 @@ def test_a_reply_is_read_again_as_it_was():
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_a_budget_goes_on_behind_a_quoted_mark(vocabulary: MarkedVocabulary):
+def test_budget_survives_a_quoted_mark(vocabulary: MarkedVocabulary):
     budget = ThoughtLimit(12, "<think>", "</think>", "</think>", True).start(vocabulary, None)()
     assert isinstance(budget, ThinkingBudget)
     for token in b"a</think>bcd":
@@ -175,7 +175,7 @@ def test_no_stop_string_cuts_a_call():
     assert not reply.stopped
 
 
-def test_a_stop_string_within_what_is_no_call_ends_the_reply():
+def test_stop_string_ends_non_call():
     vocabulary = VOCABULARIES[0]
     call = Calls("⟨object⟩", "[calls]")
     message, reply = said("ab [calls] none", Form(calls=call), vocabulary, stops=["alls"])
@@ -188,7 +188,7 @@ def test_thoughts_that_are_content_have_stop_strings():
     assert message.content == "<think>a"
 
 
-def test_tokens_of_a_stop_string_are_none_of_the_text():
+def test_stop_string_tokens_give_no_text():
     _, reply = said("abXYc", PLAIN, VOCABULARIES[0], stops=["XY"])
     assert [span.position for span in reply.completed(reply.reader.n_settled)] == [0, 1]
     assert reply.n_predicted == 4

@@ -26,7 +26,7 @@ def test_salts_never_meet():
     ]
 
 
-def test_what_is_learned_anew_replaces_what_was_known():
+def test_new_pair_replaces_old():
     rewritten = Rewritten()
     rewritten.learn("Q A", "Q a", "")
     rewritten.learn("Q A", "Q aa", "")
@@ -46,7 +46,7 @@ def test_the_pair_least_recently_used_is_forgotten():
     assert rewritten.n_characters == 12
 
 
-def test_a_pair_beyond_the_bound_is_not_kept():
+def test_excess_pair_is_dropped():
     rewritten = Rewritten(most_characters=3)
     rewritten.learn("A1", "a1", "")
     assert rewritten.as_generated("A1", "") == "A1"

@@ -28,7 +28,7 @@ def test_the_next_prompt_begins_with_it(source: str, content: str):
     assert "yes" in settled
 
 
-def test_of_chatml_it_is_prompt_and_reply_and_what_begins_the_next_message():
+def test_chatml_settles_reply_and_beginning():
     template = ChatTemplate(CHATML)
     expected = template.render(HELLO) + str(REPLY["content"]) + "<|im_end|>\n<|im_start|>user\n"
     assert template.settled(HELLO, REPLY) == expected
@@ -53,7 +53,7 @@ def test_after_tool_calls_a_result_follows(content: str):
     assert template.render([*HELLO, CALLING, result]).startswith(settled)
 
 
-def test_after_tool_calls_a_result_follows_in_words_where_the_template_knows_none():
+def test_results_follow_calls_in_words():
     template = ChatTemplate(TRIMMING)
     settled = template.settled(HELLO, CALLING)
     assert settled is not None
@@ -70,12 +70,12 @@ def test_after_tool_calls_a_result_follows_in_words_where_the_template_knows_non
         "{{ messages[3].nothing.there }}",
     ],
 )
-def test_a_template_that_refuses_or_hides_what_follows_settles_nothing(source: str):
+def test_hiding_template_settles_nothing(source: str):
     assert ChatTemplate(source).settled(HELLO, REPLY) is None
 
 
 @pytest.mark.parametrize("source", [REASONING, THINKING, MISTRAL, LLAMA3_TOOLS, CHATML])
-def test_what_is_settled_is_what_the_next_turn_begins_with(source: str):
+def test_settled_text_begins_next_turn(source: str):
     """Thoughts, calls, ids and tools included."""
     template = ChatTemplate(source)
     function = {"name": "f", "arguments": '{"a": 1}'}

@@ -52,9 +52,7 @@ def expected(stops: Sequence[str], text: str) -> tuple[str, bool]:
         (("é",), ["caf", "é"], ["caf", ""], True),
     ],
 )
-def test_only_what_may_become_a_stop_string_is_held(
-    stops: Sequence[str], pieces: list[str], sent: list[str], stopped: bool
-):
+def test_only_possible_stop_is_held(stops: Sequence[str], pieces: list[str], sent: list[str], stopped: bool):
     assert run(stops, pieces) == (sent, stopped)
 
 
@@ -71,7 +69,7 @@ def test_character_by_character_it_is_the_definition(stops: list[str], pieces: l
     st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
     st.lists(st.text("abc", max_size=4), max_size=12),
 )
-def test_nothing_is_held_that_cannot_become_a_stop_string(stops: list[str], pieces: list[str]):
+def test_impossible_stop_holds_nothing(stops: list[str], pieces: list[str]):
     strings = StopStrings(stops)
     held = ""
     for piece in pieces:
@@ -84,7 +82,7 @@ def test_nothing_is_held_that_cannot_become_a_stop_string(stops: list[str], piec
     assert strings.n_tellable(held, whole=True) == len(held)
 
 
-def test_a_guard_is_no_part_of_a_text():
+def test_guard_is_not_text():
     strings = StopStrings(["</b>", "X"])
     assert strings.n_tellable(f"a</b{GUARD}", whole=False) == 1
     assert strings.n_tellable(f"a<{GUARD}>bX", whole=False) == 5

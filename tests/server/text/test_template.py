@@ -39,7 +39,7 @@ def test_a_last_assistant_message_is_continued():
     assert render(LLAMA_LIKE, begun).endswith("</s>[assistant]It is ")
 
 
-def test_a_begun_reply_is_as_the_client_wrote_it_even_in_parts():
+def test_begun_reply_stays_as_written():
     parts = [{"type": "text", "text": "It"}, {"type": "text", "text": "is "}]
     assert render(LLAMA_LIKE, [*HELLO, {"role": "assistant", "content": parts}]).endswith(
         "[assistant]It\nis "
@@ -54,14 +54,14 @@ def test_begun_thoughts_are_continued():
     assert render(hidden.replace("'>'", "'<think>'"), begun) == "<think>shi<think>They ask"
 
 
-def test_where_a_template_drops_the_assistants_text_it_follows_the_generation_prompt():
+def test_dropped_beginning_follows_generation_prompt():
     source = (
         "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}|{{ add_generation_prompt }}"
     )
     assert render(source, [*HELLO, {"role": "assistant", "content": "x"}]) == "shi|Truex"
 
 
-def test_a_user_who_writes_the_mark_of_the_prefill_loses_nothing():
+def test_user_may_write_prefill_mark():
     mark = "\ue000prefill\ue001"
     messages: list[Message] = [{"role": "user", "content": mark}, {"role": "assistant", "content": "ok"}]
     assert ChatTemplate(None).render(messages).startswith(f"<|im_start|>user\n{mark}<|im_end|>")
@@ -74,7 +74,7 @@ def test_blocks_leave_no_lines_behind():
     )
 
 
-def test_tojson_escapes_nothing_for_html_and_takes_its_arguments():
+def test_tojson_escapes_no_html():
     assert render("{{ {'b': '<é>', 'a': 1} | tojson }}") == '{"b": "<é>", "a": 1}'
     assert render("{{ {'b': 'é', 'a': 1} | tojson(sort_keys=true, ensure_ascii=true) }}") == (
         '{"a": 1, "b": "\\u00e9"}'
@@ -118,7 +118,7 @@ def test_the_reason_of_a_refusal_is_told():
         render("{{ raise_exception('roles must alternate') }}")
 
 
-def test_a_template_that_is_no_jinja_is_an_error_at_the_start():
+def test_non_jinja_template_fails_start():
     with pytest.raises(StartupError, match=r"line 2.*--chat-template-file"):
         ChatTemplate("\n{% if %}")
 
@@ -136,7 +136,7 @@ LOOPS = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9
         + "{% set x = a ~ b %}{% endfor %}{% endfor %}{% endfor %}",
     ],
 )
-def test_a_template_that_does_not_end_is_ended(source: str):
+def test_endless_template_is_stopped(source: str):
     with pytest.raises(TimeLimitError, match=r"0\.05 s"):
         ChatTemplate(source, room=replace(ANY, render_s=0.05)).render(HELLO)
 
@@ -156,7 +156,7 @@ DOUBLING = {
 
 
 @pytest.mark.parametrize("step", DOUBLING.values(), ids=DOUBLING)
-def test_a_template_that_makes_ever_longer_texts_is_left(step: str):
+def test_growing_template_is_stopped(step: str):
     source = (
         "{% set ns = namespace(x='a', l=[1], t=(1,), b='a'.encode()) %}{% for i in range(60) %}"
         + step
@@ -200,7 +200,7 @@ PADDED = {
 
 
 @pytest.mark.parametrize("source", PADDED.values(), ids=PADDED)
-def test_a_text_that_is_padded_too_far_is_not_made(source: str):
+def test_excessive_padding_is_refused(source: str):
     tracemalloc.start()
     try:
         with pytest.raises(InvalidRequestError, match="more than 4194304 bytes"):
@@ -229,7 +229,7 @@ def test_what_a_template_joins_is_text():
     )
 
 
-def test_a_template_that_does_not_end_is_an_error_at_the_start():
+def test_endless_template_fails_start():
     source = LOOPS + "{% endfor %}{% endfor %}{% endfor %}"
     with pytest.raises(StartupError, match=r"does not end.*--chat-template-file"):
         ChatTemplate(source, room=replace(ANY, render_s=0.05)).check()
@@ -238,14 +238,14 @@ def test_a_template_that_does_not_end_is_an_error_at_the_start():
     ChatTemplate("{{ raise_exception('not alone') }}").check()
 
 
-def test_a_template_is_left_as_soon_as_its_text_is_longer_than_any_prompt():
+def test_overlong_rendering_stops_early():
     again = "{% for m in messages %}{% for a in range(9999) %}{{ m.content }}{% endfor %}{% endfor %}"
     with pytest.raises(ContextOverflowError, match="at least 10 tokens") as caught:
         ChatTemplate(again, room=Room(10, 5)).render(HELLO)
     assert caught.value.param == "messages"
 
 
-def test_a_template_that_grows_without_end_is_an_error_at_the_start():
+def test_growing_template_fails_start():
     source = LOOPS + "{{ messages[0].content }}{% endfor %}{% endfor %}{% endfor %}"
     with pytest.raises(StartupError, match="does not end"):
         ChatTemplate(source, room=Room(10, 5)).check()
@@ -261,7 +261,7 @@ def test_the_room_is_in_bytes():
         ChatTemplate(source, room=Room(10, 5)).render(ask)
 
 
-def test_a_template_that_is_stopped_renders_nothing_any_more():
+def test_stopped_template_renders_nothing():
     template = ChatTemplate(None)
     assert template.render(HELLO)
     template.stop()

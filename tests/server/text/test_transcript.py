@@ -120,14 +120,12 @@ def test_ten_turns_of_llama_3_reuse_everything(said: list[tuple[str, str]], seed
 
 @given(turns, seeds)
 @settings(max_examples=10)
-def test_ten_turns_of_a_byte_vocabulary_reuse_everything(said: list[tuple[str, str]], seed: int):
+def test_byte_vocabulary_turns_reuse_everything(said: list[tuple[str, str]], seed: int):
     converse(Conversation(FakeVocabulary(), end=IM_END), said, seed)
 
 
 @given(st.lists(st.tuples(texts, texts), max_size=6), texts, texts, seeds)
-def test_the_tokens_stand_for_the_text_and_meet_where_the_tokenizer_has_a_boundary(
-    replies: list[tuple[str, str]], asked: str, answered: str, seed: int
-):
+def test_tokens_stand_for_the_text(replies: list[tuple[str, str]], asked: str, answered: str, seed: int):
     """Whatever is remembered, and whatever the prompt is."""
     transcript, segmenter, randomness = Transcript(TOY), Segmenter(TOY), random.Random(seed)
     kept = [
@@ -175,7 +173,7 @@ def test_what_is_known_is_not_tokenised_again():
     assert conversation.n_reused == len(conversation.held)
 
 
-def test_a_reply_whose_end_is_trimmed_is_kept_up_to_there():
+def test_trimmed_reply_is_kept_partly():
     conversation = Conversation(TOY, ChatTemplate(TRIMMING))
     prompt = conversation.ask("hello")
     hel, lo, world = (TOY.pieces.index(piece) for piece in (b"hel", b"lo", b" world"))
@@ -184,7 +182,7 @@ def test_a_reply_whose_end_is_trimmed_is_kept_up_to_there():
     assert conversation.n_reused == len(prompt) + 3
 
 
-def test_a_trimmed_reply_is_left_where_both_have_a_boundary():
+def test_trimmed_reply_parts_at_boundaries():
     conversation = Conversation(TOY, ChatTemplate(TRIMMING))
     prompt = conversation.ask("hello")
     conversation.reply([*(TOY.pieces.index(piece) for piece in (b"hel", b"lo", b".\n"))])
@@ -193,7 +191,7 @@ def test_a_trimmed_reply_is_left_where_both_have_a_boundary():
     assert again[len(prompt) + 2 :][:2] == [ord("."), END]
 
 
-def test_no_merge_is_lost_where_kept_tokens_end():
+def test_kept_end_loses_no_merge():
     """The client has gone on with the last word of the reply."""
     conversation = Conversation(TOY)
     prompt = conversation.ask("hello")
@@ -204,7 +202,7 @@ def test_no_merge_is_lost_where_kept_tokens_end():
     assert again[len(prompt) + 3 :][:2] == [TOY.pieces.index(b" the"), END]
 
 
-def test_thoughts_are_rolled_back_to_where_they_began_and_the_rest_is_settled():
+def test_thoughts_roll_back_and_settle():
     template = ChatTemplate(THINKING)
     conversation = Conversation(TOY, template)
     prompt = conversation.ask("hello")
@@ -221,7 +219,7 @@ def test_thoughts_are_rolled_back_to_where_they_began_and_the_rest_is_settled():
     assert again[: len(warm)] == warm, "evaluated ahead, only the new message is left"
 
 
-def test_tool_calls_are_settled_as_the_template_writes_them():
+def test_calls_settle_as_templates_write():
     template = ChatTemplate(THINKING)
     conversation = Conversation(TOY, template)
     prompt = conversation.ask("hello")
@@ -249,7 +247,7 @@ def test_a_character_in_several_tokens_is_kept():
     assert conversation.n_reused == len(conversation.held)
 
 
-def test_a_reply_that_breaks_off_within_a_character_is_kept_up_to_it():
+def test_broken_character_is_kept_before():
     conversation = Conversation(TOY)
     prompt = conversation.ask("hello")
     conversation.reply([*b"aa", *"😀".encode()[:2]])
@@ -259,7 +257,7 @@ def test_a_reply_that_breaks_off_within_a_character_is_kept_up_to_it():
     assert spelled(TOY, conversation.prompt) == conversation.text.encode()
 
 
-def test_a_reply_cut_by_its_length_is_kept():
+def test_length_cut_reply_is_kept():
     conversation = Conversation(TOY)
     conversation.ask("hello")
     conversation.reply([*b"the wor"], ended=False)
@@ -267,7 +265,7 @@ def test_a_reply_cut_by_its_length_is_kept():
     assert conversation.n_reused == len(conversation.held)
 
 
-def test_each_of_two_replies_to_one_prompt_is_found():
+def test_both_replies_are_found():
     conversation = Conversation(TOY)
     conversation.ask("hello")
     before = list(conversation.messages)
@@ -327,7 +325,7 @@ class Lossy(ToyBpe):
         return super().tokenize(text.replace("é", ""), special=special)
 
 
-def test_what_cannot_be_placed_in_its_text_is_not_kept():
+def test_unplaceable_text_is_dropped():
     conversation = Conversation(Lossy())
     conversation.ask("hello")
     conversation.reply([*b"a a"])
@@ -344,7 +342,7 @@ def test_what_cannot_be_placed_in_its_text_is_not_kept():
 
 @pytest.mark.model
 @pytest.mark.parametrize("seed", range(5))
-def test_ten_turns_of_the_bundled_vocabulary_reuse_everything(seed: int):
+def test_bundled_vocabulary_turns_reuse_everything(seed: int):
     with loaded(Path(BUNDLED_MODEL)) as vocabulary:
         assert vocabulary.eos is not None
         randomness = random.Random(seed)

@@ -32,7 +32,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabula
         yield vocabulary
 
 
-def test_no_space_comes_between_where_the_tokenizer_adds_one(sentencepiece: Vocabulary):
+def test_no_space_joins_messages(sentencepiece: Vocabulary):
     """And no line break, where the end of a turn swallows it. The BOS is not written out."""
     assert sentencepiece.add_bos
     assert sentencepiece.bos is not None
@@ -51,7 +51,7 @@ def test_no_space_comes_between_where_the_tokenizer_adds_one(sentencepiece: Voca
         held = conversation.held[1:]
 
 
-def test_a_reply_is_found_without_the_space_that_the_tokenizer_adds(sentencepiece: Vocabulary):
+def test_reply_without_tokenizer_space_matches(sentencepiece: Vocabulary):
     """As a client sees it. A template may write one of its own instead."""
     (end,) = sentencepiece.tokenize("<|end|>", special=True)
     for template in (PHI, SPACED):
