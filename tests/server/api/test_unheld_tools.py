@@ -59,7 +59,7 @@ def test_grammar_holds_without_calls():
     assert not allows(request, "b")
 
 
-def test_rules_are_written_once_for_the_same_tools(monkeypatch: pytest.MonkeyPatch):
+def test_equal_tools_share_their_rules(monkeypatch: pytest.MonkeyPatch):
     written: list[str] = []
     whole = CallGrammar.calls_in_text
 
