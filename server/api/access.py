@@ -45,7 +45,9 @@ class Access:
     """Accepted API keys; without any, every request is admitted."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._known = [(sha256(key.encode()).digest(), _caller(key.encode())) for key in dict.fromkeys(keys)]
+        self._known = [
+            (sha256(key.encode()).digest(), caller_of_key(key.encode())) for key in dict.fromkeys(keys)
+        ]
 
     @property
     def callers(self) -> list[Caller]:
@@ -67,7 +69,7 @@ class Access:
         raise AccessError("Incorrect API key provided: this server does not know it")
 
 
-def _caller(key: bytes) -> Caller:
+def caller_of_key(key: bytes) -> Caller:
     secret = hmac.new(DOMAIN, key, sha256).digest()
     return Caller(secret, hmac.new(secret, b"name", sha256).hexdigest()[:8])
 

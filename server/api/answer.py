@@ -56,8 +56,8 @@ class Answer(ABC):
     async def whole(self) -> bytes:
         """Return the whole answer once all replies have ended."""
         await grown(self._choices)
-        self._remember()
-        return self._all()
+        self._remember_replies()
+        return self._whole_json()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield server-sent events, joined where ready; the last is the error if a reply fails."""
@@ -65,47 +65,47 @@ class Answer(ABC):
             if self._frame_s:
                 for choice in self._choices:
                     choice.spread(self._frame_s)
-            if opening := b"".join(self._opening()):
+            if opening := b"".join(self._opening_events()):
                 yield opening
             self._choices[0].see(self._next)
             async for choice in growing(self._choices):
-                if news := b"".join(self._news(choice)):
+                if news := b"".join(self._new_events(choice)):
                     yield news
                 choice.check()
                 choice.wake()
-            self._remember()
-            yield b"".join(self._closing())
+            self._remember_replies()
+            yield b"".join(self._closing_events())
         except DuoError as error:
-            yield self._failure(error)
+            yield self._failure_event(error)
         except Exception as error:
-            yield self._failure(problem.defect(f"the stream {self._id}", error))
+            yield self._failure_event(problem.defect(f"the stream {self._id}", error))
 
     @property
     def _by_prompt(self) -> list[Sequence[ReplyChoice]]:
         n = len(self._choices) // len(self._prompts)
         return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
 
-    def _remember(self) -> None:
+    def _remember_replies(self) -> None:
         """Keep the tokens of all ended replies for the next prompt."""
         for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
             prompt.remember(self._served.history, choices)
 
     @abstractmethod
-    def _all(self) -> bytes:
+    def _whole_json(self) -> bytes:
         """Return the answer as JSON, once all replies have ended."""
 
     @abstractmethod
-    def _opening(self) -> Iterator[bytes]:
+    def _opening_events(self) -> Iterator[bytes]:
         """Yield the first events of a stream."""
 
     @abstractmethod
-    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
         """Yield events for what a choice has generated since the last call, and for its end."""
 
     @abstractmethod
-    def _closing(self) -> Iterator[bytes]:
+    def _closing_events(self) -> Iterator[bytes]:
         """Yield the last events of a stream, once all replies have ended."""
 
-    def _failure(self, error: DuoError) -> bytes:
+    def _failure_event(self, error: DuoError) -> bytes:
         """Return the last event of a stream that fails."""
         return sse(problem.body(error))

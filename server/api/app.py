@@ -81,7 +81,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
     return Starlette(
         routes=routes(),
-        middleware=[*_frame(edge), Middleware(AccessGate, edge=edge)],
+        middleware=[*_middleware_of(edge), Middleware(AccessGate, edge=edge)],
         exception_handlers=HANDLERS,
         lifespan=lifespan,
     )
@@ -97,11 +97,11 @@ def create_waiting_app(state: Health, edge: Edge) -> Starlette:
         return problem.respond(loading, request.url.path)
 
     return Starlette(
-        routes=[*page(), Route("/{path:path}", waiting, methods=METHODS)], middleware=_frame(edge)
+        routes=[*page(), Route("/{path:path}", waiting, methods=METHODS)], middleware=_middleware_of(edge)
     )
 
 
-def _frame(edge: Edge) -> list[Middleware]:
+def _middleware_of(edge: Edge) -> list[Middleware]:
     return [
         Middleware(RequestFrame, edge=edge),
         Middleware(
@@ -122,23 +122,23 @@ def routes() -> list[BaseRoute]:
     api = _with_and_without_v1()
     v1 = [
         *api,
-        _generating("/completions", completions.create),
-        _told("/health", health.health),
+        _generating_route("/completions", completions.create),
+        _health_route("/health", health.health),
     ]
     return [
-        *(_told(path, tell) for path, tell in health.ROUTES.items() if path != health.V1),
+        *(_health_route(path, tell) for path, tell in health.ROUTES.items() if path != health.V1),
         Mount("/v1", routes=v1),
         *api,
-        _generating("/completion", native.create),
-        _generating("/completions", native.create),
-        _generating("/infill", infill.create),
-        _route("/embedding", embeddings.create_native),
-        _route("/metrics", metrics.metrics, "GET"),
-        _route("/rpc", rpc.answer),
-        _route("/lora-adapters", adapters.list_adapters, "GET"),
-        _route("/lora-adapters", adapters.scale),
-        _route("/slots", slots_route.list_slots, "GET"),
-        _route("/slots/{id}", slots_route.act),
+        _generating_route("/completion", native.create),
+        _generating_route("/completions", native.create),
+        _generating_route("/infill", infill.create),
+        _route_to("/embedding", embeddings.create_native),
+        _route_to("/metrics", metrics.metrics, "GET"),
+        _route_to("/rpc", rpc.answer),
+        _route_to("/lora-adapters", adapters.list_adapters, "GET"),
+        _route_to("/lora-adapters", adapters.scale),
+        _route_to("/slots", slots_route.list_slots, "GET"),
+        _route_to("/slots/{id}", slots_route.act),
         *page(),
     ]
 
@@ -146,32 +146,32 @@ def routes() -> list[BaseRoute]:
 def _with_and_without_v1() -> list[BaseRoute]:
     """Return OpenAI's and Anthropic's routes."""
     return [
-        _generating("/chat/completions", chat.create),
-        _route("/chat/completions/input_tokens", chat.count),
-        _generating("/responses", responses.create),
-        _route("/responses/input_tokens", responses.count),
-        _generating("/responses/compact", responses.compact),
-        _route("/responses/{id}/input_items", responses.input_items, "GET"),
-        _route("/responses/{id}", responses.retrieve, "GET"),
-        _route("/responses/{id}", responses.delete, "DELETE"),
-        _generating("/decisions", decisions.create),
-        _generating("/systemone", systemone.create),
-        _generating("/messages", messages.create),
-        _route("/messages/count_tokens", messages.count_tokens),
-        _route("/precompute", precompute.create),
-        _route("/embeddings", embeddings.create),
-        _route("/rerank", rerank.create),
-        _route("/reranking", rerank.create),
-        _route("/tokenize", tokens.tokenize),
-        _route("/detokenize", tokens.detokenize),
-        _route("/apply-template", tokens.apply_template),
-        _route("/props", props.props, "GET"),
-        _route("/models", models.list_models, "GET"),
-        _route("/models/{id:path}", models.get_model, "GET"),
+        _generating_route("/chat/completions", chat.create),
+        _route_to("/chat/completions/input_tokens", chat.count),
+        _generating_route("/responses", responses.create),
+        _route_to("/responses/input_tokens", responses.count),
+        _generating_route("/responses/compact", responses.compact),
+        _route_to("/responses/{id}/input_items", responses.input_items, "GET"),
+        _route_to("/responses/{id}", responses.retrieve, "GET"),
+        _route_to("/responses/{id}", responses.delete, "DELETE"),
+        _generating_route("/decisions", decisions.create),
+        _generating_route("/systemone", systemone.create),
+        _generating_route("/messages", messages.create),
+        _route_to("/messages/count_tokens", messages.count_tokens),
+        _route_to("/precompute", precompute.create),
+        _route_to("/embeddings", embeddings.create),
+        _route_to("/rerank", rerank.create),
+        _route_to("/reranking", rerank.create),
+        _route_to("/tokenize", tokens.tokenize),
+        _route_to("/detokenize", tokens.detokenize),
+        _route_to("/apply-template", tokens.apply_template),
+        _route_to("/props", props.props, "GET"),
+        _route_to("/models", models.list_models, "GET"),
+        _route_to("/models/{id:path}", models.get_model, "GET"),
     ]
 
 
-def _route(
+def _route_to(
     path: str, handler: Callable[[Request, Served], Awaitable[Response]], method: str = "POST"
 ) -> Route:
     async def endpoint(request: Request) -> Response:
@@ -180,17 +180,17 @@ def _route(
     return Route(path, endpoint, methods=[method])
 
 
-def _generating(path: str, handler: Callable[[Request, Served], Awaitable[Response]]) -> Route:
+def _generating_route(path: str, handler: Callable[[Request, Served], Awaitable[Response]]) -> Route:
     """Return a route that refuses a request before it reads the body if the queue is full."""
 
     async def with_place(request: Request, served: Served) -> Response:
         with expected(served.places):
             return await handler(request, served)
 
-    return _route(path, with_place)
+    return _route_to(path, with_place)
 
 
-def _told(path: str, tell: Callable[[Health], Response]) -> Route:
+def _health_route(path: str, tell: Callable[[Health], Response]) -> Route:
     async def endpoint(request: Request) -> Response:
         return tell(request.state.served.state())
 
@@ -200,14 +200,14 @@ def _told(path: str, tell: Callable[[Health], Response]) -> Route:
 def page() -> list[BaseRoute]:
     """Return the routes that need no model."""
     return [
-        Route("/openapi.yaml", _contract, methods=["GET"]),
-        Route("/", _page("index.html"), methods=["GET"]),
-        Route("/status", _page("status.html"), methods=["GET"]),
+        Route("/openapi.yaml", _serve_contract, methods=["GET"]),
+        Route("/", _page_handler("index.html"), methods=["GET"]),
+        Route("/status", _page_handler("status.html"), methods=["GET"]),
         Mount("/web", StaticFiles(directory=WEB)),
     ]
 
 
-def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
+def _page_handler(name: str) -> Callable[[Request], Awaitable[Response]]:
     html = (WEB / name).read_bytes()  # kept: to read it in a thread each time takes long on a busy machine
 
     async def page(request: Request) -> Response:
@@ -220,6 +220,6 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
     return page
 
 
-async def _contract(_: Request) -> FileResponse:
+async def _serve_contract(_: Request) -> FileResponse:
     contract = next(path for path in CONTRACTS if path.exists())
     return FileResponse(contract, media_type="application/yaml")

@@ -43,9 +43,10 @@ class ArgumentGrammar(OwnValues):
         needed = cast(Sequence[str], schema.get("required") or ())
         syntax = self.calls.arguments
         if not of_all and schema.get("additionalProperties") is not False:
-            return self._anything(syntax)
+            return self._any_arguments(syntax)
         rules = {
-            key: self.rule(self._member(syntax, key, resolved(one, schema))) for key, one in of_all.items()
+            key: self.rule(self._member_rule(syntax, key, resolved(one, schema)))
+            for key, one in of_all.items()
         }
         if syntax == "parameters":
             return self.ordered(rules, needed)
@@ -53,7 +54,7 @@ class ArgumentGrammar(OwnValues):
             return self.ordered(rules, needed, ", ")
         return f'"{{" {self.ordered(dict(sorted(rules.items())), needed, ",")} "}}"'
 
-    def _anything(self, syntax: str) -> str:
+    def _any_arguments(self, syntax: str) -> str:
         """Return an expression for arguments of which the schema says nothing."""
         if syntax == "gemma":
             self.gemma_rules()
@@ -65,9 +66,9 @@ class ArgumentGrammar(OwnValues):
         if "⟨nested⟩" in self.calls.parameter:
             return ""  # the key is in what ends a value, too: no grammar of words can hold that
         self.also(r"KEY: /[A-Za-z_][\w.-]{0,63}/")
-        return f"({self.rule(self._parameter(None, {'type': 'string'}))})*"
+        return f"({self.rule(self._parameter_expression(None, {'type': 'string'}))})*"
 
-    def _member(self, syntax: str, key: str, schema: Schema) -> str:
+    def _member_rule(self, syntax: str, key: str, schema: Schema) -> str:
         definition = definition_of(schema)
         if syntax == "python":
             value = self.python(schema)
@@ -79,16 +80,16 @@ class ArgumentGrammar(OwnValues):
             if definition:
                 value = f"{self.spelled(GEMMA_QUOTE)} {self.held(definition, GEMMA_QUOTE)}"
             return f"{literal(key + ':')} {value}"
-        return self._parameter(key, schema)
+        return self._parameter_expression(key, schema)
 
-    def _parameter(self, key: str | None, schema: Schema) -> str:
+    def _parameter_expression(self, key: str | None, schema: Schema) -> str:
         """Return an expression for a parameter between tags; without a key it has any name."""
         types = types_of(schema)
         if _TELLING.search(self.calls.parameter) and types != STRING and key:
-            return self._telling(key, schema, types or _ALL)
-        return self._tagged(key, schema, types or STRING)
+            return self._typed_parameter(key, schema, types or _ALL)
+        return self._tagged_parameter(key, schema, types or STRING)
 
-    def _telling(self, key: str, schema: Schema, types: frozenset[str]) -> str:
+    def _typed_parameter(self, key: str, schema: Schema, types: frozenset[str]) -> str:
         """Return an expression for a parameter that names its value's type.
 
         It has an alternative for each type, or one for text and one for all others.
@@ -100,9 +101,10 @@ class ArgumentGrammar(OwnValues):
             else {"": others}
         )
         each = [["string"]] * ("string" in types) + [some for some in kinds.values() if some]
-        return f"({' | '.join(self._tagged(key, limited(schema, some), frozenset(some)) for some in each)})"
+        forms = (self._tagged_parameter(key, limited(schema, some), frozenset(some)) for some in each)
+        return f"({' | '.join(forms)})"
 
-    def _tagged(self, key: str | None, schema: Schema, types: frozenset[str]) -> str:
+    def _tagged_parameter(self, key: str | None, schema: Schema, types: frozenset[str]) -> str:
         text = "string" in types
         kind = next((_KINDS[one] for one in sorted(types) if one in _KINDS), "object")
         told = {"key": key or "", "string": str(text).lower(), "type": "string" if text else kind}
@@ -113,10 +115,10 @@ class ArgumentGrammar(OwnValues):
                 close = fixed.replace("\n", "") if self.loose else fixed
                 if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
                     close = fixed + told["key"] + ">"
-                is_limited = self._most(schema) is not None or not self._is_free(schema)
+                is_limited = self._max_length(schema) is not None or not self._is_free(schema)
                 if (text and is_limited) or definition_of(schema):
                     head = head.rstrip("\n")  # the value's rule has the line break
-                return " ".join([*made, self.written(head), self._value(schema, types, close)])
+                return " ".join([*made, self.written(head), self._value_expression(schema, types, close)])
             if slot and key is None:
                 made += [self.written(head), _ANY[slot]]
                 head = fixed
@@ -124,9 +126,9 @@ class ArgumentGrammar(OwnValues):
                 head += told.get(slot, "") + fixed
         raise AssertionError(self.calls.parameter)
 
-    def _value(self, schema: Schema, types: frozenset[str], close: str, depth: int = 0) -> str:
+    def _value_expression(self, schema: Schema, types: frozenset[str], close: str, depth: int = 0) -> str:
         if (definition := definition_of(schema)) is not None:
-            return self._defined(definition, close)
+            return self._defined_text(definition, close)
         nested, values = "⟨nested⟩" in self.calls.parameter, only_values(schema)
         if nested and not values and (inner := self._elements(schema, types, depth)):
             written = inner if depth else f"({inner} | {self.json(schema)})"
@@ -144,7 +146,7 @@ class ArgumentGrammar(OwnValues):
         blank = "BLANK?" if self.loose else ""
         return f"{blank} {self.python(schema)} {blank} {self.written(close)} {blank}"
 
-    def _defined(self, definition: Definition, close: str) -> str:
+    def _defined_text(self, definition: Definition, close: str) -> str:
         """Return an expression for tagged text that a definition allows, without the line break around it."""
         before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
         end = close.strip("\n") if self.loose else close.rstrip("\n")
@@ -180,7 +182,7 @@ class ArgumentGrammar(OwnValues):
         rules: dict[str, str] = {}
         for key, one in of_all.items():
             inner = resolved(one, schema)
-            value = self._value(inner, types_of(inner) or STRING, f"{mark}</{key}>", depth + 1)
+            value = self._value_expression(inner, types_of(inner) or STRING, f"{mark}</{key}>", depth + 1)
             rules[key] = self.rule(f"BLANK? {self.written(f'{mark}<{key}>')} {value} BLANK?")
         if types == _ARRAY:
             return f"{rules['item']}*"

@@ -35,7 +35,7 @@ class Body(BaseModel):
     def _as_json_means_it(cls, data: Any) -> Any:
         if isinstance(data, dict):
             given = cast(dict[Any, Any], data)
-            return {key: _whole(value) for key, value in given.items() if value is not None}
+            return {key: _integers_of_floats(value) for key, value in given.items() if value is not None}
         return data
 
 
@@ -87,13 +87,17 @@ def joined(content: Content) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
-def _whole(value: Any) -> Any:
+def _integers_of_floats(value: Any) -> Any:
     """Convert floats that are whole numbers to integers, alone or in a list."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < EXACT else value
     if type(value) is list:
         items = cast(list[Any], value)
-        return [_whole(item) for item in items] if any(type(item) is float for item in items) else items
+        return (
+            [_integers_of_floats(item) for item in items]
+            if any(type(item) is float for item in items)
+            else items
+        )
     return value
 
 
@@ -108,7 +112,7 @@ def at_most(n: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _shallow(schema: dict[str, Any]) -> dict[str, Any]:
+def _refuse_deep_nesting(schema: dict[str, Any]) -> dict[str, Any]:
     if depth(schema) > MAX_DEPTH:
         raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
     return schema
@@ -121,7 +125,7 @@ LastTokens: TypeAlias = Annotated[int, Field(ge=-1, le=1 << 31)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-EchoedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(_shallow)]
+EchoedSchema: TypeAlias = Annotated[dict[str, Any], AfterValidator(_refuse_deep_nesting)]
 """A schema that may be written out again, in a template or a response.
 
 It is refused if it is nested too deeply, since what can be read as JSON cannot always be written.

@@ -44,18 +44,18 @@ class CallGrammar(ArgumentGrammar):
     def required(self, functions: Mapping[str, Schema]) -> str:
         """Return a grammar of one or more calls and nothing else; `functions` has schemas of arguments."""
         self.begin(loose=False)
-        return self._grammar(self._sequence(), self._rules(functions))
+        return self._join_rules(self._calls_expression(), self._call_rules(functions))
 
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
         """Return a grammar of calls, or of JSON that fits a schema, or of text that a rule describes."""
         self.begin(loose=False)
-        rules = [*self._rules(functions), self._answer_rule(answer)]
-        return self._grammar(f"({self._sequence()} | {self._answered()})", rules)
+        rules = [*self._call_rules(functions), self._answer_rule(answer)]
+        return self._join_rules(f"({self._calls_expression()} | {self._answer_expression()})", rules)
 
     def answer(self, answer: Schema | str) -> str:
         """Return a grammar of JSON that fits a schema, or of text that a rule describes, after thoughts."""
         self.begin(loose=False)
-        return self._grammar(self._answered(), [self._answer_rule(answer)])
+        return self._join_rules(self._answer_expression(), [self._answer_rule(answer)])
 
     def _answer_rule(self, answer: Schema | str) -> str:
         return f"answer: {answer if isinstance(answer, str) else self.json(answer)}"
@@ -72,15 +72,17 @@ class CallGrammar(ArgumentGrammar):
             return None
         self.begin(loose=True)
         body = "marked* free_text" if self._several else "(marked | free_text)"
-        calls, rules = self.calls, self._rules(functions)
+        calls, rules = self.calls, self._call_rules(functions)
         between = self.written(calls.between)
-        begin, close = self.written(self._rest), self.written(calls.close)
+        begin, close = self.written(self._text_behind_mark), self.written(calls.close)
         if calls.each or not calls.open:
             marked = f"marked: upto {begin} call {close}"
         else:
             more = f" ({between} call)*" if self._several else ""
             marked = f"marked: upto {begin} call{more} {close}"
-        return self._grammar(body, [*rules, self.until("upto", self._mark), marked, self._free()])
+        return self._join_rules(
+            body, [*rules, self.until("upto", self._mark), marked, self._free_text_rule()]
+        )
 
     def _bare_in_text(self, functions: Mapping[str, Schema]) -> str:
         """Return a grammar of calls from the first token on, or of any text that does not begin as one."""
@@ -98,7 +100,7 @@ class CallGrammar(ArgumentGrammar):
         mark = self.control(self.calls.open)
         tag = "" if mark is None else f"<[{mark}]>? "
         more = f" (BLANK? {self.written(self.calls.between.strip())} call)*" if self._several else ""
-        return self._grammar(f"{tag}(call{more} BLANK? | OTHER?)", rules)
+        return self._join_rules(f"{tag}(call{more} BLANK? | OTHER?)", rules)
 
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
         """Return a grammar of messages in which a header that names a function begins a call.
@@ -116,7 +118,7 @@ class CallGrammar(ArgumentGrammar):
         part = f"(({' | '.join(f'<[{one}]>' for one in marks)}) OTHER?)*" if marks else ""
         rules = [f"OTHER: TEXT & ~/(?s:.*({'|'.join(to)})( .*)?)/"]
         for i, (name, schema) in enumerate(functions.items()):
-            body = self._call(name, schema, addressed=True)
+            body = self._call_expression(name, schema, addressed=True)
             rules.append(f"TO_{i}: /(?s:.*{to[i]}( .*)?)/")
             rules.append(f"call_{i}: OTHER? {part} TO_{i} {part} <[{message}]> BLANK? {body}")
         rest = f"{self.tokens_but(start)}*"
@@ -132,14 +134,14 @@ class CallGrammar(ArgumentGrammar):
         rules, marked, begun = list[str](), list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
             head = channels.header.replace("⟨name⟩", name)
-            body = f"BLANK? {self._call(name, schema, addressed=True)} BLANK?"
+            body = f"BLANK? {self._call_expression(name, schema, addressed=True)} BLANK?"
             rules.append(f"upto_{i}[lazy]: /(?s:.*){spelled_in_regex(channels.start + head)}/")
             rules.append(f"begin_{i}[lazy]: /{spelled_in_regex(head)}/")
             marked.append(f"upto_{i} {body}")
             begun.append(f"begin_{i} {body}")
         rules.append(f"marked: {' | '.join(marked)}")
         first = "" if self._form.headed else f"({' | '.join(begun)})? "
-        return "\n".join([f"start: {first}marked* free_text", *rules, self._free(), *self.made])
+        return "\n".join([f"start: {first}marked* free_text", *rules, self._free_text_rule(), *self.made])
 
     def no_calls(self) -> str | None:
         """Return a grammar of free text without a call's mark; None if calls have no mark."""
@@ -147,9 +149,9 @@ class CallGrammar(ArgumentGrammar):
             return None
         self.begin(loose=True)
         if self.control(self._mark) is not None:
-            return self._grammar("free_text", [self._free()])
+            return self._join_rules("free_text", [self._free_text_rule()])
         spelled = spelled_in_regex(self._mark)
-        return self._grammar("SILENT?", [f"SILENT: TEXT & ~/(?s:.*{spelled}.*)/"])
+        return self._join_rules("SILENT?", [f"SILENT: TEXT & ~/(?s:.*{spelled}.*)/"])
 
     @property
     def _mark(self) -> str:
@@ -158,7 +160,7 @@ class CallGrammar(ArgumentGrammar):
         return "" if bare or not self.calls.marks else self.calls.marks[0]
 
     @property
-    def _rest(self) -> str:
+    def _text_behind_mark(self) -> str:
         """Return the text between the mark and the first call's name or object."""
         return (self.calls.open or self._head_mark).lstrip()[len(self._mark) :]
 
@@ -167,13 +169,13 @@ class CallGrammar(ArgumentGrammar):
         """Return the call's own mark, which ends free text and is not written again."""
         return self._mark if not self.calls.open else ""
 
-    def _free(self) -> str:
+    def _free_text_rule(self) -> str:
         """Return the rule of free text up to the reply's end."""
         mark = self.control(self._mark)
         return "free_text: TEXT?" if mark is None else f"free_text: {self.tokens_but(mark)}*"
 
-    def _grammar(self, body: str, rules: Sequence[str]) -> str:
-        thoughts = self._thoughts()
+    def _join_rules(self, body: str, rules: Sequence[str]) -> str:
+        thoughts = self._thought_rules()
         must = self._form.thinking and not (self.loose and self._mark)
         head = "" if not thoughts else "thoughts BLANK? " if must else "(thoughts BLANK?)? "
         drops = " | ".join(map(self.written, self._form.drops))
@@ -182,12 +184,12 @@ class CallGrammar(ArgumentGrammar):
             head, body = f"{head}drops? ", f"{body} drops?"
         return "\n".join([f"start: {head}{body}", *thoughts, *rules, *self.made])
 
-    def _answered(self) -> str:
+    def _answer_expression(self) -> str:
         """Return the expression for an answer where content stands."""
         channels = self._form.channels
         return f"{self.written(channels.content)} answer" if channels and not self._form.headed else "answer"
 
-    def _sequence(self) -> str:
+    def _calls_expression(self) -> str:
         """Return the expression for one call, or several where allowed, with their marks."""
         calls = self.calls
         begin, between, end = map(self.written, (calls.open, calls.between, calls.close))
@@ -203,15 +205,15 @@ class CallGrammar(ArgumentGrammar):
             end = f"{end} ({' | '.join(map(self.written, self._form.channels.ends)) or 'BLANK'})?"
         return f"{begin} call{more} {end}"
 
-    def _rules(self, functions: Mapping[str, Schema]) -> list[str]:
+    def _call_rules(self, functions: Mapping[str, Schema]) -> list[str]:
         """Return the rules of single calls, without the text around them."""
         names = " | ".join(f"call_{i}" for i in range(len(functions)))
         rules = [f"call: {names}"]
         for i, (name, schema) in enumerate(functions.items()):
-            rules.append(f"call_{i}: {self._call(name, schema)}")
+            rules.append(f"call_{i}: {self._call_expression(name, schema)}")
         return rules
 
-    def _call(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
+    def _call_expression(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
         """Return the expression for a call; `addressed`: without its header, which has been written."""
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
@@ -227,21 +229,21 @@ class CallGrammar(ArgumentGrammar):
                 if part != "named_id":
                     continue
             slot = "/[0-9]{1,3}/" if part in ("named_id", "nth") else _ID if part == "id" else ""
-            made += [self.written(fixed), slot or self._arguments(part, name, schema)]
+            made += [self.written(fixed), slot or self._arguments_expression(part, name, schema)]
             fixed = ""
         return " ".join(filter(None, [*made, self.written(fixed)]))
 
-    def _arguments(self, slot: str, name: str, schema: Schema) -> str:
+    def _arguments_expression(self, slot: str, name: str, schema: Schema) -> str:
         assert slot in ARGUMENTS
         match slot:
             case "json":
                 return self.json(schema)
             case "object":
-                return self._object(name, schema)
+                return self._object_expression(name, schema)
             case _:
                 return self.arguments(schema)
 
-    def _object(self, name: str, schema: Schema) -> str:
+    def _object_expression(self, name: str, schema: Schema) -> str:
         """Return the expression for a call as a JSON object, word by word.
 
         A lexer that takes the longest match would otherwise see one long word as the only way.
@@ -256,7 +258,7 @@ class CallGrammar(ArgumentGrammar):
             members.append(f"({member})?" if key in ID_KEYS and i else member)
         return " ".join([self.written("{"), *members, self.written("}")])
 
-    def _thoughts(self) -> list[str]:
+    def _thought_rules(self) -> list[str]:
         thoughts, channels = self._form.thoughts, self._form.channels
         if thoughts is None:
             return []

@@ -120,9 +120,9 @@ class ReplyChoice:
             match event:
                 case Started():
                     self._started = event
-                    self._note(event.n_cached, event.at)
+                    self._note_progress(event.n_cached, event.at)
                 case Progress():
-                    self._note(event.n_evaluated, event.at)
+                    self._note_progress(event.n_evaluated, event.at)
                     begin = event.n_evaluated - len(event.logprobs)  # once more, after a preemption
                     self._of_prompt[begin:] = event.logprobs
                 case Committed():
@@ -148,19 +148,19 @@ class ReplyChoice:
         self._last_at = event.at
         if not self._text.n_steps:
             self._first_at = self._last_at
-            self._note(self._started.n_prompt, event.at)
+            self._note_progress(self._started.n_prompt, event.at)
         if self._silent or self._text.stopped or self._out_of_time:
             return
         self._tokens += event.tokens
         self._logprobs += event.logprobs
         if self._sourced is not None:
             self._sourced.commit(event.sources)
-        self._hear(event)
+        self._read_step(event)
         self._out_of_time = not self._text.stopped and self._is_late()
         if self._text.stopped or self._out_of_time:
             self.generation.cancel(keep=self._text.n_predicted)
 
-    def _hear(self, step: Committed) -> None:
+    def _read_step(self, step: Committed) -> None:
         """Read the step's tokens, which are held back if that makes the stream even."""
         if self._untold.spreads(len(step.tokens), step.at):
             n_settled = self._reader.n_settled
@@ -172,7 +172,7 @@ class ReplyChoice:
         late = 0 < self._most_ms < (self._last_at - self._first_at) * 1e3
         return late and "\n" in self.message.content
 
-    def _note(self, n_processed: int, at: float) -> None:
+    def _note_progress(self, n_processed: int, at: float) -> None:
         if self._with_progress:
             self._progress.append(
                 {

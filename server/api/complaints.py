@@ -51,12 +51,14 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     found = [(_path(one["loc"], data), one) for one in complaints if one["loc"][:1] == field]
     path, worst = max(found, key=lambda pair: (len(pair[1]["loc"]), pair[1]["type"] not in _KINDS))
     kinds = [_KINDS[one["type"]] for place, one in found if place == path and one["type"] in _KINDS]
-    message = f"must be {' or '.join(dict.fromkeys(kinds))}" if worst["type"] in _KINDS else _text(worst)
+    message = (
+        f"must be {' or '.join(dict.fromkeys(kinds))}" if worst["type"] in _KINDS else _complaint_text(worst)
+    )
     param = ".".join(path) or None
     return FieldError(param, message) if param else InvalidRequestError(message)
 
 
-def _text(complaint: ErrorDetails) -> str:
+def _complaint_text(complaint: ErrorDetails) -> str:
     text = _TEXTS.get(complaint["type"])
     return complaint["msg"] if text is None else text.format(**complaint.get("ctx", {}))
 

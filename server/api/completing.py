@@ -57,7 +57,7 @@ class CompletionAnswer(Answer):
     def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the fields of a choice in a chunk with one piece or none."""
 
-    def _portion(self, choice: ReplyChoice) -> Portion:
+    def _next_portion(self, choice: ReplyChoice) -> Portion:
         """Return what may be sent of a choice and is not yet, as this form sends it."""
         return choice.portion()
 
@@ -65,9 +65,9 @@ class CompletionAnswer(Answer):
         """Return logprobs of the choice's next tokens, as this form sends them."""
         return logprobs
 
-    def _all(self) -> bytes:
+    def _whole_json(self) -> bytes:
         """Return the best choices of each prompt, renumbered."""
-        portions = [self._portion(choice) for choice in self._choices]
+        portions = [self._next_portion(choice) for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         told: list[dict[str, Any]] = []
         for i, choice in enumerate(best):
@@ -75,35 +75,37 @@ class CompletionAnswer(Answer):
             said = self._whole_reply(choice, portion.pieces)
             told.append({**self._choice(choice.index, said, portion, choice.reason), "index": i})
         whole = {"object": self._objects[0], **self._about, "choices": told}
-        return orjson.dumps({**whole, "usage": self._usage(), **self._figures(), **self._beside(best[0])})
+        return orjson.dumps(
+            {**whole, "usage": self._usage(), **self._usage_and_timings(), **self._extra_fields(best[0])}
+        )
 
-    def _beside(self, choice: ReplyChoice) -> dict[str, Any]:
+    def _extra_fields(self, choice: ReplyChoice) -> dict[str, Any]:
         """Return more fields of the whole answer; `choice` is its first one."""
         return {}
 
-    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
         """Yield the chunks of a choice; the last choice to end also sends the figures."""
-        portion = self._portion(choice)
+        portion = self._next_portion(choice)
         for told in choice.progress_told():
             nothing = self._choice(choice.index, self._delta(()), Portion())
             yield self._chunk([nothing], **self._no_usage, **told)
         if portion.pieces:
             running = {"timings": timings(choice.stats())} if self._body.timings_per_token else {}
-            yield from self._told(choice.index, portion, running)
+            yield from self._portion_chunks(choice.index, portion, running)
         if choice.reason is not None:
             last = all(one.reason is not None for one in self._choices)
             rest = Portion() if portion.pieces else portion  # tokens that are part of no text
             end = self._choice(choice.index, self._delta(()), rest, choice.reason)
             tells = last and not self._body.with_usage
-            yield self._chunk([end], **self._no_usage, **(self._figures() if tells else {}))
+            yield self._chunk([end], **self._no_usage, **(self._usage_and_timings() if tells else {}))
 
-    def _closing(self) -> Iterator[bytes]:
+    def _closing_events(self) -> Iterator[bytes]:
         """Yield the chunk with usage, if asked for, and the last event."""
         if self._body.with_usage:
-            yield self._chunk([], usage=self._usage(), **self._figures())
+            yield self._chunk([], usage=self._usage(), **self._usage_and_timings())
         yield DONE
 
-    def _told(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:
+    def _portion_chunks(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:
         """Yield one chunk per piece.
 
         The last chunk has tokens, sources and the extra fields; the chunk with content has the logprobs.
@@ -119,14 +121,14 @@ class CompletionAnswer(Answer):
     def _piece(self, index: int, piece: Piece, beside: Portion, extra: dict[str, Any]) -> bytes:
         if extra or not beside.plain or not isinstance(piece, Content):
             return self._chunk([self._choice(index, self._delta([piece]), beside)], **self._no_usage, **extra)
-        head, tail = self._frames[index]
+        head, tail = self._chunk_frames[index]
         if beside.logprobs is not None:
             logprobs = orjson.dumps(self._logprobs_json(index, beside.logprobs))
             tail = tail.replace(NO_LOGPROBS, NO_LOGPROBS[:-4] + logprobs, 1)
         return head + orjson.dumps(piece.text) + tail
 
     @cached_property
-    def _frames(self) -> list[list[bytes]]:
+    def _chunk_frames(self) -> list[list[bytes]]:
         """Return, for each choice, the bytes of a chunk before and after its text."""
         marked = self._delta([Content(MARK)])
         frames = [self._choice(choice.index, marked, Portion()) for choice in self._choices]
@@ -149,7 +151,7 @@ class CompletionAnswer(Answer):
         """Return the usage, once everything has been sent."""
         return usage(self._stats(), sum(choice.n_reasoning for choice in self._choices))
 
-    def _figures(self) -> dict[str, Any]:
+    def _usage_and_timings(self) -> dict[str, Any]:
         return measured(self._stats(), len(self._choices))
 
 

@@ -88,7 +88,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().data_received(data)
         self._n_beside = max(0, self._n_beside)
         if self._n_beside > MAX_HEAD and not self.transport.is_closing():
-            self._refuse(_too_large(f"{MAX_HEAD} bytes beside its body"))
+            self._refuse_and_close(_too_large(f"{MAX_HEAD} bytes beside its body"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -116,11 +116,11 @@ class BoundedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse the request; uvicorn calls it after a parser error, also after ours."""
-        self._refuse(self._refusal or InvalidRequestError(msg))
+        self._refuse_and_close(self._refusal or InvalidRequestError(msg))
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._write_timer = self.loop.call_later(self._bounds.write_s, self._unread)
+        self._write_timer = self.loop.call_later(self._bounds.write_s, self._abort_unread)
 
     def resume_writing(self) -> None:
         if self._write_timer is not None:
@@ -135,11 +135,11 @@ class BoundedConnection(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _unread(self) -> None:
+    def _abort_unread(self) -> None:
         logger.warning("a client has not read its reply for %g s: it is left", self._bounds.write_s)
         self.transport.abort()
 
-    def _refuse(self, error: InvalidRequestError) -> None:
+    def _refuse_and_close(self, error: InvalidRequestError) -> None:
         """Answer with the error unless a reply has begun, and close."""
         if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()

@@ -58,7 +58,7 @@ class _Stream(EventSourceResponse):
             answer.chunks(),
             headers={"Cache-Control": "no-cache"},
             ping=KEEP_ALIVE_S,
-            ping_message_factory=answer.keep_alive and partial(_event, *answer.keep_alive),
+            ping_message_factory=answer.keep_alive and partial(_event_of, *answer.keep_alive),
             sep="\n",
             shutdown_grace_period=DRAIN_S,
         )
@@ -75,7 +75,7 @@ class _Stream(EventSourceResponse):
             self._answer.cancel()
 
 
-def _event(name: str, data: str) -> ServerSentEvent:
+def _event_of(name: str, data: str) -> ServerSentEvent:
     return ServerSentEvent(data, event=name, sep="\n")
 
 
@@ -87,7 +87,7 @@ def warm_up() -> None:
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves first."""
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnected(request))
+    watch = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -100,6 +100,6 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
                 await one
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

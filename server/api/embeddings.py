@@ -70,30 +70,30 @@ class EmbeddingRequest(Body):
 
 async def create(request: Request, served: Served) -> Response:
     """Answer with one vector of length 1 per input."""
-    return await _embedded(request, served, _json)
+    return await _embed_inputs(request, served, _json)
 
 
 async def create_native(request: Request, served: Served) -> Response:
     """Answer with embeddings in llama-server's form."""
-    return await _embedded(request, served, _native_json)
+    return await _embed_inputs(request, served, _native_json)
 
 
-async def _embedded(request: Request, served: Served, tell: Callable[..., bytes]) -> Response:
+async def _embed_inputs(request: Request, served: Served, tell: Callable[..., bytes]) -> Response:
     if served.embedding is None:
         raise NotSupportedError(
             "this server does not embed: start it with --embedding-model FILE, or without --no-embeddings"
         )
     body = await read(request, EmbeddingRequest)
-    _check(served, served.embedding, body)
+    _check_request(served, served.embedding, body)
     embedder = served.embedding.worker.embedder
-    ids = await aside(request, _ids, embedder, body)
+    ids = await aside(request, _input_ids, embedder, body)
     vectors = await unless_gone(request, served.embedding.worker.embed(ids, tenant()))
     served.traffic.embedded(sum(map(len, ids)))
     tell = tell if body.input is not None else _native_json
     return Json(await asyncio.to_thread(tell, served.embedding.card.id, body, ids, vectors))
 
 
-def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
+def _check_request(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
     """Raise NotFoundError for another model, InvalidRequestError for too many dimensions."""
     check_model(body.model, embedding.card, served.model, does="embeds with")
     n_embd = embedding.worker.embedder.n_embd
@@ -101,7 +101,7 @@ def _check(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None
         raise FieldError("dimensions", f"this model's vectors have {n_embd}, which is the most")
 
 
-def _ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
+def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
     """Tokenise the inputs. Raises InvalidRequestError for one that is too long, or has unknown token ids."""
     all_ids: list[list[int]] = []
     for pieces in body.inputs:
@@ -128,11 +128,11 @@ def _tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
 
 def _native_json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
     """Return llama-server's form: for each input a list of vectors, which has one."""
-    reply = [{"index": i, "embedding": [row]} for i, row in enumerate(_cut(vectors, body))]
+    reply = [{"index": i, "embedding": [row]} for i, row in enumerate(_cut_dimensions(vectors, body))]
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _cut(vectors: Vectors, body: EmbeddingRequest) -> Vectors:
+def _cut_dimensions(vectors: Vectors, body: EmbeddingRequest) -> Vectors:
     return vectors if body.dimensions is None else normalised(vectors[:, : body.dimensions])
 
 
@@ -141,8 +141,8 @@ def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vector
     reply = {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": i, "embedding": _encoded(row, body.encoding_format)}
-            for i, row in enumerate(_cut(vectors, body))
+            {"object": "embedding", "index": i, "embedding": _encode_vector(row, body.encoding_format)}
+            for i, row in enumerate(_cut_dimensions(vectors, body))
         ],
         "model": id,
         "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
@@ -150,7 +150,7 @@ def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vector
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _encoded(vector: Vectors, form: Literal["float", "base64"]) -> Any:
+def _encode_vector(vector: Vectors, form: Literal["float", "base64"]) -> Any:
     """Return a vector as numbers, or as little-endian F32 in base64."""
     if form == "float":
         return vector

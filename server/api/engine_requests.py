@@ -125,10 +125,10 @@ def requests_for(
         sampling=_sampling(served, body),
         max_tokens=body.max_new_tokens or served.max_tokens,
         stop_tokens=served.vocabulary.eog | stop_tokens(body, served.vocabulary),
-        speculation=_speculation(body, served.vocabulary, served.room),
+        speculation=_speculation_of(body, served.vocabulary, served.room),
         constraint=instead or constraint(served, body),
         n_logprobs=body.n_logprobs,
-        n_keep=_n_keep(body, len(prompt), served.vocabulary) if _shifts(served, body) else None,
+        n_keep=_n_keep(body, len(prompt), served.vocabulary) if _wants_shift(served, body) else None,
         n_beams=max(1, body.n_beams),
         salt=body.salt,
         slot=body.id_slot if body.id_slot >= 0 else None,
@@ -157,7 +157,7 @@ def seed_of_choice(seed: int, choice: int) -> int:
     return mix(seed ^ mix(choice)) if choice else seed
 
 
-def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
+def _speculation_of(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
     """Return what may be drafted; a prediction is cut to the length of the context."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
@@ -170,7 +170,7 @@ def _speculation(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> 
     return Speculation(**asked.model_dump(exclude={"drafters"}), drafters=drafters, prediction=prediction)
 
 
-def _shifts(served: Served, body: GenerationFields) -> bool:
+def _wants_shift(served: Served, body: GenerationFields) -> bool:
     return (served.context_shift and body.n_beams < 2) if body.context_shift is None else body.context_shift
 
 

@@ -114,7 +114,7 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
             raise UnsupportedFieldError("tool_choice")
         return None
     if calls is None or (not calls.callable and forms(body)):
-        answer, place = _answer(body)
+        answer, place = _answer_schema(body)
         thinks = form.thinking or (form.thoughts is not None and _reads_thoughts(served, body))
         if answer is None or not thinks:
             return None
@@ -124,8 +124,8 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
         marked = replace(form, calls=served.template.style.family.calls)
         lark = CallGrammar(served.vocabulary, marked).no_calls()
         return None if lark is None else grammars.lark(lark, "tool_choice")
-    asked = Asked(calls, *((None, "") if calls.required else _answer(body)))
-    return _calling(held, CallGrammar(served.vocabulary, form), form, asked)
+    asked = Asked(calls, *((None, "") if calls.required else _answer_schema(body)))
+    return _call_constraint(held, CallGrammar(served.vocabulary, form), form, asked)
 
 
 def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
@@ -146,7 +146,7 @@ def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start |
     return limit.start(served.vocabulary, held or constraint(served, body))
 
 
-def _calling(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
+def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
     """Return a constraint of calls as strict as can be compiled.
 
     None if calls have no mark, or if their grammar does not compile and nothing requires that they fit.
@@ -164,11 +164,11 @@ def _calling(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) 
         return held.grammars.lark(known, "tools") if known else None
     functions = held.arguments(asked.calls)
     try:
-        return _compiled(held, key, grammar, asked, functions)
+        return _compile_calls(held, key, grammar, asked, functions)
     except InvalidRequestError:
         held.learn(asked.calls, functions)
     try:
-        return _compiled(held, key, grammar, asked, held.arguments(asked.calls))
+        return _compile_calls(held, key, grammar, asked, held.arguments(asked.calls))
     except InvalidRequestError:
         strict = any(function.strict for _, function in asked.calls.functions)
         if strict or asked.calls.required or asked.answer is not None:
@@ -176,7 +176,7 @@ def _calling(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) 
         return None
 
 
-def _compiled(
+def _compile_calls(
     held: HeldSchemas, key: bytes, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
 ) -> Start | None:
     """Compile the grammar, and keep its rules; None if calls have no mark. Raises InvalidRequestError."""
@@ -193,7 +193,7 @@ def _compiled(
     return start
 
 
-def _answer(body: StructuredFields) -> tuple[Schema | str | None, str]:
+def _answer_schema(body: StructuredFields) -> tuple[Schema | str | None, str]:
     """Return the schema or rule of a reply without calls, and the field that asks for it.
 
     Raises:

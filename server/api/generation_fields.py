@@ -99,14 +99,14 @@ Choices: TypeAlias = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 TopLogprobs: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
-def _something(n: int) -> int:
+def _refuse_zero(n: int) -> int:
     if n == 0:
         raise ValueError("must be -1, for as many as fit, or at least 1")
     return n
 
 
 Most: TypeAlias = Annotated[
-    int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_something)
+    int, Field(ge=-1, json_schema_extra={"not": {"const": 0}}), AfterValidator(_refuse_zero)
 ]
 """Maximum tokens of a reply."""
 

@@ -125,7 +125,7 @@ class GrammarRules:
 
     def until(self, name: str, mark: str, most: int | None = None) -> str:
         """Return a rule for text that ends with a mark, of at most `most` characters before it."""
-        before, after = self._lines
+        before, after = self._line_breaks
         token = self.control(mark)
         if token is not None and most is None:
             return f"{name}: {self.tokens_but(token)}* <[{token}]>"
@@ -137,21 +137,23 @@ class GrammarRules:
         return f"{name}[lazy]: /(?s:{text})/ {spelled}"
 
     @property
-    def _lines(self) -> tuple[str, str]:
+    def _line_breaks(self) -> tuple[str, str]:
         """Return expressions for the line breaks around a parameter's value."""
         before = _LINE if "\n⟨value⟩" in self.calls.parameter else ""
         return before, _LINE if "⟨value⟩\n" in self.calls.parameter else ""
 
     def text_until(self, mark: str, schema: Schema, behind: Sequence[str] = ()) -> str:
         """Add a rule for text up to a mark, limited by the schema, and return its name."""
-        most = self._most(schema)
+        most = self._max_length(schema)
         found = (mark, most)
         if found not in self._texts:
             self._texts[found] = f"t_{len(self.made)}"
             self.made.append(self.until(self._texts[found], mark, most))
-        return self._texts[found] + (f" {self._longer(mark, behind)}" if behind and most is None else "")
+        return self._texts[found] + (
+            f" {self._more_behind_mark(mark, behind)}" if behind and most is None else ""
+        )
 
-    def _longer(self, mark: str, behind: Sequence[str]) -> str:
+    def _more_behind_mark(self, mark: str, behind: Sequence[str]) -> str:
         """Return what may stand behind a mark that is text: more text, up to the next one."""
         if mark not in self._longer_texts:
             self._longer_texts[mark] = name = f"m_{len(self.made)}"
@@ -167,7 +169,7 @@ class GrammarRules:
                 self.made += [f"{name.upper()}: {text} & {not_behind}", f"{name}[lazy]: {name.upper()}"]
         return f"(BLANK? {self._longer_texts[mark]})*"
 
-    def _most(self, schema: Schema) -> int | None:
+    def _max_length(self, schema: Schema) -> int | None:
         """Return the schema's limit on a text's characters, None without one."""
         most = schema.get("maxLength")
         return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None

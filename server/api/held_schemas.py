@@ -49,7 +49,7 @@ class HeldSchemas:
     def keep_rules(self, key: bytes, rules: str) -> None:
         """Remember the rules of a grammar that compiles, "" for none, for requests with the same tools."""
         with self._lock:
-            _keep(self.rules, key, rules, MOST_RULES)
+            _keep_bounded(self.rules, key, rules, MOST_RULES)
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
         """Return the schema of arguments by function; a replacement where one is known not to compile.
@@ -60,12 +60,12 @@ class HeldSchemas:
         allowance, found = Allowance(), dict[str, Schema]()
         for i, function in calls.functions:
             check_form(function.schema_of_arguments, place(i))
-            schema = _arguments(function, i)
+            schema = _argument_schema(function, i)
             if function.strict:
                 with _telling_of(function):
-                    found[function.name] = _written(allowance, schema, i)
+                    found[function.name] = _without_annotations(allowance, schema, i)
             else:
-                found[function.name] = self._allowed(allowance, function, schema, i)
+                found[function.name] = self._allowed_part(allowance, function, schema, i)
         return found
 
     def learn(self, calls: Calling, schemas: Mapping[str, Schema]) -> None:
@@ -81,34 +81,36 @@ class HeldSchemas:
             except InvalidRequestError:
                 if function.strict:
                     raise
-                self._relaxed(function, _arguments(function, i), i)
+                self._compiling_part(function, _argument_schema(function, i), i)
 
-    def _allowed(self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
+    def _allowed_part(
+        self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int
+    ) -> Schema:
         """Return as much of a schema as compiles and as the request's other schemas leave room for."""
         schema = self._instead.get(digest(schema), schema)
         try:
-            return _written(allowance, schema, i)
+            return _without_annotations(allowance, schema, i)
         except InvalidRequestError:
-            schema = self._relaxed(function, schema, i)
+            schema = self._compiling_part(function, schema, i)
         try:
-            return _written(allowance, schema, i)
+            return _without_annotations(allowance, schema, i)
         except InvalidRequestError as error:
-            self._say(function, f"anything: {error.message}")
+            self._log_once(function, f"anything: {error.message}")
             return ANY_OBJECT
 
-    def _relaxed(self, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
+    def _compiling_part(self, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
         """Return the part of a schema that compiles, and log once what is not held."""
         held, left_out = self.grammars.held(schema, place(i))
         if left_out:
             with self._lock:
-                _keep(self._instead, digest(schema), held)
-            self._say(function, ", ".join(left_out) if all(left_out) else "anything")
+                _keep_bounded(self._instead, digest(schema), held)
+            self._log_once(function, ", ".join(left_out) if all(left_out) else "anything")
         return held
 
-    def _say(self, function: FunctionDefinition, what: str) -> None:
+    def _log_once(self, function: FunctionDefinition, what: str) -> None:
         with self._lock:
             said = (function.name, what) in self._said
-            _keep(self._said, (function.name, what), None)
+            _keep_bounded(self._said, (function.name, what), None)
         if not said:
             logger.warning("calls of the tool %s are not held to %s of its schema", function.name, what)
 
@@ -133,14 +135,14 @@ def digest(given: Any) -> bytes:
     return sha256(json.dumps(given).encode()).digest()
 
 
-def _keep(known: dict[Key, Value], key: Key, value: Value, most: int = MAX_KNOWN) -> None:
+def _keep_bounded(known: dict[Key, Value], key: Key, value: Value, most: int = MAX_KNOWN) -> None:
     known.pop(key, None)
     known[key] = value
     while len(known) > most:
         del known[next(iter(known))]
 
 
-def _written(allowance: Allowance, schema: Schema, tool: int) -> Schema:
+def _without_annotations(allowance: Allowance, schema: Schema, tool: int) -> Schema:
     """Return a schema without keywords that change nothing.
 
     Raises:
@@ -149,7 +151,7 @@ def _written(allowance: Allowance, schema: Schema, tool: int) -> Schema:
     return schema if input_of_custom(schema) else json.loads(allowance.written(schema, place(tool)))
 
 
-def _arguments(function: FunctionDefinition, tool: int) -> Schema:
+def _argument_schema(function: FunctionDefinition, tool: int) -> Schema:
     """Return the schema that a function's arguments are held to.
 
     A function without parameters takes no arguments, as OpenAI says.

@@ -112,10 +112,10 @@ class History:
             said: The message, and its tokens including a stop token.
             settle: Also evaluate the beginning of the next turn.
         """
-        remember = partial(self._remember, asked, request, said, settle)
+        remember = partial(self._remember_reply, asked, request, said, settle)
         own = Context()  # it is none of the costs of the request that has ended
-        remembering = asyncio.create_task(self._later(remember), context=own)
-        task = asyncio.create_task(self._keep(remembering, request.salt), context=own)
+        remembering = asyncio.create_task(self._run_later(remember), context=own)
+        task = asyncio.create_task(self._settle_later(remembering, request.salt), context=own)
         for doing, those in ((remembering, self._remembering), (task, self._tasks)):
             those.add(doing)
             doing.add_done_callback(those.discard)
@@ -129,7 +129,7 @@ class History:
             finally:
                 self._wanted.clear()
 
-    async def _later(self, remember: Callable[[], list[int]]) -> list[int]:
+    async def _run_later(self, remember: Callable[[], list[int]]) -> list[int]:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wanted.wait(), LATER_S)
         return await self._served.prompt_work.run(remember)
@@ -145,7 +145,7 @@ class History:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, remembering: Awaitable[list[int]], salt: str) -> None:
+    async def _settle_later(self, remembering: Awaitable[list[int]], salt: str) -> None:
         try:
             tokens = await remembering
             if tokens:
@@ -157,7 +157,7 @@ class History:
         except Exception:
             logger.exception("a reply is not remembered")
 
-    def _remember(
+    def _remember_reply(
         self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], settle: bool
     ) -> list[int]:
         """Remember a reply, and return the tokens that are worth evaluating ahead."""
@@ -172,11 +172,11 @@ class History:
             return []
         known, salt = [*request.prompt, *generated], request.salt
         tokens = self.rendered(settled, salt)
-        if _n_new(tokens, known) and self._rewrite(asked, settled, text, said, salt):
+        if _n_new(tokens, known) and self._learn_spelling(asked, settled, text, said, salt):
             tokens = self.rendered(settled, salt)
         return tokens if _n_new(tokens, known) else []
 
-    def _rewrite(
+    def _learn_spelling(
         self, asked: Prompted, settled: str, prompt: str, said: tuple[Message, Sequence[int]], salt: str
     ) -> bool:
         """Learn how a reply was generated, if the template's spelling of it says the same message.

@@ -27,14 +27,17 @@ def logprobs_json(
     for one in tokens:
         pairs = ((one.token, one.logprob), *one.top)
         entry, *top = (
-            {**_entry(vocabulary, token, special=special), name: math.exp(logprob) if shares else logprob}
+            {
+                **_token_entry(vocabulary, token, special=special),
+                name: math.exp(logprob) if shares else logprob,
+            }
             for token, logprob in pairs
         )
         content.append({**entry, f"top_{name}s": top})
     return {"content": content, "refusal": None}
 
 
-def _entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
+def _token_entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
     """Return an entry: `token` is for display, `bytes` is what the token adds to the text, null for nothing.
 
     A token with only part of a character has no text of its own.
@@ -64,21 +67,21 @@ class LegacyLogprobs:
         told = {name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
         for entry in entries:
             told["text_offset"].append(max(0, self._offset))
-            told["tokens"].append(_written(entry))
+            told["tokens"].append(_legacy_text(entry))
             told["token_logprobs"].append(entry["logprob"])
-            told["top_logprobs"].append(None if entry["logprob"] is None else _top(entry))
+            told["top_logprobs"].append(None if entry["logprob"] is None else _top_logprobs(entry))
             self._offset += len(self._decoder.decode(bytes(entry["bytes"] or ())))
         return told
 
 
-def _top(entry: dict[str, Any]) -> dict[str, float]:
+def _top_logprobs(entry: dict[str, Any]) -> dict[str, float]:
     top: dict[str, float] = {}
     for one in (*entry["top_logprobs"], entry):
-        top.setdefault(_written(one), one["logprob"])
+        top.setdefault(_legacy_text(one), one["logprob"])
     return top
 
 
-def _written(entry: dict[str, Any]) -> str:
+def _legacy_text(entry: dict[str, Any]) -> str:
     """Return a token's text, or OpenAI's notation of part of a character: bytes:\\xf0\\x9f."""
     data = bytes(entry["bytes"] or ())
     try:

@@ -38,9 +38,9 @@ class _AllMetrics(Collector):
         traffic, health = self._served.traffic, self._served.state()
         yield from _tokens(traffic)
         yield from _drafts(traffic)
-        yield from _messages(health.drafters)
+        yield from _drafter_messages(health.drafters)
         yield from _load(health)
-        yield from _cache(self._served.cached())
+        yield from _cache_metrics(self._served.cached())
         yield from _as_llama_server(traffic, health)
 
 
@@ -77,7 +77,7 @@ def _drafts(traffic: Traffic) -> Iterator[Metric]:
     yield tokens
 
 
-def _messages(drafters: Iterable[DrafterHealth]) -> Iterator[Metric]:
+def _drafter_messages(drafters: Iterable[DrafterHealth]) -> Iterator[Metric]:
     messages = CounterMetricFamily(
         "duo:drafter_messages",
         "Messages of the drafters that are connected, by what became of them.",
@@ -110,7 +110,7 @@ def _load(health: Health) -> Iterator[Metric]:
     yield _gauge("healthy", "1 unless the server is loading or stuck.", float(health.status == "ok"))
 
 
-def _cache(cached: TierCounts) -> Iterator[Metric]:
+def _cache_metrics(cached: TierCounts) -> Iterator[Metric]:
     held = {
         "bytes": ("Bytes of saved conversations.", cached.memory_bytes, cached.disk_bytes),
         "conversations": ("Saved conversations.", cached.memory_snapshots, cached.disk_snapshots),
@@ -144,16 +144,16 @@ def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
     }
     gauges = {
         "n_tokens_max": ("Most tokens of a prompt with its reply.", traffic.n_longest),
-        "prompt_tokens_seconds": ("Prompt tokens a second.", _rate(traffic.n_prompt, traffic.prompt_s)),
+        "prompt_tokens_seconds": ("Prompt tokens a second.", _rate_of(traffic.n_prompt, traffic.prompt_s)),
         "predicted_tokens_seconds": (
             "Tokens generated a second.",
-            _rate(traffic.n_predicted, traffic.predicted_s),
+            _rate_of(traffic.n_predicted, traffic.predicted_s),
         ),
         "requests_processing": ("Requests that have a slot.", health.slots_busy),
         "requests_deferred": ("Requests waiting for a slot.", health.queued),
-        "n_busy_slots_per_decode": ("Requests in a decode.", _rate(health.n_decoding, health.n_decodes)),
+        "n_busy_slots_per_decode": ("Requests in a decode.", _rate_of(health.n_decoding, health.n_decodes)),
         "kv_cache_tokens": ("Cells of the KV cache in use.", health.cells[0]),
-        "kv_cache_usage_ratio": ("Their share of all.", _rate(*health.cells)),
+        "kv_cache_usage_ratio": ("Their share of all.", _rate_of(*health.cells)),
     }
     for name, (what, value) in counters.items():
         yield CounterMetricFamily(f"llamacpp:{name}", what, value=value)
@@ -169,7 +169,7 @@ def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
     yield places
 
 
-def _rate(n: float, of: float) -> float:
+def _rate_of(n: float, of: float) -> float:
     return n / of if of else 0.0
 
 

@@ -65,7 +65,7 @@ class RequestFrame:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        account = RequestAccount(id=_id(scope))
+        account = RequestAccount(id=_request_id(scope))
         body = _Body(scope, receive, self._edge)
         line = Line(scope["method"], scope["path"], account)
 
@@ -90,7 +90,7 @@ class RequestFrame:
                 line.tell()
 
 
-def _id(scope: Scope) -> str:
+def _request_id(scope: Scope) -> str:
     asked = Headers(scope=scope).get("x-request-id", "")
     fits = asked.isascii() and asked.isprintable() and 0 < len(asked) <= 128
     return asked if fits else f"req_{secrets.token_hex(12)}"
@@ -157,7 +157,7 @@ class AccessGate:
         caller = NOBODY
         if not (scope["path"] in PUBLIC or scope["path"].startswith(PUBLIC_BELOW)):
             try:
-                caller = self._admitted(Headers(scope=scope))
+                caller = self._admit_caller(Headers(scope=scope))
             except InvalidRequestError as error:
                 await problem.respond(error, scope["path"])(scope, receive, send)
                 return
@@ -166,7 +166,7 @@ class AccessGate:
             account.tenant = caller.name
         await self._app(scope, receive, send)
 
-    def _admitted(self, headers: Headers) -> Caller:
+    def _admit_caller(self, headers: Headers) -> Caller:
         if self._edge.access.callers == [NOBODY]:
             check_headers(headers, self._edge.cors_origins, local=self._edge.local)
         return self._edge.access.admit(offered(headers))

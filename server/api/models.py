@@ -22,7 +22,7 @@ async def list_models(request: Request, served: Served) -> Response:
         cards = [_anthropic_card(model) for model in served.models]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]}
         return Json({"data": cards, "has_more": False, **ends})
-    return Json({"object": "list", "data": [_card(model, served) for model in served.models]})
+    return Json({"object": "list", "data": [_card_json(model, served) for model in served.models]})
 
 
 async def get_model(request: Request, served: Served) -> Response:
@@ -33,11 +33,11 @@ async def get_model(request: Request, served: Served) -> Response:
     for model in served.models:
         if model.is_called(id):
             anthropic = ANTHROPICS in request.headers
-            return Json(_anthropic_card(model) if anthropic else _card(model, served))
+            return Json(_anthropic_card(model) if anthropic else _card_json(model, served))
     raise NotFoundError(f"The model `{id}` does not exist", param="model", code="model_not_found")
 
 
-def _card(model: ModelCard, served: Served) -> dict[str, Any]:
+def _card_json(model: ModelCard, served: Served) -> dict[str, Any]:
     return {
         "id": model.id,
         "object": "model",
@@ -52,7 +52,7 @@ def _card(model: ModelCard, served: Served) -> dict[str, Any]:
             "description": model.description,
             "note": model.note,
             "aliases": list(model.aliases),
-            "draft": _drafts(served) if model is served.model else None,
+            "draft": _drafting_now(served) if model is served.model else None,
         },
     }
 
@@ -69,7 +69,7 @@ def _anthropic_card(model: ModelCard) -> dict[str, Any]:
     }
 
 
-def _drafts(served: Served) -> dict[str, Any]:
+def _drafting_now(served: Served) -> dict[str, Any]:
     """Return the draft mode and the number of drafters connected now."""
     health = served.health()
     accepted = [drafter for drafter in health.drafters if drafter.state == "accepted"]

@@ -32,7 +32,7 @@ def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> N
         local: Only this machine is served, so Host must be one of its names, or an address.
     """
     host, origin = headers.get("host", LOCAL).lower(), headers.get("origin")
-    if local and not _safe(host):
+    if local and not _is_own_name(host):
         raise ForeignPageError(
             f"the server lets in this machine only, and {host!r} is no name of it: start it with "
             "--api-key, or with --no-api-key to let everybody in"
@@ -46,7 +46,7 @@ def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> N
         )
 
 
-def _safe(host: str) -> bool:
+def _is_own_name(host: str) -> bool:
     """Return True if no foreign DNS can have led to this value of Host."""
     name = re.sub(r":\d+$", "", host)
     try:

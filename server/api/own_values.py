@@ -57,7 +57,9 @@ class OwnValues(GrammarRules):
             self.made.append(f"{name}: {' | '.join(dict.fromkeys(writing(schema)))}")
         return f"({' | '.join(dict.fromkeys(written))})"
 
-    def _within(self, writing: _Writing, schema: Any, whole: Schema, otherwise: str | None = None) -> str:
+    def _nested_rule(
+        self, writing: _Writing, schema: Any, whole: Schema, otherwise: str | None = None
+    ) -> str:
         """Return the name of a rule for a nested value.
 
         Args:
@@ -115,10 +117,10 @@ class OwnValues(GrammarRules):
     def _list_in_python(self, way: Schema) -> str:
         if way.keys().isdisjoint(_OF_LISTS - {"type"}):
             return "p_array"
-        item = self._within(self._in_python, way.get("items"), way)
-        return self._listed(way, item, self.written(", ")) or self.json(way)
+        item = self._nested_rule(self._in_python, way.get("items"), way)
+        return self._list_expression(way, item, self.written(", ")) or self.json(way)
 
-    def _listed(self, way: Schema, item: str, between: str) -> str:
+    def _list_expression(self, way: Schema, item: str, between: str) -> str:
         """Return an expression for a list of the schema's length; "" if a grammar cannot take that length."""
         least, most = way.get("minItems", 0), way.get("maxItems", _LONGEST_LIST)
         if way.get("items") is False or most == 0:
@@ -137,12 +139,12 @@ class OwnValues(GrammarRules):
         if not of_all and others is True:
             return "p_object"
         if not of_all and others is not False:
-            one = f"P_STRING {sign} {self._within(self._in_python, others, way)}"
+            one = f"P_STRING {sign} {self._nested_rule(self._in_python, others, way)}"
             return f'"{{" ({one} ({between} {one})*)? "}}"'
         rules = dict[str, str]()
         for key, schema in of_all.items():
             spelled = f"({literal(json.dumps(key, ensure_ascii=False))} | {literal(repr(key))})"
-            rules[key] = self.rule(f"{spelled} {sign} {self._within(self._in_python, schema, way)}")
+            rules[key] = self.rule(f"{spelled} {sign} {self._nested_rule(self._in_python, schema, way)}")
         return f'"{{" {self.ordered(rules, needed, ", ")} "}}"'
 
     def gemma_rules(self) -> None:
@@ -171,8 +173,8 @@ class OwnValues(GrammarRules):
             case "string":
                 return [f"{self.spelled(GEMMA_QUOTE)} {self.text_until(GEMMA_QUOTE, way)}"]
             case "array":
-                item = self._within(self._in_gemma, way.get("items"), way, "g_value")
-                return [self._listed(way, item, '","') or f'"[" ({item} ("," {item})*)? "]"']
+                item = self._nested_rule(self._in_gemma, way.get("items"), way, "g_value")
+                return [self._list_expression(way, item, '","') or f'"[" ({item} ("," {item})*)? "]"']
             case "object":
                 return [self._object_in_gemma(way)]
             case None:
@@ -186,10 +188,12 @@ class OwnValues(GrammarRules):
         if not of_all and others is True:
             return "g_object"
         if not of_all and others is not False:
-            one = f"G_KEY {self._within(self._in_gemma, others, way, 'g_value')}"
+            one = f"G_KEY {self._nested_rule(self._in_gemma, others, way, 'g_value')}"
             return f'"{{" ({one} ("," {one})*)? "}}"'
         rules = {
-            key: self.rule(f"{literal(key + ':')} {self._within(self._in_gemma, schema, way, 'g_value')}")
+            key: self.rule(
+                f"{literal(key + ':')} {self._nested_rule(self._in_gemma, schema, way, 'g_value')}"
+            )
             for key, schema in sorted(of_all.items())
         }
         return f'"{{" {self.ordered(rules, cast(Sequence[str], way.get("required") or ()), ",")} "}}"'

@@ -24,7 +24,7 @@ async def create(request: Request, served: Served) -> Response:
     prompt = await aside(request, _prompt, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
     try:
-        return Json(await unless_gone(request, _outcome(generation, len(prompt))))
+        return Json(await unless_gone(request, _wait_for_prompt(generation, len(prompt))))
     finally:
         generation.cancel()
 
@@ -38,7 +38,7 @@ def _prompt(served: Served, body: ChatRequest) -> list[int]:
     return tokens[:-1] if len(tokens) > 1 else tokens
 
 
-async def _outcome(generation: Generation, n_prompt: int) -> dict[str, Any]:
+async def _wait_for_prompt(generation: Generation, n_prompt: int) -> dict[str, Any]:
     *before, last = [event async for events in generation for event in events]
     if isinstance(last, Failed):
         raise last.error

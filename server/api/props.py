@@ -18,7 +18,7 @@ async def props(_: Request, served: Served) -> Response:
     """Answer with the properties; of paths only the file's name."""
     health, vocabulary = served.health(), served.vocabulary
     body = {
-        "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _params(served)},
+        "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _default_params(served)},
         "total_slots": health.slots_total,
         "model_alias": served.model.id,
         "model_path": served.model.file,
@@ -34,7 +34,7 @@ async def props(_: Request, served: Served) -> Response:
     return Json(body)
 
 
-def _params(served: Served) -> dict[str, Any]:
+def _default_params(served: Served) -> dict[str, Any]:
     """Return default parameters by the names of requests."""
     n = -1 if served.max_tokens is None else served.max_tokens
     seed = -1 if served.seed is None else served.seed

@@ -68,10 +68,10 @@ class Line:
         if self.path in PROBES and self.status == 200:
             return
         fields = self.fields()
-        logger.info(_text(fields), extra={"fields": fields})
+        logger.info(_line_text(fields), extra={"fields": fields})
 
 
-def _text(fields: dict[str, Any]) -> str:
+def _line_text(fields: dict[str, Any]) -> str:
     text = f"{fields['method']} {fields['path']} {fields['status']} in {fields['ms']:.0f} ms"
     if "prompt_tokens" in fields:
         text += (

@@ -57,18 +57,18 @@ async def create(request: Request, served: Served) -> Response:
     body = await read(request, RerankRequest)
     worker, card = served.reranking.worker, served.reranking.card
     check_model(body.model, card, served.model, does="ranks with")
-    ids = await aside(request, _ids, worker.embedder, body)
+    ids = await aside(request, _pair_ids, worker.embedder, body)
     scores = await unless_gone(request, worker.embed(ids, tenant()))
     n_tokens = sum(map(len, ids))
     served.traffic.embedded(n_tokens)
-    results = list(_results(body, scores[:, 0].tolist()))
+    results = list(_best_results(body, scores[:, 0].tolist()))
     if body.texts is not None:
         return Json(results)
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
     return Json({"model": card.id, "object": "list", "usage": usage, "results": results})
 
 
-def _ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
+def _pair_ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
     """Tokenise the pairs. Raises ContextOverflowError, or FieldError if query and document are both empty."""
     all_ids = [embedder.pair(body.query, document) for document in body.ranked]
     if (longest := max(map(len, all_ids))) > embedder.n_ctx:
@@ -78,7 +78,7 @@ def _ids(embedder: Embedder, body: RerankRequest) -> list[list[int]]:
     return all_ids
 
 
-def _results(body: RerankRequest, scores: Sequence[float]) -> Iterator[Mapping[str, Any]]:
+def _best_results(body: RerankRequest, scores: Sequence[float]) -> Iterator[Mapping[str, Any]]:
     """Yield the results asked for, best first."""
     best = sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)[: body.top_n]
     for i in best:

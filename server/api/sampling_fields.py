@@ -157,7 +157,7 @@ class SamplingFields(Body):
     @field_validator("logit_bias")
     @classmethod
     def _biases_are_pairs(cls, given: dict[str, Any] | list[Any] | None) -> dict[str, Any] | list[Any] | None:
-        for what, value in _pairs(given or {}):
+        for what, value in _bias_pairs(given or {}):
             if isinstance(what, bool) or not isinstance(what, str | int):
                 raise ValueError(f"{brief(what)} is neither a token id nor a text")
             _bias(what, value)
@@ -217,7 +217,7 @@ def sampling_params(
         InvalidRequestError: A field names what the vocabulary lacks.
     """
     said = ((name, getattr(fields, name)) for name in _PLAIN)
-    given: dict[str, Any] = {name: _tame(name, value) for name, value in said if value is not None}
+    given: dict[str, Any] = {name: _limit_value(name, value) for name, value in said if value is not None}
     if fields.top_k is not None:
         given["top_k"] = min(max(fields.top_k, 0), MAX_INT32)  # llama.cpp and vLLM: below 0 is off
     if fields.repetition_penalty is not None:
@@ -233,7 +233,7 @@ def sampling_params(
         given["banned_first"] = vocabulary.eog | stop_tokens(fields, vocabulary)
     if fields.logit_bias or fields.ignore_eos:
         banned = vocabulary.eog if fields.ignore_eos else ()
-        given["logit_bias"] = _biases(fields.logit_bias or {}, banned, vocabulary)
+        given["logit_bias"] = _summed_biases(fields.logit_bias or {}, banned, vocabulary)
     random = fields.seed is None or fields.seed == -1
     seed = secrets.randbits(64) if random else int(fields.seed or 0) % (1 << 64)
     return replace(defaults, seed=seed, **given)
@@ -253,7 +253,7 @@ def stop_tokens(fields: SamplingFields, vocabulary: Vocabulary) -> frozenset[int
     return frozenset(fields.stop_token_ids or ())
 
 
-def _biases(
+def _summed_biases(
     given: dict[str, Any] | list[Any], banned: Iterable[int], vocabulary: Vocabulary
 ) -> tuple[tuple[int, float], ...]:
     """Return pairs of token id and bias, sorted by id; biases of one token add up.
@@ -262,31 +262,31 @@ def _biases(
     of its tokens.
     """
     biases: dict[int, float] = {}
-    for what, value in _pairs(given):
+    for what, value in _bias_pairs(given):
         bias = _bias(what, value)
         for token in _tokens(what, vocabulary):
             biases[token] = biases.get(token, 0.0) + bias
     biases.update(dict.fromkeys(banned, -math.inf))
-    return tuple(sorted((token, _clipped(bias)) for token, bias in biases.items()))
+    return tuple(sorted((token, _clip_bias(bias)) for token, bias in biases.items()))
 
 
-def _tame(name: str, value: Any) -> Any:
+def _limit_value(name: str, value: Any) -> Any:
     """Limit a value so that no arithmetic overflows, and tiny values are 0 for every sampler."""
     if not isinstance(value, float):
         return value
     return 0.0 if name in ("temperature", "dynatemp_range") and value < TINY else min(value, VAST)
 
 
-def _clipped(bias: float) -> float:
+def _clip_bias(bias: float) -> float:
     return bias if bias == -math.inf else max(-VAST, min(VAST, bias))
 
 
-def _pairs(given: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
+def _bias_pairs(given: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
     """Return pairs of token and bias. Raises ValueError."""
-    return given.items() if isinstance(given, dict) else map(_pair, given)
+    return given.items() if isinstance(given, dict) else map(_as_pair, given)
 
 
-def _pair(item: Any) -> tuple[Any, Any]:
+def _as_pair(item: Any) -> tuple[Any, Any]:
     pair = cast(list[Any], item) if isinstance(item, list) else []
     if len(pair) != 2:
         raise ValueError(

@@ -16,29 +16,29 @@ _SUMMARY = "summary:"
 
 def holding(thoughts: str) -> str:
     """Return thoughts as a signature, or as encrypted content."""
-    return _THOUGHTS + _encoded(thoughts)
+    return _THOUGHTS + _encode_text(thoughts)
 
 
 def held(signature: str) -> str:
     """Return the thoughts in a signature, "" if another server wrote it."""
-    return _decoded(signature, _THOUGHTS)
+    return _decode_text(signature, _THOUGHTS)
 
 
 def sealed_summary(summary: str) -> str:
     """Return the summary of a conversation as encrypted content."""
-    return _SUMMARY + _encoded(summary)
+    return _SUMMARY + _encode_text(summary)
 
 
 def summary_in(content: str) -> str:
     """Return the summary in encrypted content, "" if another server wrote it."""
-    return _decoded(content, _SUMMARY)
+    return _decode_text(content, _SUMMARY)
 
 
-def _encoded(text: str) -> str:
+def _encode_text(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _decoded(sealed: str, kind: str) -> str:
+def _decode_text(sealed: str, kind: str) -> str:
     _, found, encoded = sealed.partition(kind)
     try:
         return base64.b64decode(encoded, validate=True).decode() if found else ""

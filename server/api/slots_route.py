@@ -43,8 +43,8 @@ async def list_slots(_: Request, served: Served) -> Response:
     """Answer with all slots: counts and parameters, never any text."""
     if "slots" in served.hidden:
         raise NotSupportedError("this server does not list its slots: start it without --no-slots")
-    slots = await _asking(served)(lambda engine: engine.slots.list())
-    return Json([_listed(slot, served) for slot in slots])
+    slots = await _engine_question(served)(lambda engine: engine.slots.list())
+    return Json([_slot_json(slot, served) for slot in slots])
 
 
 async def act(request: Request, served: Served) -> Response:
@@ -52,34 +52,34 @@ async def act(request: Request, served: Served) -> Response:
     action = request.query_params.get("action")
     if action not in ("save", "restore", "erase"):
         raise FieldError("action", "must be save, restore or erase")
-    id = _id(request.path_params["id"])
+    id = _slot_id(request.path_params["id"])
     if action == "erase":
-        n_erased = await _asking(served)(lambda engine: engine.slots.erase(id))
+        n_erased = await _engine_question(served)(lambda engine: engine.slots.erase(id))
         return Json({"id_slot": id, "n_erased": n_erased})
     if served.slot_files is None:
         raise NotSupportedError("this server keeps no files: start it with --cache-dir to save slots")
     body = await read(request, FileBody)
     began = time.perf_counter()
-    counts = await (_save if action == "save" else _restore)(served, served.slot_files, id, body)
+    counts = await (_save_slot if action == "save" else _restore_slot)(served, served.slot_files, id, body)
     ms = round((time.perf_counter() - began) * 1e3, 3)
     told = {"id_slot": id, "filename": body.filename, **counts, "timings": {f"{action}_ms": ms}}
     return Json(told)
 
 
-async def _save(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
-    tokens, data = await _asking(served)(lambda engine: engine.slots.save(id, body.cache_salt))
+async def _save_slot(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
+    tokens, data = await _engine_question(served)(lambda engine: engine.slots.save(id, body.cache_salt))
     n_written = await asyncio.to_thread(_write, files, body, tokens, data)
     return {"n_saved": len(tokens), "n_written": n_written}
 
 
-async def _restore(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
+async def _restore_slot(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
     stored = await asyncio.to_thread(_read, files, body)
     salt = body.cache_salt
-    await _asking(served)(lambda engine: engine.slots.restore(id, stored.tokens, stored.data, salt))
+    await _engine_question(served)(lambda engine: engine.slots.restore(id, stored.tokens, stored.data, salt))
     return {"n_restored": len(stored.tokens), "n_read": stored.n_read}
 
 
-def _asking(served: Served) -> AskEngine:
+def _engine_question(served: Served) -> AskEngine:
     if served.ask is None:
         raise NotSupportedError("this server has no slots")
     return served.ask
@@ -110,13 +110,13 @@ def _read(files: NamedFiles, body: FileBody) -> NamedState:
         raise DuoError(f"{body.filename!r} cannot be read: {error.strerror}") from error
 
 
-def _id(text: str) -> int:
+def _slot_id(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise NotFoundError(f"there is no slot {text!r}: slots are numbered from 0", param="id")
     return int(text)
 
 
-def _listed(slot: Slot, served: Served) -> dict[str, Any]:
+def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
     """Return a slot as llama-server lists it; fields about a reply appear after the first reply."""
     told: dict[str, Any] = {
         "id": slot.id,

@@ -65,7 +65,7 @@ def evaluating(progress: Mapping[str, Any]) -> Stats:
 
 def measured(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
     """Return the timings and metrics of n_choices replies together."""
-    metrics = {"speculative_decoding": _speculative(stats), "truncated": stats.truncated}
+    metrics = {"speculative_decoding": _draft_metrics(stats), "truncated": stats.truncated}
     return {"timings": timings(stats, n_choices), "metrics": metrics}
 
 
@@ -81,16 +81,16 @@ def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
     return {
         "cache_n": stats.n_cached,
         "prompt_n": n_evaluated,
-        **_rates("prompt", n_evaluated, stats.prompt_ms),
+        **_rate_fields("prompt", n_evaluated, stats.prompt_ms),
         "predicted_n": stats.n_predicted,
-        **_rates("predicted", n_decoded, stats.predicted_ms),
+        **_rate_fields("predicted", n_decoded, stats.predicted_ms),
         **estimate,
         "draft_n": stats.n_drafted,
         "draft_n_accepted": stats.n_accepted,
     }
 
 
-def _speculative(stats: Stats) -> dict[str, Any]:
+def _draft_metrics(stats: Stats) -> dict[str, Any]:
     """Return metrics as in vLLM; mean_acceptance_length counts the model's own token of each step."""
     n_drafts = sum(stats.accepted_per_step)
     return {
@@ -111,7 +111,7 @@ def shares(count: DrafterCount) -> dict[str, Any]:
     }
 
 
-def _rates(what: str, n: int, ms: float) -> dict[str, float]:
+def _rate_fields(what: str, n: int, ms: float) -> dict[str, float]:
     return {
         f"{what}_ms": ms,
         f"{what}_per_token_ms": ms / n if n > 0 else 0.0,

@@ -149,7 +149,7 @@ def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
             case _ if value is None:
                 continue
             case "regex":
-                found.append(WantedForm(place, rule=_matching(value)))
+                found.append(WantedForm(place, rule=_regex_expression(value)))
             case "choice":
                 texts = cast(list[str], value)
                 rule = " | ".join(json.dumps(text, ensure_ascii=False) for text in dict.fromkeys(texts))
@@ -161,7 +161,7 @@ def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
     return found
 
 
-def _matching(regex: str) -> str:
+def _regex_expression(regex: str) -> str:
     """Return a Lark expression that matches a regular expression, always the whole text."""
     whole = re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", regex.removeprefix("^"))
     escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", whole, flags=re.DOTALL)

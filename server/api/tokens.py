@@ -41,7 +41,7 @@ class DetokenizeRequest(Body):
 
 async def tokenize(request: Request, served: Served) -> Response:
     body = await read(request, TokenizeRequest)
-    return Json(await aside(request, _tokenized, served.vocabulary, body))
+    return Json(await aside(request, _tokens_json, served.vocabulary, body))
 
 
 async def detokenize(request: Request, served: Served) -> Response:
@@ -55,20 +55,22 @@ async def apply_template(request: Request, served: Served) -> Response:
     return Json({"prompt": unguarded(text)})
 
 
-def _tokenized(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:
+def _tokens_json(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:
     tokens = after_bos(vocabulary, []) if body.add_special else []
     for part in [body.content] if isinstance(body.content, str) else body.content:
         if isinstance(part, int):
-            _check(vocabulary, part, "content")
+            _check_token(vocabulary, part, "content")
             tokens.append(part)
         else:
             tokens += vocabulary.tokenize(part, special=body.parse_special)
     if not body.with_pieces:
         return orjson.dumps({"tokens": tokens})
-    return orjson.dumps({"tokens": [{"id": token, "piece": _piece(vocabulary, token)} for token in tokens]})
+    return orjson.dumps(
+        {"tokens": [{"id": token, "piece": _piece_json(vocabulary, token)} for token in tokens]}
+    )
 
 
-def _piece(vocabulary: Vocabulary, token: int) -> Any:
+def _piece_json(vocabulary: Vocabulary, token: int) -> Any:
     """Return a token's text, or a list of its bytes if they are no text."""
     data = vocabulary.piece(token, special=True)
     try:
@@ -79,10 +81,10 @@ def _piece(vocabulary: Vocabulary, token: int) -> Any:
 
 def _detokenized(vocabulary: Vocabulary, body: DetokenizeRequest) -> bytes:
     for token in body.tokens:
-        _check(vocabulary, token, "tokens")
+        _check_token(vocabulary, token, "tokens")
     return orjson.dumps({"content": spelled(vocabulary, body.tokens)})
 
 
-def _check(vocabulary: Vocabulary, token: int, param: str) -> None:
+def _check_token(vocabulary: Vocabulary, token: int, param: str) -> None:
     if token >= vocabulary.size:
         raise FieldError(param, f"there is no token {token} (of {vocabulary.size})")

@@ -253,13 +253,13 @@ def calling(body: ToolFields) -> Calling | None:
         return None
     if choice == "none":
         return Calling(tools, ())
-    names, required = _chosen(choice)
+    names, required = _chosen_tools(choice)
     callable = [i for i, tool in enumerate(tools) if names is None or tool.function.name in names]
     named = isinstance(choice, NamedFunctionTool | NamedCustomTool)
     return Calling(tools, callable, required, 1 if named or body.parallel_tool_calls is False else None)
 
 
-def _chosen(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
+def _chosen_tools(choice: ToolChoice | None) -> tuple[frozenset[str] | None, bool]:
     """Return the names of callable functions (None: all), and True if one must be called."""
     match choice:
         case NamedFunctionTool() | NamedCustomTool():
@@ -278,7 +278,7 @@ def _is_of_objects(schema: dict[str, Any]) -> bool:
 def incoherent(body: ToolFields) -> tuple[str, str] | None:
     """Return the first of these fields that contradicts another, and why."""
     names = dict[str, int]()
-    wanted, required = _chosen(body.tool_choice)
+    wanted, required = _chosen_tools(body.tool_choice)
     for i, tool in enumerate(body.tools or ()):
         if names.setdefault(tool.function.name, i) != i:
             return f"tools.{i}.function.name", f"{tool.function.name} is the name of another tool already"

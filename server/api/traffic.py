@@ -56,7 +56,7 @@ class Traffic(Tally):
             case Finished():
                 self._unprompted.pop(id, None)
                 self.endings[event.reason] += 1
-                self._finish(event.stats)
+                self._add_stats(event.stats)
             case Failed():
                 self._unprompted.pop(id, None)
                 self.endings["failed"] += 1
@@ -67,7 +67,7 @@ class Traffic(Tally):
         self.n_embedded += n_tokens
         self.n_embeddings += 1
 
-    def _finish(self, stats: Stats) -> None:
+    def _add_stats(self, stats: Stats) -> None:
         self.n_longest = max(self.n_longest, stats.n_prompt + stats.n_predicted)
         self.prompt_s += stats.prompt_ms / 1e3
         self.predicted_s += stats.predicted_ms / 1e3

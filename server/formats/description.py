@@ -77,42 +77,44 @@ class Calls:
         return next(slot for slot in SLOT.findall(self.call) if slot in ARGUMENTS)
 
     @cached_property
-    def _halves(self) -> list[str]:
+    def _around_arguments(self) -> list[str]:
         """Return the pattern before and after its arguments."""
         return self.call.split(f"⟨{self.arguments}⟩")
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
         """Match all text before the arguments of a first call; `open` is optional if calls have a mark."""
-        own = words(self._halves[0])
+        own = words(self._around_arguments[0])
         opens = r"\s*".join(map(re.escape, words(self.open)))
-        return re.compile(rf"\s*(?:{opens})?{self._head}" if own[:1] else rf"\s*{opens}{self._head}")
+        return re.compile(
+            rf"\s*(?:{opens})?{self._head_regex}" if own[:1] else rf"\s*{opens}{self._head_regex}"
+        )
 
     @cached_property
     def another(self) -> re.Pattern[str]:
         """Match all text before the arguments of a call that follows another."""
-        return re.compile(self._head)
+        return re.compile(self._head_regex)
 
     @property
-    def _head(self) -> str:
-        return r"\s*" + pattern(self._halves[0]) + r"\s*" + self._begin
+    def _head_regex(self) -> str:
+        return r"\s*" + pattern(self._around_arguments[0]) + r"\s*" + self._begin_regex
 
     @property
-    def _begin(self) -> str:
+    def _begin_regex(self) -> str:
         if self.arguments != "parameters":
             return _BEGINS[self.arguments]
-        follow = [words(self.parameter)[0], *words(self._halves[1])[:1], *words(self.close)[:1]]
+        follow = [words(self.parameter)[0], *words(self._around_arguments[1])[:1], *words(self.close)[:1]]
         return rf"(?={'|'.join(map(re.escape, follow))})"
 
     @cached_property
     def marks(self) -> tuple[str, ...]:
         """Return the texts that may begin a first call."""
-        own = words(self._halves[0])[:1] if not self._halves[0].startswith("⟨") else []
+        own = words(self._around_arguments[0])[:1] if not self._around_arguments[0].startswith("⟨") else []
         return tuple(dict.fromkeys([*words(self.open)[:1], *own]))
 
     def may_begin(self, text: str) -> bool:
         """Return True if text that starts with a mark may still become the head of a first call."""
-        begun, own = "".join(text.split()), self._halves[0]
+        begun, own = "".join(text.split()), self._around_arguments[0]
         for head in (self.open + own, own):
             fixed, *free = re.split("[⟨⟦]", head if "⟨" in head else head + "{", maxsplit=1)
             whole = "".join(re.split(r"[\s·]+", fixed))
@@ -123,7 +125,9 @@ class Calls:
     @cached_property
     def follow(self) -> tuple[str, ...]:
         """Return the texts, other than white space, that may follow a call's arguments."""
-        return tuple(dict.fromkeys([*words(self._halves[1]), *words(self.close), *words(self.between)]))
+        return tuple(
+            dict.fromkeys([*words(self._around_arguments[1]), *words(self.close), *words(self.between)])
+        )
 
     @cached_property
     def behind_value(self) -> tuple[str, ...]:
@@ -227,12 +231,12 @@ def words(text: str) -> list[str]:
 def pattern(text: str) -> str:
     """Return a regular expression for a pattern."""
     parts = SLOT.split(text)
-    fixed = (_loosely(part) for part in parts[::2])
+    fixed = (_loose_regex(part) for part in parts[::2])
     slots = (_OF_SLOTS[slot] for slot in [*parts[1::2]])
     return "".join(one + next(slots, "") for one in fixed)
 
 
-def _loosely(text: str) -> str:
+def _loose_regex(text: str) -> str:
     """Return a regular expression for fixed text, with any amount of white space in its gaps."""
     spaced = r"\s*".join(re.escape(piece) for piece in re.split(r"[\s·]+", text))
     return spaced.replace("⟦", "(?:").replace("⟧", ")?")

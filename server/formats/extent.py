@@ -30,18 +30,18 @@ def extent(text: str, form: Form, message: Message) -> int | None:
         pieces += new
         if new and n_calls == len(message.calls) and n_content >= len(content.rstrip()):
             called = isinstance(new[-1], Arguments) and new[-1].text.endswith("}")
-            if (called or not n_calls) and _means(folded(pieces)) == _means(message):
+            if (called or not n_calls) and _meaning_of(folded(pieces)) == _meaning_of(message):
                 return n_read
     return None
 
 
-def _means(message: Message) -> object:
+def _meaning_of(message: Message) -> object:
     """Return a form in which two spellings of one message are equal."""
-    calls = [(call.name, _value(call.arguments)) for call in message.calls]
+    calls = [(call.name, _parsed_arguments(call.arguments)) for call in message.calls]
     return message.content.strip(), message.reasoning.strip(), calls
 
 
-def _value(arguments: str) -> object:
+def _parsed_arguments(arguments: str) -> object:
     try:
         return json.loads(arguments)
     except ValueError:  # broken off, or not yet whole

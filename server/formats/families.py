@@ -65,7 +65,7 @@ COHERE = Calls(
 LFM = Calls("⟨name⟩(⟨python⟩)", "<|tool_call_start|>·[", "]<|tool_call_end|>", ", ")
 
 
-def _dsml(section: str) -> Calls:
+def _dsml_calls(section: str) -> Calls:
     """Return the calls of a model that writes DeepSeek's tags, within this section."""
     return Calls(
         '<｜DSML｜invoke name="⟨name⟩">\n⟨parameters⟩</｜DSML｜invoke>',
@@ -134,8 +134,8 @@ FAMILIES: tuple[Family, ...] = (
         Calls("<|tool_call>call:⟨name⟩⟨gemma⟩<tool_call|>"),
         drops=("<|channel>", "<channel|>", "<|tool_response>"),
     ),
-    Family("deepseek v3.2", ("｜DSML｜", "function_calls"), THINK, _dsml("function_calls")),
-    Family("deepseek v4", ("｜DSML｜", "tool_calls"), THINK, _dsml("tool_calls")),
+    Family("deepseek v3.2", ("｜DSML｜", "function_calls"), THINK, _dsml_calls("function_calls")),
+    Family("deepseek v4", ("｜DSML｜", "tool_calls"), THINK, _dsml_calls("tool_calls")),
     Family("deepseek r1", ("<｜tool▁calls▁begin｜>", "```json"), THINK, DEEPSEEK_R1),
     Family("deepseek v3.1", ("<｜tool▁calls▁begin｜>",), THINK, DEEPSEEK),
     Family(

@@ -83,10 +83,10 @@ class JsonCallReader(ArgumentReader):
             self.state = CallState.FAILED
             return None
         self._nesting = 1
-        self._step = self._member
+        self._step = self._read_member
         return at + 1
 
-    def _member(self, text: str, at: int) -> int | None:
+    def _read_member(self, text: str, at: int) -> int | None:
         """Read a key with its colon, a comma, or the object's end."""
         if text[at] == "}":
             self._nesting -= 1
@@ -98,7 +98,7 @@ class JsonCallReader(ArgumentReader):
         key = _KEY.match(text, at, at + MAX_MARKUP_HEAD)
         if key is None and text[at] == '"' and len(text) < at + MAX_MARKUP_HEAD:
             return None
-        self._key = _decoded(key[1]) if key else None
+        self._key = _decode_string(key[1]) if key else None
         if not key or key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
             return self._end()  # no key: this is no call, or a broken one
         self._step = self._begin_value
@@ -107,7 +107,7 @@ class JsonCallReader(ArgumentReader):
     def _begin_value(self, text: str, at: int) -> int | None:
         if self._key == "function" and text[at] == "{":
             self._nesting += 1
-            self._step = self._member
+            self._step = self._read_member
             return at + 1
         self._value, self._value_from = ValueScanner(), at
         self._streams = self._is_arguments and self.begun is not None and text[at] == "{"
@@ -131,7 +131,7 @@ class JsonCallReader(ArgumentReader):
         if not self._streams:
             self._whole_value(text[self._value_from : end])
         self._value, self._key = None, None
-        self._step = self._member
+        self._step = self._read_member
         if not self._nesting and self.state is CallState.MORE:  # a value without an object around it
             self._end()
         return end
@@ -149,7 +149,7 @@ class JsonCallReader(ArgumentReader):
             else:
                 self._early = arguments
             return
-        text = _decoded(value) if value.startswith('"') else value
+        text = _decode_string(value) if value.startswith('"') else value
         if self._key in ID_KEYS:
             self._id = text
         elif self._key in NAMING_KEYS and not self._name:
@@ -174,7 +174,7 @@ class JsonCallReader(ArgumentReader):
         self.state = CallState.DONE if self.begun else CallState.FAILED
 
 
-def _decoded(string: str) -> str:
+def _decode_string(string: str) -> str:
     """Return the text of a JSON string, with U+FFFD for what cannot be encoded."""
     string = unguarded(string)
     try:
@@ -189,7 +189,7 @@ def _as_object(value: str) -> str:
 
     Any other value becomes the object's member `arguments`; an empty text and null become an empty object.
     """
-    text = _decoded(value).strip() if value.startswith('"') else value
+    text = _decode_string(value).strip() if value.startswith('"') else value
     scanner = ValueScanner()
     if text.startswith("{") and scanner.scan(text, 0) == len(text) and scanner.done:
         return text

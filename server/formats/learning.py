@@ -37,62 +37,64 @@ _SIGNS = "<[{(|`"
 
 def learned(family: Family, render: Render) -> Family:
     """Return the family with calls and thoughts as the template writes them, where both can be told."""
-    before, after = _around(render)
-    thoughts = family.thoughts or _thoughts(render)
+    before, after = _text_around_reply(render)
+    thoughts = family.thoughts or _learn_thoughts(render)
     for as_text in (False, True):
         try:
-            one, two = (_turn(render, n, before, after, as_text=as_text) for n in (1, 2))
+            one, two = (_render_turn(render, n, before, after, as_text=as_text) for n in (1, 2))
         except Exception:  # it refuses calls, or arguments in this form
             continue
-        calls = _calls(one, two)
-        if calls is not None and _reads(calls, one, 1) and _reads(calls, two, 2):
+        calls = _learn_calls(one, two)
+        if calls is not None and _reads_back(calls, one, 1) and _reads_back(calls, two, 2):
             return replace(family, name="learned", calls=calls, thoughts=thoughts)
     return replace(family, thoughts=thoughts)
 
 
-def _around(render: Render) -> tuple[str, str]:
+def _text_around_reply(render: Render) -> tuple[str, str]:
     """Return the text that the template writes before and after a reply."""
     try:
-        before, _, after = render([_said(_PLAIN)]).partition(_PLAIN)
+        before, _, after = render([_assistant_message(_PLAIN)]).partition(_PLAIN)
     except Exception:
         return "", ""
     return before, after
 
 
-def _said(content: str, **more: Any) -> dict[str, Any]:
+def _assistant_message(content: str, **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": content, **more}
 
 
-def _turn(render: Render, n: int, before: str, after: str, *, as_text: bool) -> str:
+def _render_turn(render: Render, n: int, before: str, after: str, *, as_text: bool) -> str:
     """Render an assistant's turn of n calls, and return only the text of the turn."""
     arguments = json.dumps(_ARGUMENTS) if as_text else _ARGUMENTS
     function = {"name": _NAME, "arguments": arguments}
-    text = render([_said("", tool_calls=[{"id": _ID, "type": "function", "function": function}] * n)])
-    return _after(text, before).removesuffix(after)
+    text = render(
+        [_assistant_message("", tool_calls=[{"id": _ID, "type": "function", "function": function}] * n)]
+    )
+    return _text_after(text, before).removesuffix(after)
 
 
-def _thoughts(render: Render) -> Thoughts | None:
+def _learn_thoughts(render: Render) -> Thoughts | None:
     """Return the marks that the template writes around thoughts, None if it shows none."""
     try:
-        text = render([_said(_PLAIN, reasoning_content=_THOUGHT)])
-        plain = render([_said(_PLAIN)])
+        text = render([_assistant_message(_PLAIN, reasoning_content=_THOUGHT)])
+        plain = render([_assistant_message(_PLAIN)])
     except Exception:
         return None
     before, found, after = text.partition(_THOUGHT)
-    open, close = _after(before, plain).strip(), after.partition(_PLAIN)[0].strip()
+    open, close = _text_after(before, plain).strip(), after.partition(_PLAIN)[0].strip()
     return Thoughts(open, close) if found and _is_mark(open) and _is_mark(close) else None
 
 
-def _shared(text: str, other: str) -> str:
+def _common_beginning(text: str, other: str) -> str:
     """Return the common beginning of two texts."""
     pairs = enumerate(zip(text, other, strict=False))
     n = next((i for i, (one, two) in pairs if one != two), min(len(text), len(other)))
     return text[:n]
 
 
-def _after(text: str, before: str) -> str:
+def _text_after(text: str, before: str) -> str:
     """Return the text behind the common beginning; a mark that is shared in part is included whole."""
-    n = len(_shared(text, before))
+    n = len(_common_beginning(text, before))
     mark = text.rfind("<", 0, n)
     return text[mark if mark > text.rfind(">", 0, n) else n :]
 
@@ -101,9 +103,9 @@ def _is_mark(text: str) -> bool:
     return any(sign in text for sign in _SIGNS)
 
 
-def _calls(one: str, two: str) -> Calls | None:
+def _learn_calls(one: str, two: str) -> Calls | None:
     """Return the pattern of calls, from turns with one call and with two; None if they do not show it."""
-    core = _object(one) or _named(one)
+    core = _object_call(one) or _named_call(one)
     if core is None or one.count(core.text) != 1 or two.count(core.text) != 2:
         return None
     open, _, close = one.partition(core.text)
@@ -111,7 +113,7 @@ def _calls(one: str, two: str) -> Calls | None:
     if between.startswith(close) and between.endswith(open) and len(between) >= len(close) + len(open):
         made = replace(core.calls, open=open, close=close, each=True)
         return replace(made, between=between[len(close) : len(between) - len(open)])
-    head, tail = _shared_end(open, between), _shared(close, between)
+    head, tail = _shared_end(open, between), _common_beginning(close, between)
     if len(head) + len(tail) > len(between):  # a bracket of both, say
         tail = between[: len(between) - len(head)]
     made = replace(core.calls, open=open.removesuffix(head), close=close.removeprefix(tail))
@@ -129,13 +131,13 @@ class _Core:
 
 def _shared_end(text: str, other: str) -> str:
     """Return the common end of two texts, from the beginning of a mark on."""
-    shared = _shared(text[::-1], other[::-1])[::-1]
+    shared = _common_beginning(text[::-1], other[::-1])[::-1]
     return shared[
         next((i for i, sign in enumerate(shared) if sign in _SIGNS or sign.isspace()), len(shared)) :
     ]
 
 
-def _object(text: str) -> _Core | None:
+def _object_call(text: str) -> _Core | None:
     """Return a call that is one JSON object with name and arguments, None if there is none."""
     for at in (i for i, sign in enumerate(text) if sign == "{"):
         found, end = _json(text, at)
@@ -156,7 +158,7 @@ def _json(text: str, at: int) -> tuple[dict[str, Any], int]:
     return (cast(dict[str, Any], found), end) if isinstance(found, dict) else ({}, at)
 
 
-def _named(text: str) -> _Core | None:
+def _named_call(text: str) -> _Core | None:
     """Return a call that is a name followed by arguments in JSON or in tags."""
     at = text.find(_NAME)
     if at < 0:
@@ -167,10 +169,10 @@ def _named(text: str) -> _Core | None:
         if found == _ARGUMENTS:
             head = text[start:brace].replace(_NAME, "⟨name⟩").replace(_ID, "⟨id⟩")
             return _Core(text[start:end], Calls(head + "⟨json⟩"))
-    return _tagged(text[start:])
+    return _tagged_call(text[start:])
 
 
-def _tagged(text: str) -> _Core | None:
+def _tagged_call(text: str) -> _Core | None:
     """Return a call that is a name followed by tagged parameters."""
     rest, found = text, list[str]()
     for word in (_NAME, *(str(one) for pair in _ARGUMENTS.items() for one in pair)):
@@ -188,7 +190,7 @@ def _tagged(text: str) -> _Core | None:
     return _Core(text[:n], Calls(call, parameter=f"{begin}⟨key⟩{middle}⟨value⟩{end}"))
 
 
-def _reads(calls: Calls, text: str, n: int) -> bool:
+def _reads_back(calls: Calls, text: str, n: int) -> bool:
     """Return True if a reader that knows these calls finds exactly n calls in the text."""
     reader = MessageReader(Form(calls=calls, functions={_NAME: _SCHEMA}))
     message = folded([*reader.feed(text), *reader.end()])

@@ -66,8 +66,8 @@ class MessageReader(SettledText):
 
     def _first_step(self) -> Callable[[], bool]:
         if self.form.thoughts and self.form.thinking:
-            return self._think if self.form.amid else self._think_first
-        return self._begin if self.form.headed else self._header
+            return self._read_thoughts if self.form.amid else self._think_first
+        return self._begin_reply if self.form.headed else self._read_header
 
     def feed(self, text: str) -> list[Piece]:
         """Read more of the text, and return the pieces that are now certain."""
@@ -82,20 +82,20 @@ class MessageReader(SettledText):
     def _run(self) -> list[Piece]:
         while self._step():
             pass
-        return self._taken()
+        return self._take_pieces()
 
     # Steps. Each returns True if the next step can run on the text that is there.
 
     def _plain(self) -> bool:
         self._tell_up_to(len(self._buffer), mark=False, keeps_blank=True)
-        self._step = self._ignore if self.stopped else self._plain
+        self._step = self._drop_rest if self.stopped else self._plain
         return False
 
-    def _begin(self) -> bool:
+    def _begin_reply(self) -> bool:
         """Read the beginning of a reply: thoughts or the answer. A lone closing mark is dropped."""
         thoughts = self.form.thoughts
         if thoughts is None:
-            return self._answer()
+            return self._begin_answer()
         n_blank = after_blank(self._buffer)
         rest = self._buffer[n_blank:]
         for mark, step in ((thoughts.open, self._think_first), (thoughts.close, self._answer_first)):
@@ -105,15 +105,15 @@ class MessageReader(SettledText):
                 return True
         if any(mark.startswith(rest) for mark in (thoughts.open, thoughts.close)) and not self._ended:
             return False
-        return self._answer()
+        return self._begin_answer()
 
     def _think_first(self) -> bool:
         """Skip white space before the thoughts."""
         self._drop_thought(after_blank(self._buffer))
-        self._step = self._think if self._buffer else self._step
+        self._step = self._read_thoughts if self._buffer else self._step
         return bool(self._buffer)
 
-    def _think(self) -> bool:
+    def _read_thoughts(self) -> bool:
         """Read thoughts up to their end, without the white space before it."""
         found = self._in_thoughts.first(self._buffer, ended=self._ended)
         n = len(self._buffer[: found.at].rstrip())
@@ -135,41 +135,41 @@ class MessageReader(SettledText):
         else:
             is_header = channels is not None and mark == channels.start
             self._drop_thought(n_blank + (0 if is_header else len(mark)))
-            self._step = self._header if is_header else self._answer_first
+            self._step = self._read_header if is_header else self._answer_first
 
     def _answer_first(self) -> bool:
         """Skip white space between thoughts and answer."""
         self._drop(after_blank(self._buffer))
-        return bool(self._buffer) and self._answer()
+        return bool(self._buffer) and self._begin_answer()
 
-    def _answer(self) -> bool:
+    def _begin_answer(self) -> bool:
         """Begin the answer, which may be a call without a mark."""
         if self.form.plain or (self.form.thoughts and not self._in_content):
             self._step = self._plain
             return True
         first = self._buffer[after_blank(self._buffer) :][:1]
         if self.form.calls and self._calls.bare and first == "{":
-            return self._call_from(0, self._object(strict=True))
+            return self._call_from(0, self._object_reader(strict=True))
         if self.form.calls and self._calls.bare and not first and not self._ended:
             return False
-        self._step = self._content
+        self._step = self._read_content
         return True
 
-    def _content(self) -> bool:
+    def _read_content(self) -> bool:
         """Read content up to the next mark, without the white space before it."""
         text = self._buffer[self._n_plain :]
         found = self._in_content.first(text, ended=self._ended)
         if self._ended and (n := self._in_content.broken_off(text)) is not None and n <= found.at:
             self._tell_up_to(self._n_plain + n, mark=True, keeps_blank=False)
-            return self._ignore()
+            return self._drop_rest()
         keeps_blank = self._ended and not found.mark
         n = self._n_plain + found.at
         self._tell_up_to(n, mark=bool(found.mark), keeps_blank=keeps_blank)
         if self.stopped:
-            self._step = self._ignore
-        return bool(found.mark) and not self.stopped and self._enter(found.mark)
+            self._step = self._drop_rest
+        return bool(found.mark) and not self.stopped and self._act_on_mark(found.mark)
 
-    def _enter(self, mark: str) -> bool:
+    def _act_on_mark(self, mark: str) -> bool:
         """Act on the mark that the buffer begins with, after white space."""
         channels, n_blank = self.form.channels, after_blank(self._buffer)
         if mark in self._calls.marks and not channels:
@@ -178,7 +178,7 @@ class MessageReader(SettledText):
             return True
         self._drop(n_blank)
         if channels and mark == channels.start:
-            self._step = self._header
+            self._step = self._read_header
         elif mark == self._thoughts.open:
             self._drop_thought(len(mark))
             self._step = self._think_first
@@ -187,16 +187,16 @@ class MessageReader(SettledText):
             self._in_content, self._step = self._before_call, self._answer_first
         else:
             self._drop(len(mark))
-            self._step = self._silent if channels else self._content
+            self._step = self._skip_silent if channels else self._read_content
         return True
 
-    def _silent(self) -> bool:
+    def _skip_silent(self) -> bool:
         """Skip text that is for nobody, up to the next message."""
         found = self._in_content.first(self._buffer, ended=self._ended)
         self._drop(found.at)
-        return bool(found.mark) and self._enter(found.mark)
+        return bool(found.mark) and self._act_on_mark(found.mark)
 
-    def _header(self) -> bool:
+    def _read_header(self) -> bool:
         """Read a message's header. A broken-off header is dropped; a too long one becomes content."""
         channels = self.form.channels
         assert channels
@@ -208,10 +208,10 @@ class MessageReader(SettledText):
             if len(self._buffer) < MAX_MARKUP_HEAD and not self._ended:
                 return False
             if self._ended and (begun or channels.may_begin_header(self._buffer)):
-                return self._ignore()
+                return self._drop_rest()
             if begun:  # as text its mark is told, too: it would begin the same header again
                 self._tell_content(at)
-            self._step = self._content
+            self._step = self._read_content
             return bool(self._buffer)
         header = self._buffer[at:end]
         self._drop(end + len(channels.message))
@@ -222,17 +222,17 @@ class MessageReader(SettledText):
         """Return the step that follows a header of this kind."""
         if kind == "call" and self.form.calls:
             self._named = name
-            return self._called
+            return self._read_called
         if kind == "thought" and self.form.thoughts:
             self.n_thought = self.n_settled
             return self._think_first
-        return self._silent if kind in ("call", "silent") and self.form.calls else self._content
+        return self._skip_silent if kind in ("call", "silent") and self.form.calls else self._read_content
 
-    def _called(self) -> bool:
+    def _read_called(self) -> bool:
         """Read the body of a message to a function."""
         if self._calls.arguments == "json":
             begun = self._new_call(self._named)
-            return self._call_from(0, self._arguments(begun)) if begun else self._no_call()
+            return self._call_from(0, self._argument_reader(begun)) if begun else self._no_call()
         return self._open_call(self._calls.opening, self._no_call)
 
     def _open_call(self, opening: re.Pattern[str], otherwise: Callable[[], bool]) -> bool:
@@ -240,15 +240,15 @@ class MessageReader(SettledText):
         head = opening.match(self._buffer, self._blank)
         if head is None:
             if self._cut and (self._within or self._calls.may_begin(self._buffer[self._blank :])):
-                return self._ignore()
+                return self._drop_rest()
             return (self._ended or len(self._buffer) - self._blank >= MAX_MARKUP_HEAD) and otherwise()
         self._within = True
         if self._calls.arguments == "object":
-            return self._call_from(head.end(), self._object(strict=False), otherwise)
+            return self._call_from(head.end(), self._object_reader(strict=False), otherwise)
         begun = self._new_call(head["name"], head.groupdict().get("id") or "")
-        return self._call_from(head.end(), self._arguments(begun), otherwise) if begun else otherwise()
+        return self._call_from(head.end(), self._argument_reader(begun), otherwise) if begun else otherwise()
 
-    def _object(self, *, strict: bool) -> JsonCallReader:
+    def _object_reader(self, *, strict: bool) -> JsonCallReader:
         def begin(name: str, id: str) -> CallBegun | None:
             return self._new_call(name, id) if not strict or name in self.form.functions else None
 
@@ -256,13 +256,13 @@ class MessageReader(SettledText):
             begin, strict=strict, id_last=len(self._calls.members) == 3 and self._calls.members[0] == "name"
         )
 
-    def _arguments(self, begun: CallBegun) -> ArgumentReader:
+    def _argument_reader(self, begun: CallBegun) -> ArgumentReader:
         return reader_of(self._calls, begun, self.form.functions.get(begun.name, {}))
 
     def _call_from(
         self, at: int, reader: ArgumentReader, otherwise: Callable[[], bool] | None = None
     ) -> bool:
-        self._at, self._step = at, partial(self._call, reader, otherwise or self._no_call)
+        self._at, self._step = at, partial(self._read_call, reader, otherwise or self._no_call)
         return True
 
     def _new_call(self, name: str, id: str = "") -> CallBegun | None:
@@ -271,7 +271,7 @@ class MessageReader(SettledText):
         index, self._n_calls = self._n_calls, self._n_calls + 1
         return CallBegun(index, id or self._call_id(index), name)
 
-    def _call(self, reader: ArgumentReader, otherwise: Callable[[], bool]) -> bool:
+    def _read_call(self, reader: ArgumentReader, otherwise: Callable[[], bool]) -> bool:
         self._at = reader.read(self._buffer, self._at)
         self._pieces += reader.pieces
         reader.pieces.clear()
@@ -280,10 +280,10 @@ class MessageReader(SettledText):
             self._at = 0
         if reader.state is CallState.FAILED or (self._ended and not reader.begun):
             unnamed = self._cut and self._within and reader.state is CallState.MORE
-            return self._ignore() if unnamed else otherwise()
+            return self._drop_rest() if unnamed else otherwise()
         if reader.state is CallState.DONE:
             self._drop(self._at)
-            self._step = self._ignore if self._n_calls == self.form.most_calls else self._after_call
+            self._step = self._drop_rest if self._n_calls == self.form.most_calls else self._after_call
             return True
         if self._ended:
             self.broken_off = not reader.has_arguments
@@ -293,13 +293,13 @@ class MessageReader(SettledText):
     def _no_call(self) -> bool:
         """Go back to content: emit the mark of the supposed call as text."""
         self._n_plain = self._n_mark
-        self._within, self._step = False, self._content
+        self._within, self._step = False, self._read_content
         return True
 
     def _no_call_in_thoughts(self) -> bool:
         self._in_content = self._before_call
         self._tell_thought(self._n_mark)
-        self._within, self._step = False, self._think
+        self._within, self._step = False, self._read_thoughts
         return True
 
     @property
@@ -315,24 +315,24 @@ class MessageReader(SettledText):
             return False
         calls = self._calls
         if self.form.channels:
-            self._step = self._silent
+            self._step = self._skip_silent
             return True
         mark = self._after.at_beginning(self._buffer, ended=self._ended)
         if mark is None:
             return False
         if self._ended and self._after.grows(self._buffer):  # broken off in what ends the call
-            return self._ignore()
+            return self._drop_rest()
         if mark in calls.marks:
             self._step = partial(self._open_call, calls.opening, self._no_call)
         elif mark or self._buffer[0] in ",;":
-            return self._follow(mark or self._buffer[0])
+            return self._skip_mark(mark or self._buffer[0])
         elif self._within and calls.arguments == "object" and self._buffer[0] == "{":
-            return self._call_from(0, self._object(strict=calls.bare))
+            return self._call_from(0, self._object_reader(strict=calls.bare))
         else:
-            self._step = self._content
+            self._step = self._read_content
         return True
 
-    def _follow(self, mark: str) -> bool:
+    def _skip_mark(self, mark: str) -> bool:
         """Skip a mark behind a call, and expect another call if the mark separates calls."""
         self._drop(len(mark))
         closes = self._calls.close.split()
@@ -342,7 +342,7 @@ class MessageReader(SettledText):
             self._step = partial(self._open_call, self._calls.another, self._no_call)
         return True
 
-    def _ignore(self) -> bool:
+    def _drop_rest(self) -> bool:
         """Drop the rest: text after the last call wanted, or an unfinished call without a name."""
         self._drop(len(self._buffer))
         return False

@@ -20,7 +20,7 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 def resolved(schema: Any, root: Schema) -> Schema:
     """Return a schema from within `root` without `$ref` and single `allOf`, with root's definitions."""
-    return {**_plain(schema, frozenset(), root)[0], **definitions(root)}
+    return {**_follow_references(schema, frozenset(), root)[0], **definitions(root)}
 
 
 def definitions(root: Schema) -> Schema:
@@ -29,7 +29,7 @@ def definitions(root: Schema) -> Schema:
 
 def limited(schema: Schema, types: Sequence[str]) -> Schema:
     """Return the schema restricted to these types."""
-    return _both(schema, {"type": list(types)})
+    return _intersection(schema, {"type": list(types)})
 
 
 def ways(schema: Schema) -> Sequence[Schema]:
@@ -39,7 +39,7 @@ def ways(schema: Schema) -> Sequence[Schema]:
     for _ in range(_MOST_WAYS):
         if not pending:
             break
-        plain, seen = _plain(*pending.pop(), schema)
+        plain, seen = _follow_references(*pending.pop(), schema)
         choice = next((key for key in _CHOICES if isinstance(plain.get(key), list)), None)
         if str(plain.get("$ref")) in seen:  # it refers to itself and adds nothing
             continue
@@ -47,7 +47,7 @@ def ways(schema: Schema) -> Sequence[Schema]:
             found += _of_one_type(plain)
             continue
         rest = {key: value for key, value in plain.items() if key != choice}
-        pending += [(_both(rest, _schema(one)), seen) for one in reversed(plain[choice])]
+        pending += [(_intersection(rest, _as_mapping(one)), seen) for one in reversed(plain[choice])]
     shared = definitions(schema)
     return [{**one, **shared} for one in found] if found and not pending else [schema]
 
@@ -59,7 +59,7 @@ def types_of(schema: Schema) -> frozenset[str] | None:
         if "enum" in way:
             found |= {_type(value) for value in way["enum"]}
         elif "type" in way:
-            found |= frozenset(_named(way))
+            found |= frozenset(_type_names(way))
         else:
             return None
     return found
@@ -81,19 +81,19 @@ def _type(value: Any) -> str:
     return _TYPES.get(cast(Any, type(value)), "null")
 
 
-def _named(schema: Schema) -> list[str]:
+def _type_names(schema: Schema) -> list[str]:
     """Return the schema's `type` as a list."""
     named = schema["type"]
     listed = cast(list[Any], named) if isinstance(named, list) else [named]
     return [one for one in listed if isinstance(one, str)]
 
 
-def _plain(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, frozenset[str]]:
+def _follow_references(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, frozenset[str]]:
     """Follow `$ref` and single choices; return the schema found and all references followed."""
-    found: Schema = {key: value for key, value in _schema(schema).items() if key not in _DEFINITIONS}
+    found: Schema = {key: value for key, value in _as_mapping(schema).items() if key not in _DEFINITIONS}
     while True:
         reference = str(found.get("$ref", ""))
-        target = _referred(reference, root)
+        target = _definition_of(reference, root)
         if target is not None and reference not in seen:
             seen |= {reference}
             key, inner = "$ref", target
@@ -101,20 +101,20 @@ def _plain(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, fro
             single = (one for one in ("allOf", *_CHOICES) if _is_single(found.get(one)))
             if (key := next(single, "")) == "":
                 return found, seen
-            inner = _schema(found[key][0])
-        found = _both({one: value for one, value in found.items() if one != key}, inner)
+            inner = _as_mapping(found[key][0])
+        found = _intersection({one: value for one, value in found.items() if one != key}, inner)
 
 
 def _is_single(choices: Any) -> bool:
     return isinstance(choices, list) and len(cast(list[Any], choices)) == 1
 
 
-def _schema(found: Any) -> Schema:
+def _as_mapping(found: Any) -> Schema:
     """Return a schema as a mapping; `true`, which allows anything, as {}."""
     return cast(Schema, found) if isinstance(found, Mapping) else {}
 
 
-def _referred(reference: str, root: Schema) -> Schema | None:
+def _definition_of(reference: str, root: Schema) -> Schema | None:
     """Return the definition that a reference names, None for any other reference."""
     start, *steps = reference.split("/")
     if start != "#" or steps[:1] not in (["$defs"], ["definitions"]):
@@ -125,11 +125,11 @@ def _referred(reference: str, root: Schema) -> Schema | None:
     return cast(Schema, found) if isinstance(found, Mapping) else None
 
 
-def _both(one: Schema, other: Schema) -> Schema:
+def _intersection(one: Schema, other: Schema) -> Schema:
     """Return a schema that requires both; keywords in conflict stay apart in `allOf`."""
     joined = {**other, **one}
     if "type" in one and "type" in other:
-        joined["type"] = _common(_named(one), _named(other))
+        joined["type"] = _common_types(_type_names(one), _type_names(other))
     clash = (key for key in one if key in other and key not in ANNOTATIONS and key != "type")
     if all(one[key] == other[key] for key in clash):
         return joined
@@ -137,7 +137,7 @@ def _both(one: Schema, other: Schema) -> Schema:
     return {**top, "allOf": [one, other]}
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
+def _common_types(one: Sequence[str], other: Sequence[str]) -> list[str]:
     """Return the types that both lists allow; an integer is a number."""
     common = {*one} & {*other}
     if "number" not in common and not _NUMBERS.isdisjoint(one) and not _NUMBERS.isdisjoint(other):
@@ -149,7 +149,7 @@ def _of_one_type(schema: Schema) -> list[Schema]:
     """Split a schema into one for each of its types, or into one with the values that it enumerates."""
     values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
     rest = {key: value for key, value in schema.items() if key not in ("enum", "const")}
-    types = _named(schema) if "type" in schema else None
+    types = _type_names(schema) if "type" in schema else None
     if isinstance(values, list):
         known = frozenset(types) if types is not None else None
         kept = [value for value in cast(list[Any], values) if fits(value, known)]

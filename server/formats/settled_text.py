@@ -88,13 +88,13 @@ class SettledText:
         self._drop(n)
         self.n_thought = self.n_settled
 
-    def _taken(self) -> list[Piece]:
+    def _take_pieces(self) -> list[Piece]:
         """Return the pieces collected since the last call."""
         pieces, self._pieces = self._pieces, []
-        return list(map(_unguarded, pieces)) if pieces else pieces
+        return list(map(_unguarded_piece, pieces)) if pieces else pieces
 
 
-def _unguarded(piece: Piece) -> Piece:
+def _unguarded_piece(piece: Piece) -> Piece:
     if isinstance(piece, CallBegun):
         return replace(piece, name=unguarded(piece.name), id=unguarded(piece.id))
     return replace(piece, text=unguarded(piece.text)) if GUARD in piece.text else piece

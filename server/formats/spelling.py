@@ -23,7 +23,7 @@ _MAYBE = re.compile(r"⟦([^⟧]*)⟧")
 
 def written(calls: Sequence[Mapping[str, Any]], syntax: Calls) -> str:
     """Return the text of calls in OpenAI's shape; arguments that are no JSON object are copied."""
-    each = [_filled(syntax.call, _slots(call, nth, syntax)) for nth, call in enumerate(calls)]
+    each = [_fill_slots(syntax.call, _slots(call, nth, syntax)) for nth, call in enumerate(calls)]
     if syntax.each:
         each = [syntax.open + one + syntax.close for one in each]
         return syntax.between.join(each)
@@ -35,10 +35,10 @@ def _slots(call: Mapping[str, Any], nth: int, syntax: Calls) -> dict[str, str]:
     id = str(call.get("id") or "")
     found = {"name": name, "id": id, "nth": str(nth + 1)}
     found["named_id"] = id if re.fullmatch(r"(functions\.)?[\w.:/-]+:\d+", id) else f"functions.{name}:{nth}"
-    return {**found, syntax.arguments: _arguments(name, given, id or str(nth), syntax)}
+    return {**found, syntax.arguments: _written_arguments(name, given, id or str(nth), syntax)}
 
 
-def _filled(pattern: str, slots: Mapping[str, str]) -> str:
+def _fill_slots(pattern: str, slots: Mapping[str, str]) -> str:
     """Fill a pattern's slots, and omit optional text that has an empty slot."""
 
     def kept(maybe: re.Match[str]) -> str:
@@ -47,26 +47,26 @@ def _filled(pattern: str, slots: Mapping[str, str]) -> str:
     return SLOT.sub(lambda slot: slots[slot[1]], _MAYBE.sub(kept, pattern)).replace("·", "")
 
 
-def _arguments(name: str, given: str, id: str, syntax: Calls) -> str:
+def _written_arguments(name: str, given: str, id: str, syntax: Calls) -> str:
     if syntax.arguments == "json":
         return given
     if syntax.arguments == "object":
         values = {**dict.fromkeys(ARGUMENTS_KEYS, given), **dict.fromkeys(ID_KEYS, json.dumps(id))}
         members = (f"{json.dumps(key)}: {values.get(key, json.dumps(name))}" for key in syntax.members)
         return "{" + ", ".join(members) + "}"
-    members = _members(given)
+    members = _parsed_members(given)
     if members is None:
         return given
     match syntax.arguments:
         case "parameters":
-            return "".join(_parameter(syntax.parameter, *member) for member in members.items())
+            return "".join(_written_parameter(syntax.parameter, *member) for member in members.items())
         case "python":
-            return ", ".join(f"{key}={_python(value)}" for key, value in members.items())
+            return ", ".join(f"{key}={_in_python(value)}" for key, value in members.items())
         case _:
             return in_gemma(members)
 
 
-def _members(given: str) -> dict[str, Any] | None:
+def _parsed_members(given: str) -> dict[str, Any] | None:
     try:
         found = json.loads(given)
     except (ValueError, RecursionError):
@@ -74,15 +74,15 @@ def _members(given: str) -> dict[str, Any] | None:
     return cast(dict[str, Any], found) if isinstance(found, dict) else None
 
 
-def _parameter(pattern: str, key: str, value: Any) -> str:
+def _written_parameter(pattern: str, key: str, value: Any) -> str:
     is_text = isinstance(value, str)
     text = value if is_text else json.dumps(value, ensure_ascii=False)
     kind = _KINDS.get(type(value).__name__, "null")
     slots = {"key": key, "string": "true" if is_text else "false", "type": kind}
-    return _filled(pattern, {**slots, **dict.fromkeys(("value", "cdata", "nested"), text)})
+    return _fill_slots(pattern, {**slots, **dict.fromkeys(("value", "cdata", "nested"), text)})
 
 
-def _python(value: Any) -> str:
+def _in_python(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 

@@ -35,7 +35,7 @@ def typed(text: str, types: frozenset[str] | None) -> str:
         return quoted(text)
     stripped = text.strip()
     try:
-        value = json.loads(stripped, parse_constant=_refused)
+        value = json.loads(stripped, parse_constant=_refuse_constant)
         written = stripped
     except (ValueError, RecursionError):
         try:
@@ -47,11 +47,11 @@ def typed(text: str, types: frozenset[str] | None) -> str:
     return written if fits(value, types) and not is_text else quoted(text)
 
 
-def _refused(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-def _finite(word: str) -> float | str:
+def _finite_or_text(word: str) -> float | str:
     """Return a number, or the text of one that JSON cannot hold, such as 1e999."""
     number = float(word)
     return number if math.isfinite(number) else word
@@ -59,7 +59,7 @@ def _finite(word: str) -> float | str:
 
 def _read(text: str) -> Any:
     """Parse JSON, in which NaN and infinite numbers stay text."""
-    return json.loads(text, parse_float=_finite, parse_constant=str)
+    return json.loads(text, parse_float=_finite_or_text, parse_constant=str)
 
 
 def quoted(text: str) -> str:
@@ -91,7 +91,7 @@ def nested(text: str, mark: str, schema: Schema) -> Any:
         if (end := _closed(rest, f"{mark}<{key}>", f"{mark}</{key}>")) is None:
             return text
         value, rest = rest[: end[0]], rest[end[1] :]
-        inner = nested(value, mark, _within(schema, key))
+        inner = nested(value, mark, _schema_within(schema, key))
         items.append(inner)
         found[key] = inner
         rest = rest.strip()
@@ -108,7 +108,7 @@ def _closed(text: str, open: str, close: str) -> tuple[int, int] | None:
     return None
 
 
-def _within(schema: Schema, key: str) -> Schema:
+def _schema_within(schema: Schema, key: str) -> Schema:
     """Return the schema of an element; <item> has that of the array's items."""
     properties = cast(Mapping[str, Schema], schema.get("properties") or {})
     return resolved(schema.get("items") if key == "item" else properties.get(key), schema)
@@ -127,32 +127,32 @@ class LooseText:
 
     def whole(self) -> Any:
         """Return the value that the whole text is."""
-        value = self._value(0)
-        if self._next():
+        value = self._read_value(0)
+        if self._next_character():
             raise ValueError(self._text)
         return value
 
     def members(self, sign: str, close: str = "") -> dict[str, Any]:
         """Return the pairs of key, sign, value up to the closing bracket or the text's end."""
-        return self._members(sign, close, 0)
+        return self._read_members(sign, close, 0)
 
-    def _members(self, sign: str, close: str, depth: int) -> dict[str, Any]:
+    def _read_members(self, sign: str, close: str, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        while (next := self._next()) != close:
+        while (next := self._next_character()) != close:
             if next == ",":
                 self._at += 1
                 continue
-            key = self._key(sign)
-            found[key] = self._value(depth)
+            key = self._read_key(sign)
+            found[key] = self._read_value(depth)
         self._at += len(close)
         return found
 
-    def _next(self) -> str:
+    def _next_character(self) -> str:
         blank = _SPACE.match(self._text, self._at)
         self._at = blank.end() if blank else self._at
         return self._text[self._at : self._at + 1]
 
-    def _key(self, sign: str) -> str:
+    def _read_key(self, sign: str) -> str:
         """Read a key, quoted or bare, and the sign behind it."""
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         start = self._at
@@ -164,32 +164,32 @@ class LooseText:
         self._at = end + len(sign)
         return between if quote is None else key
 
-    def _value(self, depth: int) -> Any:
+    def _read_value(self, depth: int) -> Any:
         if depth > MAX_VALUE_DEPTH:
             raise ValueError(self._text)
-        first = self._next()
+        first = self._next_character()
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         if quote is not None:
             return self._string(quote)
         if first == "{":
             self._at += 1
-            return self._members(":", "}", depth + 1)
+            return self._read_members(":", "}", depth + 1)
         if first in ("[", "("):
-            return self._list("]" if first == "[" else ")", depth + 1)
+            return self._read_list("]" if first == "[" else ")", depth + 1)
         word = _WORD.match(self._text, self._at)
         if word is None:
             raise ValueError(self._text)
         self._at = word.end()
         return _WORDS[word[0]] if word[0] in _WORDS else _read(word[0])
 
-    def _list(self, close: str, depth: int) -> list[Any]:
+    def _read_list(self, close: str, depth: int) -> list[Any]:
         self._at += 1
         found: list[Any] = []
-        while (next := self._next()) != close:
+        while (next := self._next_character()) != close:
             if next == ",":
                 self._at += 1
             else:
-                found.append(self._value(depth))
+                found.append(self._read_value(depth))
         self._at += 1
         return found
 
@@ -211,10 +211,10 @@ class LooseText:
             raise ValueError(self._text)
         self._at = end + len(quote)
         text = self._text[start:end]
-        return text if len(quote) > 1 else _ESCAPE.sub(_unescaped, text)
+        return text if len(quote) > 1 else _ESCAPE.sub(_unescape_match, text)
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _unescape_match(escape: re.Match[str]) -> str:
     what = escape[1]
     if len(what) > 1:
         return chr(int(what[1:], 16)).encode(errors="replace").decode()

@@ -33,7 +33,7 @@ class TaggedCallReader(ArgumentReader):
         self._types: frozenset[str] | None = None
         self._end = ("", False)
         self._begun_value = False
-        self._step = self._parameter
+        self._step = self._read_parameter
 
     def read(self, text: str, at: int) -> int:
         while self.state is CallState.MORE:
@@ -52,11 +52,11 @@ class TaggedCallReader(ArgumentReader):
         self._tell_arguments("}" if self._keys else "{}")
         self.state = CallState.DONE
 
-    def _parameter(self, text: str, at: int) -> int | None:
+    def _read_parameter(self, text: str, at: int) -> int | None:
         start = after_blank(text, at)
         last = self._calls.follow[:1]
         if any(text.startswith(mark, start) or mark.startswith(text[start:]) for mark in last):
-            return self._last(text, at, start)
+            return self._read_end(text, at, start)
         if not text.startswith(self._first, start):
             if self._first.startswith(text[start:]):
                 return None
@@ -70,7 +70,7 @@ class TaggedCallReader(ArgumentReader):
         self._begin_value(head)
         return head.end()
 
-    def _last(self, text: str, at: int, start: int) -> int | None:
+    def _read_end(self, text: str, at: int, start: int) -> int | None:
         """Handle text at `start` that ends the call, or may become such text."""
         if not text.startswith(self._calls.follow[0], start):
             return None
@@ -89,9 +89,9 @@ class TaggedCallReader(ArgumentReader):
         mark, breaks = self._calls.value_end
         self._end = (mark.replace("⟨key⟩", self._key), breaks)
         self._begun_value = False
-        self._step = self._value
+        self._step = self._read_value
 
-    def _value(self, text: str, at: int) -> int | None:
+    def _read_value(self, text: str, at: int) -> int | None:
         mark, breaks = self._end
         if not self._begun_value and "⟨cdata⟩" in self._calls.parameter:
             if text.startswith(_CDATA, at):
@@ -101,7 +101,7 @@ class TaggedCallReader(ArgumentReader):
                 return at + len(_CDATA)
             if _CDATA.startswith(text[at:]):
                 return None
-        end, certain = self._closing(text, at)
+        end, certain = self._find_value_end(text, at)
         if self._types == STRING:
             return self._string(text, at, end, certain=certain)
         if end < 0 or not certain:
@@ -110,7 +110,7 @@ class TaggedCallReader(ArgumentReader):
         self._tell_value(value)
         return end + len(mark)
 
-    def _closing(self, text: str, at: int) -> tuple[int, bool]:
+    def _find_value_end(self, text: str, at: int) -> tuple[int, bool]:
         """Return where the value's end tag may be, -1 if it is not there yet, and whether that is certain.
 
         A value may contain the tag itself: it ends where another parameter or the call's end follows.
@@ -140,7 +140,7 @@ class TaggedCallReader(ArgumentReader):
             return stop if stop > at else None
         if self._streams:
             self._tell_arguments('"')
-        self._step = self._parameter
+        self._step = self._read_parameter
         return end + len(mark)
 
     def _open(self) -> None:
@@ -159,7 +159,7 @@ class TaggedCallReader(ArgumentReader):
         if self._key not in self._keys:
             self._tell_arguments(f"{'{' if not self._keys else ', '}{quoted(self._key)}: {written}")
             self._keys.add(self._key)
-        self._step = self._parameter
+        self._step = self._read_parameter
 
 
 class LooseCallReader(ArgumentReader):

@@ -49,7 +49,7 @@ class Definition:
         Raises:
             InvalidRequestError: With the line, for a definition that cannot be used.
         """
-        return _rules(self)
+        return _rules_of(self)
 
     def held(self, end: Node, *, in_json: bool, prefix: str) -> tuple[str, list[str]]:
         """Return the name of a rule for such a text and its end, and that and further rules in our Lark.
@@ -61,7 +61,7 @@ class Definition:
         """
         rules = self.rules()
         if in_json:
-            rules = {name: _escaped(node) for name, node in rules.items()}
+            rules = {name: _escaped_for_json(node) for name, node in rules.items()}
         whole = {**rules, ROOT: series([Ref(_START), end])}
         return part_of_lark(lex(whole, Budget()), whole, prefix)
 
@@ -112,7 +112,7 @@ def check_definition(syntax: Literal["lark", "regex"], definition: str, param: s
 
 
 @lru_cache(maxsize=64)
-def _rules(definition: Definition) -> dict[str, Node]:
+def _rules_of(definition: Definition) -> dict[str, Node]:
     if definition.syntax == "regex":
         try:
             return {_START: regex_node(definition.text)}
@@ -124,17 +124,17 @@ def _rules(definition: Definition) -> dict[str, Node]:
     return found
 
 
-def _escaped(node: Node) -> Node:
+def _escaped_for_json(node: Node) -> Node:
     """Return the tree of the same texts as they are within a JSON string."""
     match node:
         case Chars(ranges):
             return _escaped_chars(ranges)
         case Series(parts):
-            return Series(tuple(map(_escaped, parts)))
+            return Series(tuple(map(_escaped_for_json, parts)))
         case Choice(options):
-            return Choice(tuple(map(_escaped, options)))
+            return Choice(tuple(map(_escaped_for_json, options)))
         case Repeat(inner, least, most):
-            return Repeat(_escaped(inner), least, most)
+            return Repeat(_escaped_for_json(inner), least, most)
         case _:
             return node
 

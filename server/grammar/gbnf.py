@@ -54,11 +54,11 @@ def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
         InvalidRequestError: With line and column.
     """
     if len(text) > MAX_CHARACTERS:
-        raise _invalid(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+        raise _invalid_grammar(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
     parser = _Parser(text, vocabulary)
     rules = parser.rules()
     if ROOT not in rules:
-        raise _invalid(f"the grammar has no rule named {ROOT}")
+        raise _invalid_grammar(f"the grammar has no rule named {ROOT}")
     for body in rules.values():
         for node in walk(body):
             if isinstance(node, Ref) and node.name not in rules:
@@ -68,7 +68,7 @@ def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
     return rules
 
 
-def _invalid(message: str) -> InvalidRequestError:
+def _invalid_grammar(message: str) -> InvalidRequestError:
     return InvalidRequestError(message, param="grammar")
 
 
@@ -100,11 +100,11 @@ class _Parser:
         at = self._at if at is None else at
         line = self._text.count("\n", 0, at) + 1
         column = at - self._text.rfind("\n", 0, at)
-        raise _invalid(f"invalid grammar, line {line}, column {column}: {message}")
+        raise _invalid_grammar(f"invalid grammar, line {line}, column {column}: {message}")
 
     def rules(self) -> dict[str, Node]:
         rules: dict[str, Node] = {}
-        self._skip(_BLANK_LINES)
+        self._skip_pattern(_BLANK_LINES)
         while self._at < len(self._text):
             begin, name = self._at, self._name()
             if name in rules:
@@ -112,76 +112,76 @@ class _Parser:
             if len(rules) == MAX_RULES:
                 self.fail(f"more than {MAX_RULES} rules")
             self.defined_at[name] = begin
-            self._skip(_BLANK)
-            if not self._take("::="):
+            self._skip_pattern(_BLANK)
+            if not self._take_character("::="):
                 self.fail("expected ::=")
-            self._skip(_BLANK_LINES)
-            rules[name] = self._options()
-            if self._at < len(self._text) and self._peek() not in "\r\n":
-                self.fail(f"unexpected {self._peek()!r}")
-            self._skip(_BLANK_LINES)
+            self._skip_pattern(_BLANK_LINES)
+            rules[name] = self._read_options()
+            if self._at < len(self._text) and self._peek_character() not in "\r\n":
+                self.fail(f"unexpected {self._peek_character()!r}")
+            self._skip_pattern(_BLANK_LINES)
         return rules
 
-    def _options(self) -> Node:
-        options = [self._series()]
-        while self._take("|"):
-            self._skip(_BLANK_LINES)
-            options.append(self._series())
+    def _read_options(self) -> Node:
+        options = [self._read_series()]
+        while self._take_character("|"):
+            self._skip_pattern(_BLANK_LINES)
+            options.append(self._read_series())
         return choice(options)
 
-    def _series(self) -> Node:
+    def _read_series(self) -> Node:
         """Up to |, ) or, outside parentheses, the end of the line."""
         parts: list[Node] = []
         blank = _BLANK_LINES if self._nesting else _BLANK
-        while (part := self._part()) is not None:
-            self._skip(blank)
-            if (counts := self._counts()) is not None:
+        while (part := self._read_part()) is not None:
+            self._skip_pattern(blank)
+            if (counts := self._read_repetition()) is not None:
                 least, most = counts
                 part = EMPTY if most == 0 else Repeat(part, least, most)
-                self._skip(blank)
+                self._skip_pattern(blank)
             parts.append(part)
         return series(parts)
 
-    def _part(self) -> Node | None:
+    def _read_part(self) -> Node | None:
         begin = self._at
-        if self._take('"'):
-            return self._literal(begin)
-        if self._take("["):
-            return self._chars(begin)
-        if self._take("("):
+        if self._take_character('"'):
+            return self._read_literal(begin)
+        if self._take_character("["):
+            return self._read_character_class(begin)
+        if self._take_character("("):
             return self._group(begin)
-        if self._take("."):
+        if self._take_character("."):
             return ANYTHING
-        if self._peek() in ("<", "!"):
+        if self._peek_character() in ("<", "!"):
             return self._token()
-        return Ref(self._name(), begin) if _NAME.match(self._peek()) else None
+        return Ref(self._name(), begin) if _NAME.match(self._peek_character()) else None
 
     def _group(self, begin: int) -> Node:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             self.fail(f"more than {MAX_NESTING} parentheses inside each other", begin)
-        self._skip(_BLANK_LINES)
-        node = self._options()
-        if not self._take(")"):
+        self._skip_pattern(_BLANK_LINES)
+        node = self._read_options()
+        if not self._take_character(")"):
             self.fail("this parenthesis is not closed", begin)
         self._nesting -= 1
         return node
 
-    def _literal(self, begin: int) -> Node:
+    def _read_literal(self, begin: int) -> Node:
         parts: list[Node] = []
-        while not self._take('"'):
-            code = self._code(begin)
+        while not self._take_character('"'):
+            code = self._read_code_point(begin)
             parts.append(self._set([(code, code)], begin, negated=False))
         return series(parts)
 
-    def _chars(self, begin: int) -> Node:
-        negated = self._take("^")
+    def _read_character_class(self, begin: int) -> Node:
+        negated = self._take_character("^")
         ranges: list[tuple[int, int]] = []
-        while not self._take("]"):
-            low = high = self._code(begin)
-            if self._peek() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
+        while not self._take_character("]"):
+            low = high = self._read_code_point(begin)
+            if self._peek_character() == "-" and self._text[self._at + 1 : self._at + 2] != "]":
                 self._at += 1
-                high = self._code(begin)
+                high = self._read_code_point(begin)
             if high < low:
                 self.fail("the end of a range comes before its beginning", begin)
             ranges.append((low, high))
@@ -193,15 +193,15 @@ class _Parser:
             self.fail("no character matches this", begin)
         return Chars(found)
 
-    def _code(self, begin: int) -> int:
+    def _read_code_point(self, begin: int) -> int:
         """Return the code point of the next character, written out or escaped."""
-        at, c = self._at, self._peek()
+        at, c = self._at, self._peek_character()
         if not c or c in "\r\n":
             self.fail("this is not closed before the end of the line", begin)
         self._at += 1
         if c != "\\":
             return ord(c)
-        escape = self._peek()
+        escape = self._peek_character()
         self._at += 1
         if escape not in _HEX:
             return ord(_ESCAPES.get(escape) or self.fail(f"unknown escape \\{escape}", at))
@@ -211,15 +211,15 @@ class _Parser:
             self.fail(f"expected {_HEX[escape]} hexadecimal digits of a character", at)
         return int(digits, 16)
 
-    def _counts(self) -> tuple[int, int | None] | None:
+    def _read_repetition(self) -> tuple[int, int | None] | None:
         """Return the repetition after a part: least and most, or None."""
-        begin, c = self._at, self._peek()
+        begin, c = self._at, self._peek_character()
         if c in _REPEATS:
             self._at += 1
             return _REPEATS[c]
         if c != "{":
             return None
-        match = self._skip(_COUNTS)
+        match = self._skip_pattern(_COUNTS)
         if not match or (match[3] and not match[2]):
             self.fail("expected {n}, {n,} or {n,m}", begin)
         least = int(match[1])
@@ -231,7 +231,7 @@ class _Parser:
         return least, most
 
     def _token(self) -> Node:
-        begin, match = self._at, self._skip(_TOKEN)
+        begin, match = self._at, self._skip_pattern(_TOKEN)
         if not match:
             self.fail("expected a token as <[id]> or <text>")
         text = f"<{match[3]}>"
@@ -243,19 +243,21 @@ class _Parser:
         return Token(ids[0], bool(match[1]))
 
     def _name(self) -> str:
-        match = self._skip(_NAME) or self.fail(f"expected the name of a rule, not {self._peek()!r}")
+        match = self._skip_pattern(_NAME) or self.fail(
+            f"expected the name of a rule, not {self._peek_character()!r}"
+        )
         return match[0]
 
-    def _peek(self) -> str:
+    def _peek_character(self) -> str:
         return self._text[self._at : self._at + 1]
 
-    def _take(self, expected: str) -> bool:
+    def _take_character(self, expected: str) -> bool:
         if not self._text.startswith(expected, self._at):
             return False
         self._at += len(expected)
         return True
 
-    def _skip(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    def _skip_pattern(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         match = pattern.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return match

@@ -100,7 +100,7 @@ class CompiledGrammar:
     def check(self, matcher: LLMatcher) -> None:
         """Raise InvalidRequestError if a text's matcher is beyond LIMITS, as all are with its lexer."""
         try:
-            _check(matcher, self.param)
+            _check_matcher(matcher, self.param)
         except InvalidRequestError:
             self.n_tokens = MAX_GRAMMAR_TOKENS
             raise
@@ -140,7 +140,7 @@ def compile_json_schema(
         if fault_of(schema) is None:
             raise
         place, why = blame(schema, fault_of)
-        raise misfit(param, place, _better(why)) from None
+        raise misfit(param, place, _better_message(why)) from None
 
 
 def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGrammar:
@@ -155,10 +155,10 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
         return LLMatcher(tokenizer(vocabulary), grammar, log_level=0, limits=LIMITS)
 
     matcher = make()
-    _check(matcher, param)
+    _check_matcher(matcher, param)
     first = matcher.deep_copy()
     first.compute_bitmask()
-    _check(first, param)
+    _check_matcher(first, param)
     _look_ahead(matcher.deep_copy(), param)
     if first.is_error():
         raise InvalidRequestError(f"no token of this model can begin what the {param} wants", param=param)
@@ -167,36 +167,38 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
     """Raise for a grammar that is too large, which often shows behind what every text begins with."""
-    matcher.consume_tokens(_forced(matcher))
+    matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()
-    _check(matcher, param)
+    _check_matcher(matcher, param)
 
 
-def _forced(matcher: LLMatcher) -> list[int]:
+def _forced_tokens(matcher: LLMatcher) -> list[int]:
     """How the tokeniser splits the text that must follow."""
     matcher.compute_ff_bytes()  # looks for forced text, which the next call splits into tokens
     tokens = matcher.compute_ff_tokens()
     return tokens[: matcher.validate_tokens(tokens)]
 
 
-def _check(matcher: LLMatcher, param: str) -> None:
+def _check_matcher(matcher: LLMatcher, param: str) -> None:
     """Raise InvalidRequestError when llguidance gave up: a syntax it does not know, or a limit."""
     reason = matcher.get_error().strip() if matcher.is_error() else ""
     if reason and not reason.startswith(_NO_WAY_ON):
-        raise InvalidRequestError(f"the {param} cannot be used: {_better(_sentence(reason))}", param=param)
+        raise InvalidRequestError(
+            f"the {param} cannot be used: {_better_message(_reason_sentence(reason))}", param=param
+        )
 
 
 def fault_of(schema: Schema) -> str | None:
     """Return what llguidance says against a schema, if anything."""
     reason = LLMatcher.validate_grammar(schema_to_lark(schema), None, limits=LIMITS)
-    return _sentence(reason) if reason else None
+    return _reason_sentence(reason) if reason else None
 
 
-def _better(why: str) -> str:
+def _better_message(why: str) -> str:
     return next((better for start, better in _BETTER if why.startswith(start)), why)
 
 
-def _sentence(reason: str) -> str:
+def _reason_sentence(reason: str) -> str:
     """Without where in our Lark it was found. Of a regular expression: the end, which says what is wrong."""
     lines = reason.strip().splitlines()
     text = _PREAMBLE.sub("", lines[0])
@@ -242,7 +244,7 @@ class _Guessing:
         self._committed.append(token)
 
     def forced(self) -> tuple[int, ...]:
-        return tuple(_forced(self._matcher)) if self._ready(0) else ()
+        return tuple(_forced_tokens(self._matcher)) if self._ready(0) else ()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
         n = _n_leading(self._matcher, tokens, self._grammar.vocabulary) if self._ready(len(tokens)) else 0
@@ -287,7 +289,7 @@ class GrammarConstraint:
     def allows(self, token: int) -> bool:
         if self._mask is not None:
             return bool(self._mask[token])
-        return self._follows(token) or bool(self.mask()[token])
+        return self._may_follow(token) or bool(self.mask()[token])
 
     def mask(self) -> npt.NDArray[np.bool_]:
         """Read-only; the same array until accept()."""
@@ -307,7 +309,7 @@ class GrammarConstraint:
             self._grammar.n_tokens += 1
             self._n_unmasked += 1
             if self._n_unmasked >= REFILL_TOKENS:
-                self._bits(self._matcher.deep_copy())
+                self._mask_bits(self._matcher.deep_copy())
             self._grammar.check(self._matcher)
 
     def forced(self) -> tuple[int, ...]:
@@ -317,14 +319,14 @@ class GrammarConstraint:
     def n_allowed(self, tokens: Sequence[int]) -> int:
         return len(tokens) if self._ended else self._guessing.n_allowed(tokens)
 
-    def _follows(self, token: int) -> bool:
+    def _may_follow(self, token: int) -> bool:
         if self._ended:
             return True
         n = _n_leading(self._matcher, (token,), self._vocabulary)
         self._grammar.check(self._matcher)
         return n == 1
 
-    def _bits(self, matcher: LLMatcher) -> bytes:
+    def _mask_bits(self, matcher: LLMatcher) -> bytes:
         self._n_unmasked = 0
         return matcher.compute_bitmask()
 
@@ -332,7 +334,7 @@ class GrammarConstraint:
         size = self._vocabulary.size
         if self._ended:
             return np.ones(size, dtype=np.bool_)
-        bits = np.frombuffer(self._bits(self._matcher), dtype=np.uint8)
+        bits = np.frombuffer(self._mask_bits(self._matcher), dtype=np.uint8)
         self._grammar.check(self._matcher)
         mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
         if not mask.any():  # the vocabulary cannot spell what must come

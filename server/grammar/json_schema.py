@@ -140,11 +140,11 @@ def _n_states(schema: Schema, param: str, most: int) -> int:
     left: list[tuple[Path, Schema]] = [((), schema)]
     while left:
         path, one = left.pop()
-        multiple = math.lcm(multiple, _significant(one.get("multipleOf")))
+        multiple = math.lcm(multiple, _significant_digits(one.get("multipleOf")))
         if multiple > max(1, most):
             why = f"the multiples of all schemas must not be above {MAX_MULTIPLE} together"
             raise misfit(param, (*path, "multipleOf"), why)
-        if (keyword := _leaky(one)) is not None:
+        if (keyword := _leaky_bound(one)) is not None:
             why = "cannot be kept beside another bound before the next integer: use one that includes"
             raise misfit(param, (*path, keyword), why)
         left += [((*path, *steps), inner) for steps, inner in subschemas(one)]
@@ -167,19 +167,23 @@ def _items(value: Any) -> list[Any]:
     return cast(list[Any], value) if isinstance(value, list) else []
 
 
-def _significant(number: Any) -> int:
+def _significant_digits(number: Any) -> int:
     if not _is_number(number):
         return 1  # for the compiler to refuse
     digits = Decimal(str(number)).normalize().as_tuple().digits
     return int("".join(map(str, digits))) or 1
 
 
-def _leaky(schema: Schema) -> str | None:
+def _leaky_bound(schema: Schema) -> str | None:
     """Return the exclusive bound which the compiler would let through, if there is one.
 
     That is an integer, if the other bound is less than 1 away on the side away from 0.
     """
-    pairs = [(low, high) for low in _bounds(schema, "Minimum") for high in _bounds(schema, "Maximum")]
+    pairs = [
+        (low, high)
+        for low in _stricter_bounds(schema, "Minimum")
+        for high in _stricter_bounds(schema, "Maximum")
+    ]
     if "exclusiveMinimum" in schema and any(low == int(low) >= 0 and low < n < low + 1 for low, n in pairs):
         return "exclusiveMinimum"
     if "exclusiveMaximum" in schema and any(
@@ -189,7 +193,7 @@ def _leaky(schema: Schema) -> str | None:
     return None
 
 
-def _bounds(schema: Schema, which: Literal["Minimum", "Maximum"]) -> list[float]:
+def _stricter_bounds(schema: Schema, which: Literal["Minimum", "Maximum"]) -> list[float]:
     values = (schema.get(which.lower()), schema.get(f"exclusive{which}"))
     return [one for one in values if _is_number(one)]
 
@@ -204,9 +208,9 @@ def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
     That is the innermost part that by itself has the fault, with the keyword at its end if the fault names
     one of that part's. Asks for MAX_BLAME characters.
     """
-    whole = _moved(schema)
+    whole = _moved_copy(schema)
     at: Path = ()
-    first = fault(_part(whole, at))
+    first = fault(_moved_part(whole, at))
     if first is None:  # it only shows where the schema really is
         return at, fault(schema) or ""
     n_whole = len(json.dumps(schema))
@@ -216,40 +220,40 @@ def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
         nonlocal left
         text = json.dumps(part[1])
         left -= TRY + (n_whole if '"$ref"' in text else len(text))
-        return left >= 0 and fault(_part(whole, (*at, *part[0]))) == first
+        return left >= 0 and fault(_moved_part(whole, (*at, *part[0]))) == first
 
     here = schema
     while inner := next(filter(has_it_too, subschemas(here)), None):
         at, here = (*at, *inner[0]), inner[1]
-    keyword = _keyword(first, here)
+    keyword = _keyword_at_fault(first, here)
     return (at if keyword is None else (*at, keyword)), first.replace("/".join(("", *_HOME)), "")
 
 
-def _part(whole: Schema, path: Path) -> Schema:
+def _moved_part(whole: Schema, path: Path) -> Schema:
     """Return a schema of its own that means a part of one that has moved."""
     home, name = _HOME
-    return {"$ref": f"#{_pointer((*_HOME, *path))}", home: {name: whole}}
+    return {"$ref": f"#{_json_pointer((*_HOME, *path))}", home: {name: whole}}
 
 
-def _pointer(path: Path) -> str:
+def _json_pointer(path: Path) -> str:
     """Return a JSON pointer, as the fragment of a URI."""
     return "".join("/" + quote(str(step).replace("~", "~0").replace("/", "~1"), safe="$") for step in path)
 
 
-def _moved(schema: Schema) -> Schema:
-    """Return a copy whose references to its own parts hold where _part() puts it."""
+def _moved_copy(schema: Schema) -> Schema:
+    """Return a copy whose references to its own parts hold where _moved_part() puts it."""
     moved: Schema = json.loads(json.dumps(schema))
     todo = [cast(dict[str, Any], moved)]
     while todo:
         one = todo.pop()
         target = one.get("$ref")
         if isinstance(target, str) and (target == "#" or target.startswith("#/")):
-            one["$ref"] = f"#{_pointer(_HOME)}{target[1:]}"
+            one["$ref"] = f"#{_json_pointer(_HOME)}{target[1:]}"
         todo += [cast(dict[str, Any], inner) for _, inner in subschemas(one)]
     return moved
 
 
-def _keyword(fault: str, schema: Schema) -> str | None:
+def _keyword_at_fault(fault: str, schema: Schema) -> str | None:
     for word in re.findall(r"[$\w]+", fault):
         if word in _REFERENCES and "$ref" in schema:
             return "$ref"

@@ -67,7 +67,7 @@ def part_of_lark(lexed: Lexed, rules: Rules, prefix: str = "") -> tuple[str, lis
             case Choice(options):
                 return f"({' | '.join(map(show, options))})"
             case Repeat(inner, least, most):
-                return f"({show(inner)}){_counts(least, most)}"
+                return f"({show(inner)}){_repetition(least, most)}"
             case Chars():
                 raise AssertionError("characters are in lexemes")
 
@@ -75,7 +75,7 @@ def part_of_lark(lexed: Lexed, rules: Rules, prefix: str = "") -> tuple[str, lis
     return start, lines
 
 
-def _counts(least: int, most: int | None) -> str:
+def _repetition(least: int, most: int | None) -> str:
     if most is None:
         return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
     return f"{{{least},{most}}}"
@@ -84,22 +84,25 @@ def _counts(least: int, most: int | None) -> str:
 def _regex(node: Node, rules: Rules) -> str:
     match node:
         case Chars(((low, high),)) if low == high:
-            return _character(low)
+            return _character_text(low)
         case Chars(ranges):
-            inside = [_character(a) if a == b else f"{_character(a)}-{_character(b)}" for a, b in ranges]
+            inside = [
+                _character_text(a) if a == b else f"{_character_text(a)}-{_character_text(b)}"
+                for a, b in ranges
+            ]
             return f"[{''.join(inside)}]"
         case Series(parts):
             return "".join(_regex(part, rules) for part in parts)
         case Choice(options):
             return f"(?:{'|'.join(_regex(option, rules) for option in options)})"
         case Repeat(inner, least, most):
-            return f"(?:{_regex(inner, rules)}){_counts(least, most)}"
+            return f"(?:{_regex(inner, rules)}){_repetition(least, most)}"
         case Ref(name):
             return _regex(rules[name], rules)
         case Token() | Lexeme():
             raise AssertionError("a lexeme has neither tokens nor lexemes in it")
 
 
-def _character(code: int) -> str:
+def _character_text(code: int) -> str:
     c = chr(code)
     return c if c.isascii() and c.isalnum() else f"\\u{{{code:x}}}"

@@ -57,7 +57,7 @@ def _words(text: str) -> list[_Word]:
     while at < len(text):
         word = _TOKEN.match(text, at)
         if word is None:
-            raise _invalid(line, f"unexpected {text[at]!r}")
+            raise _invalid_grammar(line, f"unexpected {text[at]!r}")
         kind = word.lastgroup or ""
         if kind != "blank":
             found.append(_Word(kind, word[0], line))
@@ -66,7 +66,7 @@ def _words(text: str) -> list[_Word]:
     return [*found, _Word("end", "", line)]
 
 
-def _invalid(line: int, why: str) -> InvalidRequestError:
+def _invalid_grammar(line: int, why: str) -> InvalidRequestError:
     return InvalidRequestError(f"invalid grammar, line {line}: {why}")
 
 
@@ -80,119 +80,119 @@ class _Rules:
         self._ignored: list[Node] = []
 
     def all(self) -> dict[str, Node]:
-        while self._peek().kind != "end":
-            word = self._take()
+        while self._peek_word().kind != "end":
+            word = self._take_word()
             match word.kind:
                 case "line":
                     continue
                 case "directive":
-                    self._directive(word)
+                    self._read_directive(word)
                 case "name":
-                    self._rule(word)
+                    self._read_rule(word)
                 case _:
-                    self._fail(word)
+                    self._fail_at(word)
         for name, line in {"start": 1, **self._mentioned}.items():
             if name not in self._rules:
-                raise _invalid(line, f"there is no rule {name}")
+                raise _invalid_grammar(line, f"there is no rule {name}")
         return self._with_ignored() if self._ignored else self._rules
 
-    def _peek(self, ahead: int = 0) -> _Word:
+    def _peek_word(self, ahead: int = 0) -> _Word:
         return self._words[min(self._at + ahead, len(self._words) - 1)]
 
-    def _take(self) -> _Word:
-        word = self._peek()
+    def _take_word(self) -> _Word:
+        word = self._peek_word()
         self._at += 1
         return word
 
-    def _took(self, text: str) -> bool:
-        found = self._peek().text == text
+    def _take_if(self, text: str) -> bool:
+        found = self._peek_word().text == text
         self._at += found
         return found
 
-    def _fail(self, word: _Word) -> NoReturn:
-        raise _invalid(word.line, f"unexpected {word.text or 'end'!r}")
+    def _fail_at(self, word: _Word) -> NoReturn:
+        raise _invalid_grammar(word.line, f"unexpected {word.text or 'end'!r}")
 
-    def _directive(self, word: _Word) -> None:
+    def _read_directive(self, word: _Word) -> None:
         if word.text == "%ignore":
-            self._ignored.append(self._options())
+            self._ignored.append(self._read_options())
         elif word.text == "%import":
-            self._import()
+            self._read_import()
         else:
-            raise _invalid(word.line, f"{word.text} is not supported")
+            raise _invalid_grammar(word.line, f"{word.text} is not supported")
 
-    def _import(self) -> None:
-        library = self._take()
+    def _read_import(self) -> None:
+        library = self._take_word()
         if library.text != "common":
-            raise _invalid(library.line, "only terminals of common can be imported")
+            raise _invalid_grammar(library.line, "only terminals of common can be imported")
         names = list[_Word]()
-        if self._took("."):
-            names.append(self._take())
-        elif self._took("("):
-            while not self._took(")"):
-                names.append(self._take())
-                self._took(",")
-        alias = self._take().text if self._peek().kind == "arrow" and self._take() else None
+        if self._take_if("."):
+            names.append(self._take_word())
+        elif self._take_if("("):
+            while not self._take_if(")"):
+                names.append(self._take_word())
+                self._take_if(",")
+        alias = self._take_word().text if self._peek_word().kind == "arrow" and self._take_word() else None
         for name in names:
             if name.text not in _COMMON:
-                raise _invalid(name.line, f"common has no {name.text}")
+                raise _invalid_grammar(name.line, f"common has no {name.text}")
             self._rules[alias or name.text] = regex_node(_COMMON[name.text])
 
-    def _rule(self, word: _Word) -> None:
+    def _read_rule(self, word: _Word) -> None:
         name = word.text.lstrip("?!")
-        if self._took("."):  # a priority, which changes no language
-            self._take()
-        if not self._took(":"):
-            self._fail(self._peek())
+        if self._take_if("."):  # a priority, which changes no language
+            self._take_word()
+        if not self._take_if(":"):
+            self._fail_at(self._peek_word())
         if name in self._rules:
-            raise _invalid(word.line, f"the rule {name} is defined twice")
-        self._rules[name] = self._options()
+            raise _invalid_grammar(word.line, f"the rule {name} is defined twice")
+        self._rules[name] = self._read_options()
 
-    def _options(self) -> Node:
-        options = [self._series()]
+    def _read_options(self) -> Node:
+        options = [self._read_series()]
         while self._goes_on():
-            options.append(self._series())
+            options.append(self._read_series())
         return choice(options)
 
     def _goes_on(self) -> bool:
         """Whether another alternative follows, perhaps on a line of its own."""
         n = 0
-        while self._peek(n).kind == "line":
+        while self._peek_word(n).kind == "line":
             n += 1
-        found = self._peek(n).text == "|" and self._peek(n).kind == "sign"
+        found = self._peek_word(n).text == "|" and self._peek_word(n).kind == "sign"
         self._at += n + 1 if found else 0
         return found
 
-    def _series(self) -> Node:
+    def _read_series(self) -> Node:
         parts = list[Node]()
-        while self._peek().kind in ("string", "regex", "name") or self._peek().text in ("(", "["):
-            parts.append(self._repeated(self._atom()))
-        if self._peek().kind == "arrow":
+        while self._peek_word().kind in ("string", "regex", "name") or self._peek_word().text in ("(", "["):
+            parts.append(self._read_repetition(self._read_atom()))
+        if self._peek_word().kind == "arrow":
             self._at += 2
         return series(parts)
 
-    def _repeated(self, node: Node) -> Node:
+    def _read_repetition(self, node: Node) -> Node:
         counts = {"?": (0, 1), "*": (0, None), "+": (1, None)}
-        if (sign := self._peek().text) in counts:
+        if (sign := self._peek_word().text) in counts:
             self._at += 1
             return Repeat(node, *counts[sign]) if node != EMPTY else EMPTY
         if sign not in ("~", "{"):
             return node
         self._at += 1
-        least = most = self._number()
-        if self._took("..") or (sign == "{" and self._took(",")):
-            most = self._number() if self._peek().kind == "number" else None
-        if sign == "{" and not self._took("}"):
-            self._fail(self._peek())
+        least = most = self._read_number()
+        if self._take_if("..") or (sign == "{" and self._take_if(",")):
+            most = self._read_number() if self._peek_word().kind == "number" else None
+        if sign == "{" and not self._take_if("}"):
+            self._fail_at(self._peek_word())
         return EMPTY if most == 0 or node == EMPTY else Repeat(node, least, most)
 
-    def _number(self) -> int:
-        word = self._take()
+    def _read_number(self) -> int:
+        word = self._take_word()
         if word.kind != "number":
-            self._fail(word)
+            self._fail_at(word)
         return int(word.text)
 
-    def _atom(self) -> Node:
-        word = self._take()
+    def _read_atom(self) -> Node:
+        word = self._take_word()
         if word.text in ("(", "["):
             return self._group(word)
         if word.kind == "name":
@@ -202,38 +202,38 @@ class _Rules:
             body, _, flags = word.text[1:].rpartition("/")
             return self._regex(body.replace("\\/", "/"), flags, word.line)
         text = self._string(word)
-        if self._took(".."):
-            last = self._string(self._take())
+        if self._take_if(".."):
+            last = self._string(self._take_word())
             if not (len(text) == len(last) == 1 and text <= last):
-                raise _invalid(word.line, "a range needs two characters in order")
+                raise _invalid_grammar(word.line, "a range needs two characters in order")
             return Chars(((ord(text), ord(last)),))
         return self._regex(re.escape(text), "i" if word.text.endswith("i") else "", word.line)
 
     def _group(self, word: _Word) -> Node:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
-            raise _invalid(word.line, f"more than {MAX_NESTING} parentheses within each other")
-        node = self._options()
-        while self._peek().kind == "line":
+            raise _invalid_grammar(word.line, f"more than {MAX_NESTING} parentheses within each other")
+        node = self._read_options()
+        while self._peek_word().kind == "line":
             self._at += 1
-        if not self._took(")" if word.text == "(" else "]"):
-            self._fail(self._peek())
+        if not self._take_if(")" if word.text == "(" else "]"):
+            self._fail_at(self._peek_word())
         self._nesting -= 1
         return node if word.text == "(" or node == EMPTY else Repeat(node, 0, 1)
 
     def _string(self, word: _Word) -> str:
         if word.kind != "string":
-            self._fail(word)
+            self._fail_at(word)
         try:
             return str(ast.literal_eval(word.text.removesuffix("i")))
         except (ValueError, SyntaxError):
-            raise _invalid(word.line, "a string has an escape that is none") from None
+            raise _invalid_grammar(word.line, "a string has an escape that is none") from None
 
     def _regex(self, text: str, flags: str, line: int) -> Node:
         try:
             return regex_node(text, flags)
         except RegexError as error:
-            raise _invalid(line, str(error)) from None
+            raise _invalid_grammar(line, str(error)) from None
 
     def _with_ignored(self) -> dict[str, Node]:
         """Return the rules, with what is ignored in front of the text and behind each terminal."""

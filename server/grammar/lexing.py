@@ -61,13 +61,13 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
         found = lexemes(cut)
         known |= {one: automaton(one.node, rules, budget) for one in found if one not in known}
         automata = {one: known[one] for one in found}
-        greedy = _greedy(cut, automata, budget)
+        greedy = _greedy_lexemes(cut, automata, budget)
         if not greedy:
             return Lexed(cut, automata)
         apart |= {lexeme.node for lexeme in greedy}
 
 
-def _greedy(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
+def _greedy_lexemes(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
     """Return the lexemes that would take what belongs to the next one."""
     follow = follows(cut, automata, budget)
     return {
@@ -89,13 +89,13 @@ def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
     sizes: dict[str, Size] = {}
     while names := order.get_ready():
         for name in names:
-            if (size := _size(rules[name], sizes, budget)) is not None:
+            if (size := _lexeme_size(rules[name], sizes, budget)) is not None:
                 sizes[name] = size
         order.done(*names)
     return sizes
 
 
-def _size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
+def _lexeme_size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
     """None if the node cannot be one lexeme."""
     budget.spend()
     match node:
@@ -106,7 +106,7 @@ def _size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
         case Ref(name):
             inner = [sizes.get(name)]
         case _:
-            inner = [_size(part, sizes, budget) for part in children(node)]
+            inner = [_lexeme_size(part, sizes, budget) for part in children(node)]
     known = [size for size in inner if size is not None]
     n, depth = sum(n for n, _ in known), 1 + max((depth for _, depth in known), default=0)
     fits = len(known) == len(inner) and n <= MAX_LEXEME_CHARS and depth <= MAX_LEXEME_DEPTH
@@ -126,48 +126,48 @@ class _Cutter:
         while todo:
             name = todo.pop()
             if name not in result:
-                result[name] = self._cut(self._rules[name])
+                result[name] = self._cut_node(self._rules[name])
                 todo += references(result[name])
         return result
 
-    def _whole(self, node: Node) -> bool:
+    def _is_whole(self, node: Node) -> bool:
         """Whether the node is to be one lexeme."""
         return isinstance(node, Chars) or (
-            node not in self._apart and _size(node, self._sizes, self._budget) is not None
+            node not in self._apart and _lexeme_size(node, self._sizes, self._budget) is not None
         )
 
-    def _cut(self, node: Node) -> Node:
+    def _cut_node(self, node: Node) -> Node:
         self._budget.spend()
-        if self._whole(node):
+        if self._is_whole(node):
             return Lexeme(node)
         match node:
             case Series(parts):
                 cut: list[Node] = []
-                for whole, group in groupby(parts, self._whole):
+                for whole, group in groupby(parts, self._is_whole):
                     nodes = list(group)
-                    cut += self._together(nodes, series) if whole else map(self._cut, nodes)
+                    cut += self._join_if_whole(nodes, series) if whole else map(self._cut_node, nodes)
                 return Series(tuple(cut))
             case Choice(options):
-                whole, others = self._parted(options)
-                return Choice((*self._together(whole, choice), *others))
+                whole, others = self._part_options(options)
+                return Choice((*self._join_if_whole(whole, choice), *others))
             case Repeat(inner, least, most):
                 loops = least <= 1 and most is None
-                return Repeat(self._cut_loop(inner) if loops else self._cut(inner), least, most)
+                return Repeat(self._cut_loop(inner) if loops else self._cut_node(inner), least, most)
             case Token() | Ref() | Lexeme() | Chars():
                 return node
 
-    def _parted(self, options: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    def _part_options(self, options: Sequence[Node]) -> tuple[list[Node], list[Node]]:
         """Those that are to be lexemes, and the others, cut."""
-        whole = [option for option in options if self._whole(option)]
-        return whole, [self._cut(option) for option in options if not self._whole(option)]
+        whole = [option for option in options if self._is_whole(option)]
+        return whole, [self._cut_node(option) for option in options if not self._is_whole(option)]
 
-    def _together(self, nodes: list[Node], join: Callable[[list[Node]], Node]) -> list[Node]:
+    def _join_if_whole(self, nodes: list[Node], join: Callable[[list[Node]], Node]) -> list[Node]:
         """One lexeme if these can be one, else one for each."""
         together = [join(nodes)] if nodes else []
-        return [Lexeme(node) for node in (together if all(map(self._whole, together)) else nodes)]
+        return [Lexeme(node) for node in (together if all(map(self._is_whole, together)) else nodes)]
 
     def _cut_loop(self, inner: Node) -> Node:
         """Return the inside of an uncounted loop, neighbours of its end and beginning as one lexeme."""
-        whole, others = self._parted(inner.options if isinstance(inner, Choice) else (inner,))
+        whole, others = self._part_options(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)
-        return Choice((Lexeme(run), *others)) if whole and self._whole(run) else self._cut(inner)
+        return Choice((Lexeme(run), *others)) if whole and self._is_whole(run) else self._cut_node(inner)

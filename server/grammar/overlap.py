@@ -129,7 +129,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
     while todo:
         state, candidates = todo.pop()
         budget.spend()
-        matching = _matching(long, candidates & ~reached.get(state, 0), short.reads[state], budget)
+        matching = _next_states(long, candidates & ~reached.get(state, 0), short.reads[state], budget)
         if not matching:
             continue
         reached[state] = reached.get(state, 0) | matching
@@ -140,7 +140,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
     return False
 
 
-def _matching(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
+def _next_states(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
     """Return the states that one of these bytes leads into."""
     possible = bits(states)
     budget.spend(len(possible))

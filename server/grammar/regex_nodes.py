@@ -43,21 +43,21 @@ class _Converter:
         self._flags = flags
 
     def sequence(self, parsed: Iterable[_Parsed]) -> Node:
-        parts = [self._node(str(kind), value) for kind, value in parsed]
+        parts = [self._node_of(str(kind), value) for kind, value in parsed]
         return series([part for part in parts if part != EMPTY])
 
-    def _node(self, kind: str, value: Any) -> Node:
+    def _node_of(self, kind: str, value: Any) -> Node:
         known = self._by_kind.get(kind)
         if known is None:
             raise RegexError(f"{kind.lower().replace('_', ' ')} is not supported")
         return known(self, value)
 
-    def _any(self, _: Any) -> Node:
+    def _any_character(self, _: Any) -> Node:
         newline: _Ranges = [] if self._flags & re.DOTALL else [(0x0A, 0x0A)]
         return Chars(normalised(newline, negated=True))
 
-    def _literal(self, code: int, *, negated: bool = False) -> Node:
-        return Chars(normalised(self._cased([(code, code)]), negated=negated))
+    def _literal_node(self, code: int, *, negated: bool = False) -> Node:
+        return Chars(normalised(self._in_both_cases([(code, code)]), negated=negated))
 
     def _set(self, items: Iterable[_Parsed]) -> Node:
         ranges: _Ranges = []
@@ -71,10 +71,10 @@ class _Converter:
                 case "RANGE":
                     ranges.append(value)
                 case _:
-                    ranges += _class(str(value))
-        return _chars(self._cased(ranges), negated=negated)
+                    ranges += _class_ranges(str(value))
+        return _chars_of(self._in_both_cases(ranges), negated=negated)
 
-    def _cased(self, ranges: _Ranges) -> _Ranges:
+    def _in_both_cases(self, ranges: _Ranges) -> _Ranges:
         """Letters of ASCII in both cases, if the case does not matter."""
         if not self._flags & re.IGNORECASE:
             return ranges
@@ -85,38 +85,38 @@ class _Converter:
                 more += [(start + other, end + other)] * (start <= end)
         return ranges + more
 
-    def _repeat(self, value: Any) -> Node:
+    def _repeat_node(self, value: Any) -> Node:
         least, most, inner = value
         last = None if most is kinds.MAXREPEAT else int(most)
         node = self.sequence(inner)
         return EMPTY if last == 0 or node == EMPTY else Repeat(node, int(least), last)
 
     _by_kind: dict[str, Callable[[Any, Any], Node]] = {  # noqa: RUF012 - a table
-        "LITERAL": _literal,
-        "NOT_LITERAL": lambda self, code: self._literal(code, negated=True),
-        "ANY": _any,
+        "LITERAL": _literal_node,
+        "NOT_LITERAL": lambda self, code: self._literal_node(code, negated=True),
+        "ANY": _any_character,
         "IN": _set,
         "BRANCH": lambda self, value: choice([self.sequence(option) for option in value[1]]),
         "SUBPATTERN": lambda self, value: self.sequence(value[3]),
-        "MAX_REPEAT": _repeat,
-        "MIN_REPEAT": _repeat,
-        "AT": lambda self, value: _edge(str(value)),
+        "MAX_REPEAT": _repeat_node,
+        "MIN_REPEAT": _repeat_node,
+        "AT": lambda self, value: _edge_of(str(value)),
     }
 
 
-def _edge(kind: str) -> Node:
+def _edge_of(kind: str) -> Node:
     if kind not in ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING"):
         raise RegexError("word boundaries are not supported")
     return EMPTY  # the whole text is matched anyway
 
 
-def _class(name: str) -> _Ranges:
+def _class_ranges(name: str) -> _Ranges:
     negated = "NOT_" in name
     ranges = _CLASSES[name.removeprefix("CATEGORY_").removeprefix("NOT_")]
     return list(normalised(ranges, negated=negated))
 
 
-def _chars(ranges: _Ranges, *, negated: bool) -> Node:
+def _chars_of(ranges: _Ranges, *, negated: bool) -> Node:
     found = normalised([(low, min(high, MAX_CODE_POINT)) for low, high in ranges], negated=negated)
     if not found:
         raise RegexError("a set of characters is empty")

@@ -47,17 +47,17 @@ def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
     try:
         written = json.loads(Allowance().written(schema, ""))
     except FieldError as error:
-        return _named(schema, error.param or "")
+        return _named_steps(schema, error.param or "")
     why = fault(written)
     if why is None:
         return None
     if (unknown := _UNKNOWN.match(why)) is not None:
         keys = re.findall(r'"([^"]+)"', unknown[1])
-        return _first(schema, lambda keyword: keyword in keys)
+        return _first_match(schema, lambda keyword: keyword in keys)
     return blame(written, fault)[0]
 
 
-def _named(schema: Schema, place: str) -> Path:
+def _named_steps(schema: Schema, place: str) -> Path:
     """Return the steps of a place as error messages name it."""
     for path, one in within(schema):
         for keyword in cast(Schema, one) if isinstance(one, dict) else ():
@@ -66,7 +66,7 @@ def _named(schema: Schema, place: str) -> Path:
     return ()
 
 
-def _first(schema: Schema, wanted: Callable[[str], bool]) -> Path:
+def _first_match(schema: Schema, wanted: Callable[[str], bool]) -> Path:
     found = (
         (*path, str(keyword))
         for path, one in within(schema)

@@ -105,7 +105,7 @@ def is_absent(keyword: str, value: Any) -> bool:
 
 def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
     """Return the schemas directly within this one that are objects, and the steps that lead to each."""
-    return [(steps, inner) for steps, inner in _inner(schema) if isinstance(inner, dict)]
+    return [(steps, inner) for steps, inner in _inner_schemas(schema) if isinstance(inner, dict)]
 
 
 def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
@@ -122,11 +122,11 @@ def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
         yield path, one
         if isinstance(one, dict):
             seen.add(id(cast(Any, one)))
-            inner = [((*path, *steps), found) for steps, found in _inner(cast(Schema, one))]
+            inner = [((*path, *steps), found) for steps, found in _inner_schemas(cast(Schema, one))]
             todo += reversed([*inner, *referred(cast(Schema, one), schema)])
 
 
-def _inner(schema: Schema) -> Iterator[tuple[Path, Any]]:
+def _inner_schemas(schema: Schema) -> Iterator[tuple[Path, Any]]:
     for keyword, value in schema.items():
         if keyword in _NAMED and isinstance(value, dict):
             yield from (((keyword, name), inner) for name, inner in cast(Schema, value).items())

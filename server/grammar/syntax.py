@@ -146,14 +146,14 @@ def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], ob
                     nullable = nullable and skippable
                 return first, last, nullable
             case Choice(options):
-                return _united(map(of, options))
+                return _united_options(map(of, options))
             case Repeat(inner, least, most):
                 options = inner.options if isinstance(inner, Choice) else (inner,)
                 each = [(option, of(option)) for option in options]
-                first, last, nullable = _united(one for _, one in each)
+                first, last, nullable = _united_options(one for _, one in each)
                 for option, (_, tail, _) in each if most != 1 else ():
                     alone = least <= 1 and most is None and _is_run(option)
-                    others = _united(one for other, one in each if other is not option)
+                    others = _united_options(one for other, one in each if other is not option)
                     link(tail, others[0] if alone else first)
                 return first, last, nullable or least == 0
             case _:
@@ -162,7 +162,7 @@ def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], ob
     return of(node)
 
 
-def _united(options: Iterable[Ends]) -> Ends:
+def _united_options(options: Iterable[Ends]) -> Ends:
     first, last, nullable = 0, 0, False
     for head, tail, skippable in options:
         first, last, nullable = first | head, last | tail, nullable or skippable
@@ -180,7 +180,7 @@ def _is_run(node: Node) -> bool:
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:
     """Ascending and disjoint, complemented if negated, without surrogates; perhaps empty."""
-    merged = _merged(ranges)
+    merged = _merged_ranges(ranges)
     if negated:
         starts = [0, *(high + 1 for _, high in merged)]
         ends = [*(low - 1 for low, _ in merged), MAX_CODE_POINT]
@@ -190,7 +190,7 @@ def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[i
     return tuple((low, high) for low, high in below + above if low <= high)
 
 
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:

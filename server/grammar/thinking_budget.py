@@ -74,7 +74,7 @@ class ThinkingBudget:
         return only
 
     def accept(self, token: int) -> None:
-        if self._inner is not None and self._takes(token, self._inner):
+        if self._inner is not None and self._inner_takes(token, self._inner):
             self._inner.accept(token)
         if self._forced:
             self._forced = self._forced[1:] if token == self._forced[0] else ()
@@ -101,7 +101,7 @@ class ThinkingBudget:
         n = len(tokens) if self._inner is None else self._inner.n_allowed(tokens)
         return min(n, max(self._left, 0)) if self._inside else n
 
-    def _takes(self, token: int, inner: Constraint) -> bool:
+    def _inner_takes(self, token: int, inner: Constraint) -> bool:
         """Return whether the inner constraint takes a token.
 
         Of what is written at the limit it takes no more after the first that it does not allow.

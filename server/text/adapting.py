@@ -62,17 +62,17 @@ def adapted(
         tell: Called with each adaptation that the template makes necessary.
         texts: Guards what the client has written.
     """
-    told = [_formed(message, manners, tell, texts) for message in messages]
+    told = [_adapt_message(message, manners, tell, texts) for message in messages]
     told = told if manners.empty else [message for message in told if not _is_empty(message)]
     if tools and not manners.tools:
         tell("no tools: they are described to the model in words")
-        told = _instructed(told, tools, manners)
+        told = _describe_tools(told, tools, manners)
     if manners.joined:
-        told = _joined(told, tell)
+        told = _join_instructions(told, tell)
     told = _without_system(told, manners, tell)
     told = _with_calls(told, manners, tell)
     told = told if manners.begins else _begun_by_user(told, tell)
-    return told if manners.repeated else _alternating(told, tell)
+    return told if manners.repeated else _join_repeated_roles(told, tell)
 
 
 def _with_calls(messages: list[Message], manners: Manners, tell: Tell) -> list[Message]:
@@ -83,9 +83,9 @@ def _with_calls(messages: list[Message], manners: Manners, tell: Tell) -> list[M
     told = told if manners.orphans else list(_without_orphans(told, tell))
     told = told if manners.unanswered else list(_all_answered(told, tell))
     if manners.bare or manners.null:
-        told = list(_apart(told, manners, tell))
+        told = list(_split_content_from_calls(told, manners, tell))
     told = told if manners.several else list(_one_by_one(told, tell))
-    return told if manners.followed else list(_answered(told, tell))
+    return told if manners.followed else list(_insert_replies(told, tell))
 
 
 def text_of(content: Any) -> str:
@@ -95,7 +95,7 @@ def text_of(content: Any) -> str:
     return str(content or "")
 
 
-def _formed(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) -> Message:
+def _adapt_message(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) -> Message:
     """Adapt one message, whatever its neighbours are."""
     role = message["role"]
     guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
@@ -107,15 +107,15 @@ def _formed(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) 
         tell("no lists as content: their parts are joined by line breaks")
         new["content"] = text_of(new["content"])
     if message.get("reasoning_content"):
-        new = _thoughtful(new, manners)
+        new = _place_thoughts(new, manners)
     if message.get("tool_calls"):
-        new["tool_calls"] = [_call(call, manners, texts) for call in message["tool_calls"]]
+        new["tool_calls"] = [_adapt_call(call, manners, texts) for call in message["tool_calls"]]
     if manners.short_ids and new.get("tool_call_id"):
-        new["tool_call_id"] = _short(new["tool_call_id"])
+        new["tool_call_id"] = _short_id(new["tool_call_id"])
     return new
 
 
-def _thoughtful(message: dict[str, Any], manners: Manners) -> dict[str, Any]:
+def _place_thoughts(message: dict[str, Any], manners: Manners) -> dict[str, Any]:
     """Put thoughts into the fields or parts from which templates read them."""
     thought, content = message["reasoning_content"], message.get("content")
     if manners.thought_parts:
@@ -132,29 +132,29 @@ def _parts(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if content else []
 
 
-def _call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -> dict[str, Any]:
+def _adapt_call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -> dict[str, Any]:
     """Adapt one call: its arguments and its id."""
     given = call["function"]["arguments"]
     guarded: dict[str, Any] = texts.of({**call, "function": {**call["function"], "arguments": ""}})
-    function = {**guarded["function"], "arguments": _arguments(given, manners, texts)}
+    function = {**guarded["function"], "arguments": _adapt_arguments(given, manners, texts)}
     new: dict[str, Any] = {**guarded, "function": function}
     if manners.short_ids and new.get("id"):
-        new["id"] = _short(new["id"])
+        new["id"] = _short_id(new["id"])
     return new
 
 
-def _arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
+def _adapt_arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
     """Return arguments in the template's form; empty text and null are no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
     if not manners.objects:
         return texts.of(text)
     try:
-        return texts.of(_object(text))
+        return texts.of(_parse_arguments(text))
     except RecursionError:
         return {"arguments": texts.of(text)}
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     """Parse a call's arguments.
 
     Text that is no JSON object, or one that a prompt cannot show (with a lone surrogate, say), becomes the
@@ -168,7 +168,7 @@ def _object(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {"arguments": text}
 
 
-def _short(id: str) -> str:
+def _short_id(id: str) -> str:
     fits = len(id) == _SHORT_ID and id.isascii() and id.isalnum()
     return id if fits else hashlib.sha256(id.encode()).hexdigest()[:_SHORT_ID]
 
@@ -180,13 +180,15 @@ def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]
     """
     told: list[Message] = []
     apart = manners.calls and (manners.bare or manners.null)
-    messages = list(_apart(messages, manners, lambda _: None)) if apart else messages
+    messages = list(_split_content_from_calls(messages, manners, lambda _: None)) if apart else messages
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         if of_tools and not manners.results:
             told.append(_as_users(run))
         else:
             spell = not manners.calls
-            told += [_spelled(one, manners.syntax) if spell and one.get("tool_calls") else one for one in run]
+            told += [
+                _spell_calls(one, manners.syntax) if spell and one.get("tool_calls") else one for one in run
+            ]
     return told
 
 
@@ -230,14 +232,14 @@ def _all_answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
             yield message
 
 
-def _spelled(message: Message, syntax: Calls) -> Message:
+def _spell_calls(message: Message, syntax: Calls) -> Message:
     """Return a message with its calls written out in its content."""
     said = filter(None, (text_of(message.get("content")), written(message["tool_calls"], syntax)))
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": "\n".join(said)}
 
 
-def _apart(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterator[Message]:
+def _split_content_from_calls(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterator[Message]:
     """Move content beside calls to a message of its own, if the template would not show both."""
     for message in messages:
         content = message.get("content")
@@ -274,7 +276,7 @@ def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
     yield from waiting
 
 
-def _answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+def _insert_replies(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
     """Insert a short reply between a tool's result and a user's message."""
     last = ""
     for message in messages:
@@ -285,7 +287,7 @@ def _answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
         yield message
 
 
-def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners) -> list[Message]:
+def _describe_tools(messages: list[Message], tools: Sequence[Tool], manners: Manners) -> list[Message]:
     """Append a description of the tools to the system prompt."""
     shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     other = f"write:\n{written([_EXAMPLE], manners.syntax)}"
@@ -293,16 +295,16 @@ def _instructed(messages: list[Message], tools: Sequence[Tool], manners: Manners
     if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": text}, *messages]
     first, *rest = messages
-    return [{**first, "content": _paragraphs(first.get("content"), text)}, *rest]
+    return [{**first, "content": _join_paragraphs(first.get("content"), text)}, *rest]
 
 
-def _joined(messages: Sequence[Message], tell: Tell) -> list[Message]:
+def _join_instructions(messages: Sequence[Message], tell: Tell) -> list[Message]:
     """Join all system and developer messages at the beginning into one."""
     first = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages))
     if len(first) < 2:
         return list(messages)
     tell("one system or developer message at the beginning: several are joined")
-    content = _paragraphs(*(message.get("content") for message in first))
+    content = _join_paragraphs(*(message.get("content") for message in first))
     return [{**first[0], "content": content}, *messages[len(first) :]]
 
 
@@ -329,7 +331,7 @@ def _begun_by_user(messages: list[Message], tell: Tell) -> list[Message]:
     return [*messages[:first], _GO_ON, *messages[first:]]
 
 
-def _alternating(messages: Sequence[Message], tell: Tell) -> list[Message]:
+def _join_repeated_roles(messages: Sequence[Message], tell: Tell) -> list[Message]:
     """Join consecutive messages of one role, except for calls and results."""
     told: list[Message] = []
     for message in messages:
@@ -337,12 +339,12 @@ def _alternating(messages: Sequence[Message], tell: Tell) -> list[Message]:
         plain = message["role"] in ("user", "assistant") and not message.get("tool_calls")
         if plain and last.get("role") == message["role"] and not last.get("tool_calls"):
             tell("no messages of one role that follow each other: they are joined")
-            content = _paragraphs(last.get("content"), message.get("content"))
+            content = _join_paragraphs(last.get("content"), message.get("content"))
             told[-1] = {**last, **message, "content": content}
         else:
             told.append(message)
     return told
 
 
-def _paragraphs(*contents: Any) -> str:
+def _join_paragraphs(*contents: Any) -> str:
     return "\n\n".join(filter(None, map(text_of, contents)))

@@ -22,20 +22,20 @@ def breaker_tokens(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> tuple[t
     sequences: dict[tuple[int, ...], None] = {}
     for breaker in breakers:
         sequences[tuple(vocabulary.tokenize(breaker, special=False))] = None
-        sequences.update(dict.fromkeys((token,) for token in _having(vocabulary, breaker)))
+        sequences.update(dict.fromkeys((token,) for token in _tokens_with(vocabulary, breaker)))
     sequences.pop((), None)
     return tuple(sequences)
 
 
-def _having(vocabulary: Vocabulary, breaker: str) -> list[int]:
-    pieces, starts = _pieces(vocabulary)
+def _tokens_with(vocabulary: Vocabulary, breaker: str) -> list[int]:
+    pieces, starts = _joined_pieces(vocabulary)
     at = [match.start() for match in re.finditer(re.escape(breaker.encode()), pieces)]
     found: list[int] = np.unique(np.searchsorted(starts, at, side="right") - 1).tolist()
     return found
 
 
 @lru_cache(maxsize=2)
-def _pieces(vocabulary: Vocabulary) -> tuple[bytes, npt.NDArray[np.int64]]:
+def _joined_pieces(vocabulary: Vocabulary) -> tuple[bytes, npt.NDArray[np.int64]]:
     """Return the text of all tokens joined, and the byte where each begins."""
     pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
     lengths = [len(piece) + len(_BETWEEN) for piece in pieces]

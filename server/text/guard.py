@@ -76,7 +76,7 @@ class Spellings:
         end = 0
         for opener in self._opener.finditer(text):
             start = opener.start()
-            if start >= end and (found := self._at(text, start)):
+            if start >= end and (found := self._spelling_at(text, start)):
                 end = start + len(found)
                 yield start, end
 
@@ -93,16 +93,16 @@ class Spellings:
         least = max(0, len(text) - self.longest + 1)
         if not any(text.find(first, least) >= 0 for first in self._firsts):
             return 0
-        return next((len(text) - at for at in range(least, len(text)) if self._begins(text[at:])), 0)
+        return next((len(text) - at for at in range(least, len(text)) if self._begins_spelling(text[at:])), 0)
 
-    def _at(self, text: str, start: int) -> str:
+    def _spelling_at(self, text: str, start: int) -> str:
         """Return the longest spelling that begins there, "" if none does."""
         some = self._by_opener[text[start : start + _N_OPENER]]
         if not text.startswith(some, start):
             return ""
         return next(one for one in some if text.startswith(one, start))
 
-    def _begins(self, end: str) -> bool:
+    def _begins_spelling(self, end: str) -> bool:
         if len(end) < _N_OPENER:
             return end in self._firsts
         some = self._by_opener.get(end[:_N_OPENER], ())
@@ -181,7 +181,7 @@ class _Guarding:
     def of(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._text(value)
-        return value if self._is_clean(value) else self._walked(value)
+        return value if self._is_clean(value) else self._guard_value(value)
 
     def _is_clean(self, value: Any) -> bool:
         """Return True if a quick scan of the whole value shows that no text in it needs a guard."""
@@ -190,14 +190,14 @@ class _Guarding:
         except (TypeError, ValueError):  # lone surrogates, say
             return False
 
-    def _walked(self, value: Any) -> Any:
+    def _guard_value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
             known = cast(Mapping[str, Any], value)
-            return {self._text(key): self._walked(one) for key, one in known.items()}
+            return {self._text(key): self._guard_value(one) for key, one in known.items()}
         if isinstance(value, list | tuple):
-            return [self._walked(one) for one in cast(list[Any], value)]
+            return [self._guard_value(one) for one in cast(list[Any], value)]
         return value
 
     def _text(self, text: str) -> str:

@@ -32,16 +32,16 @@ class GuardedTokenizer:
         spans = [(0, 0), *self._controls.spans(text), (len(text), len(text))]
         for (begin, start), (end, after) in pairwise(spans):
             if GUARD in (stretch := text[start:end]):
-                tokens += self._tokenized(text[done:start], special=True)
-                stretch = self._trimmed(unguarded(stretch), text[begin:start], text[end:after])
-                tokens += self._tokenized(stretch, special=False)
+                tokens += self._tokenize_nonempty(text[done:start], special=True)
+                stretch = self._trim_swallowed(unguarded(stretch), text[begin:start], text[end:after])
+                tokens += self._tokenize_nonempty(stretch, special=False)
                 done = end
-        return tokens + self._tokenized(text[done:], special=True)
+        return tokens + self._tokenize_nonempty(text[done:], special=True)
 
-    def _tokenized(self, text: str, *, special: bool) -> list[int]:
+    def _tokenize_nonempty(self, text: str, *, special: bool) -> list[int]:
         return self._vocabulary.tokenize(text, special=special) if text else []
 
-    def _trimmed(self, text: str, before: str, after: str) -> str:
+    def _trim_swallowed(self, text: str, before: str, after: str) -> str:
         """Return the text without white space that the control tokens around it swallow."""
         text = text.lstrip() if before and self._eats_after(before) else text
         return text.rstrip() if after and self._eats_before(after) else text

@@ -82,7 +82,7 @@ def manners_of(render: Render, source: str, told: Manners) -> Manners:
     """
     found = replace(told, no_tools=() if render([_USER], None) is None else None)
     probe = _Probe(lambda messages, tools: render(messages, tools or found.no_tools), source)
-    if not probe.shows([_said("user", ONE)], ONE):
+    if not probe.shows([_message_of("user", ONE)], ONE):
         return found  # one that shows nothing at all, or refuses it, tells nothing
     return probe.of_thoughts(probe.of_parts(probe.of_calls(probe.of_roles(found))))
 
@@ -96,19 +96,19 @@ class _Probe:
 
     def shows(self, messages: Sequence[Message], *marks: str, tools: Sequence[Tool] = ()) -> bool:
         """Return True if the prompt shows the marks in this order, and no data structure."""
-        return _shown(self.render(messages, tools), *marks)
+        return _shows_marks(self.render(messages, tools), *marks)
 
     def knows(self, role: str) -> bool:
         """Return True if the source mentions the role; many templates print any role, which says nothing."""
         return any(f"{quote}{role}{quote}" in self.source for quote in ("'", '"'))
 
     def of_roles(self, found: Manners) -> Manners:
-        first, second = _said("user", ONE), _said("user", OTHER)
-        empty = [_USER, _said("assistant", ""), first]
+        first, second = _message_of("user", ONE), _message_of("user", OTHER)
+        empty = [_USER, _message_of("assistant", ""), first]
         return replace(
             self._of_instructions(found),
             repeated=self.shows([first, second, _ASSISTANT, _USER], ONE, OTHER),
-            begins=self.shows([_said("assistant", ONE), second], ONE, OTHER),
+            begins=self.shows([_message_of("assistant", ONE), second], ONE, OTHER),
             empty=self.shows(empty, ONE),
             tools=_in_order(self.render([_USER], [_TOOL]), "probed"),
             described=self.render([_USER], [_BARE_TOOL]) is None
@@ -117,10 +117,14 @@ class _Probe:
 
     def _of_instructions(self, found: Manners) -> Manners:
         """Find out how system and developer messages are shown: alone, together, and later."""
-        system = self._shows_with_tools([_said("system", ONE), _USER], ONE)
-        developer = self.knows("developer") and self._shows_with_tools([_said("developer", ONE), _USER], ONE)
+        system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
+        developer = self.knows("developer") and self._shows_with_tools(
+            [_message_of("developer", ONE), _USER], ONE
+        )
         known = [role for role, shown in (("system", system), ("developer", developer)) if shown]
-        pairs = ([_said(one, ONE), _said(other, OTHER), _USER] for one in known for other in known)
+        pairs = (
+            [_message_of(one, ONE), _message_of(other, OTHER), _USER] for one in known for other in known
+        )
         return replace(
             found,
             system=system,
@@ -136,8 +140,8 @@ class _Probe:
 
     def _shows_later(self, role: str) -> bool:
         """Return True if messages of this role are shown in place anywhere, and all others as well."""
-        system, user, assistant = map(_said, ("system", "user", "assistant"), _EARLIER)
-        told, last = _said(role, ONE), _said("user", OTHER)
+        system, user, assistant = map(_message_of, ("system", "user", "assistant"), _EARLIER)
+        told, last = _message_of(role, ONE), _message_of("user", OTHER)
         first, asked, said = _EARLIER
         return (
             self.shows([system, user, assistant, told, last], *_EARLIER, ONE, OTHER)
@@ -154,23 +158,25 @@ class _Probe:
         """
         for null in (False, True):
             asked = replace(found, null=null)
-            as_text = self.render(_called(asked, _TEXT), [_TOOL])
-            as_object = self.render(_called(asked, _OBJECT), [_TOOL])
+            as_text = self.render(_call_history(asked, _TEXT), [_TOOL])
+            as_object = self.render(_call_history(asked, _OBJECT), [_TOOL])
             shows_text = _in_order(as_text, ONE, _TEXT)
-            shows_object = _in_order(as_object, ONE, *_OBJECT, *_OBJECT.values()) and not _python(as_object)
+            shows_object = _in_order(as_object, ONE, *_OBJECT, *_OBJECT.values()) and not _shows_python(
+                as_object
+            )
             if shows_text or shows_object:
                 return self._of_results(
                     replace(asked, objects=shows_object and not (shows_text and as_text == as_object))
                 )
-        result = {**_said("tool", ONE), "tool_call_id": "a12345678"}
+        result = {**_message_of("tool", ONE), "tool_call_id": "a12345678"}
         known = (found.tools or self.knows("tool")) and self.shows([_USER, _ASSISTANT, result], ONE)
         return replace(found, calls=False, results=known)
 
     def _of_results(self, found: Manners) -> Manners:
-        arguments = _nothing(found)
-        calling, beside = _called(found, arguments), {"content": "."}
-        thoughtful = [{**_thinking(one), **beside} if "tool_calls" in one else one for one in calling]
-        asking, asked = [*calling, _said("user", OTHER)], _said("user", OTHER)
+        arguments = _no_arguments(found)
+        calling, beside = _call_history(found, arguments), {"content": "."}
+        thoughtful = [{**_with_thoughts(one), **beside} if "tool_calls" in one else one for one in calling]
+        asking, asked = [*calling, _message_of("user", OTHER)], _message_of("user", OTHER)
         orphan: Message = {**calling[-1], "content": ONE}
         orphans = ([_USER, _ASSISTANT, orphan, asked], [orphan, asked])
         followed = found.repeated or self.render(asking, [_TOOL]) is not None
@@ -179,15 +185,15 @@ class _Probe:
             followed=followed,
             orphans=followed and all(_in_order(self.render(one, [_TOOL]), ONE, OTHER) for one in orphans),
             unanswered=_in_order(self.render([*calling[:2], asked], [_TOOL]), ONE, OTHER),
-            results=_in_order(self.render(_called(found, arguments, content=OTHER), [_TOOL]), OTHER),
-            several=_in_order(self.render(_called(found, arguments, arguments), [_TOOL]), ONE, OTHER),
+            results=_in_order(self.render(_call_history(found, arguments, content=OTHER), [_TOOL]), OTHER),
+            several=_in_order(self.render(_call_history(found, arguments, arguments), [_TOOL]), ONE, OTHER),
             bare=not self._shows_beside(found),
             alone=self.render(thoughtful, [_TOOL]) is None,
         )
 
     def _shows_beside(self, found: Manners) -> bool:
         """Return True if content before calls is shown, and the prompt ends as it does without."""
-        calling = _called(found, _nothing(found), content=OTHER)
+        calling = _call_history(found, _no_arguments(found), content=OTHER)
         saying = [{**one, "content": _EARLIER[0]} if "tool_calls" in one else one for one in calling]
         without, text = self.render(calling, [_TOOL]), self.render(saying, [_TOOL])
         if without is None or text is None or not _in_order(text, _EARLIER[0], ONE):
@@ -195,39 +201,40 @@ class _Probe:
         return text.rpartition(OTHER)[2] == without.rpartition(OTHER)[2]
 
     def of_parts(self, found: Manners) -> Manners:
-        nothing = _nothing(found)
+        nothing = _no_arguments(found)
         beside = [
-            {**one, "content": _PARTS} if "tool_calls" in one else one for one in _called(found, nothing)
+            {**one, "content": _PARTS} if "tool_calls" in one else one
+            for one in _call_history(found, nothing)
         ]
         calling = [beside] * (found.calls and not found.bare)
         histories = {
-            "system": [[_said("system", _PARTS), _USER]],
-            "user": [[_said("user", _PARTS), _ASSISTANT, _USER]],
-            "assistant": [[_USER, _said("assistant", _PARTS), _USER], *calling],
-            "tool": [_called(found, nothing, content=_PARTS)],
+            "system": [[_message_of("system", _PARTS), _USER]],
+            "user": [[_message_of("user", _PARTS), _ASSISTANT, _USER]],
+            "assistant": [[_USER, _message_of("assistant", _PARTS), _USER], *calling],
+            "tool": [_call_history(found, nothing, content=_PARTS)],
         }
         taken = (role for role, of in histories.items() if all(self.shows(one, ONE, OTHER) for one in of))
         return replace(found, parts=frozenset(taken))
 
     def of_thoughts(self, found: Manners) -> Manners:
         """Find out whether thoughts must be parts, which is tried only if no field shows them."""
-        calling = _called(found, _nothing(found))
-        calling[1] = _thinking(calling[1], "probe-thought")
+        calling = _call_history(found, _no_arguments(found))
+        calling[1] = _with_thoughts(calling[1], "probe-thought")
         if any(
             self.shows(history, "probe-thought")
-            for history in ([_USER, _thinking(_ASSISTANT, "probe-thought")], calling)
+            for history in ([_USER, _with_thoughts(_ASSISTANT, "probe-thought")], calling)
         ):
             return found
-        history = [_USER, _said("assistant", _THOUGHT_PARTS), _USER]
+        history = [_USER, _message_of("assistant", _THOUGHT_PARTS), _USER]
         return replace(found, thought_parts=self.shows(history, ONE, OTHER))
 
 
 def described(tools: Sequence[Tool]) -> list[Tool]:
     """Return the tools with an empty description wherever one is missing."""
-    return [{**tool, "function": _with_one(_described(tool["function"]))} for tool in tools]
+    return [{**tool, "function": _with_one(_describe_function(tool["function"]))} for tool in tools]
 
 
-def _described(function: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_function(function: Mapping[str, Any]) -> dict[str, Any]:
     parameters = function["parameters"]
     if not isinstance(properties := parameters.get("properties"), Mapping):
         return dict(function)
@@ -243,11 +250,11 @@ def _with_one(schema: Any) -> Any:
     return {**known, "description": known.get("description", "")}
 
 
-def _shown(prompt: str | None, *marks: str) -> bool:
+def _shows_marks(prompt: str | None, *marks: str) -> bool:
     return _in_order(prompt, *marks) and not any(sign in str(prompt) for sign in _DATA)
 
 
-def _python(prompt: str | None) -> bool:
+def _shows_python(prompt: str | None) -> bool:
     """Return True if the prompt shows the object in Python's notation."""
     return str(_OBJECT) in str(prompt)
 
@@ -261,23 +268,23 @@ def _in_order(prompt: str | None, *marks: str) -> bool:
     return prompt is not None
 
 
-def _said(role: str, content: Any) -> Message:
+def _message_of(role: str, content: Any) -> Message:
     return {"role": role, "content": content}
 
 
-def _thinking(message: Message, thought: str = ".") -> Message:
+def _with_thoughts(message: Message, thought: str = ".") -> Message:
     return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
 
 
-def _nothing(found: Manners) -> Any:
+def _no_arguments(found: Manners) -> Any:
     return {} if found.objects else "{}"
 
 
-def _called(found: Manners, *arguments: Any, content: Any = "!") -> list[Message]:
+def _call_history(found: Manners, *arguments: Any, content: Any = "!") -> list[Message]:
     """Return a history with a call for each of these arguments, all answered with this content."""
     calls = [
         {"id": f"a1234567{n}", "type": "function", "function": {"name": name, "arguments": given}}
         for n, (name, given) in enumerate(zip((ONE, OTHER), arguments, strict=False))
     ]
-    results = [{**_said("tool", content), "tool_call_id": call["id"]} for call in calls]
-    return [_USER, {**_said("assistant", None if found.null else ""), "tool_calls": calls}, *results]
+    results = [{**_message_of("tool", content), "tool_call_id": call["id"]} for call in calls]
+    return [_USER, {**_message_of("assistant", None if found.null else ""), "tool_calls": calls}, *results]

@@ -86,14 +86,14 @@ def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
     if len(pieces) < 2:  # as with most tokens
         return list(pieces)
     joined: list[Piece] = []
-    for _, neighbours in itertools.groupby(pieces, key=_kind):
+    for _, neighbours in itertools.groupby(pieces, key=_kind_of):
         run = list(neighbours)
         texts = [piece.text for piece in run if not isinstance(piece, CallBegun)]
         joined += [replace(run[0], text="".join(texts))] if texts else run
     return joined
 
 
-def _kind(piece: Piece) -> tuple[type[Piece], int]:
+def _kind_of(piece: Piece) -> tuple[type[Piece], int]:
     return type(piece), piece.index if isinstance(piece, Arguments) else 0
 
 
@@ -105,6 +105,6 @@ def folded(pieces: Iterable[Piece]) -> Message:
         if isinstance(piece, CallBegun):
             begun.append(piece)
         else:
-            texts[_kind(piece)].append(piece.text)
+            texts[_kind_of(piece)].append(piece.text)
     calls = (ToolCall(call.id, call.name, "".join(texts[Arguments, call.index])) for call in begun)
     return Message("".join(texts[Content, 0]), "".join(texts[Reasoning, 0]), tuple(calls))

@@ -63,7 +63,7 @@ class OffsetMapper:
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
         """Return where each token ends, in bytes, if the text is exactly their texts."""
-        return _ends([self._piece(token) for token in tokens], start)
+        return _piece_ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
         """Return where each token ends in the text, in bytes.
@@ -78,19 +78,19 @@ class OffsetMapper:
         """
         pieces = list(map(self._piece, tokens))
         if text.startswith(b"".join(pieces), start):
-            return _ends(pieces, start)
+            return _piece_ends(pieces, start)
         ends: array[int] = array("q")
         cuts = {0, len(pieces)}
         for control in self.controls(tokens):
             cuts |= {control, control + 1}
         for first, last in pairwise(sorted(cuts)):
-            placed = self._place(text, pieces[first:last], ends[-1] if ends else start)
+            placed = self._find_tokens(text, pieces[first:last], ends[-1] if ends else start)
             if placed is None:
                 break
             ends += placed
         return ends
 
-    def _place(self, text: bytes, pieces: list[bytes], at: int) -> array[int] | None:
+    def _find_tokens(self, text: bytes, pieces: list[bytes], at: int) -> array[int] | None:
         """Find consecutive tokens at `at` or behind white space there, and return where each ends.
 
         The added space may be there or not. None if the tokens' texts are not there.
@@ -102,9 +102,9 @@ class OffsetMapper:
         for begin in (at, white.end() if white else at):
             for spelling in spellings:
                 if text.startswith(b"".join(spelling), begin):
-                    return _ends(spelling, begin)
+                    return _piece_ends(spelling, begin)
         return None
 
 
-def _ends(pieces: list[bytes], start: int) -> array[int]:
+def _piece_ends(pieces: list[bytes], start: int) -> array[int]:
     return array("q", accumulate(map(len, pieces), initial=start))[1:]

@@ -11,37 +11,37 @@ _PERCENT = re.compile(r"(\d+)(?=[.\d*]*[hlL]?[diouxXeEfFgGcrsa%])")  # a key bef
 _STAR = re.compile(r"%[-#0 +]*(?:\d*\.)?\*")
 
 
-def _padded(text: Any, width: int = 0, *_: Any) -> int:
+def _padded_length(text: Any, width: int = 0, *_: Any) -> int:
     return width
 
 
-def _untabbed(text: str | bytes, tabsize: int = 8) -> int:
+def _expanded_length(text: str | bytes, tabsize: int = 8) -> int:
     return tabsize * (text.count("\t") if isinstance(text, str) else text.count(b"\t"))
 
 
-def _indented(text: Any, width: int | str = 4, *_: Any, **__: Any) -> int:
-    return _length(width) * (1 + str(text).count("\n"))
+def _indented_length(text: Any, width: int | str = 4, *_: Any, **__: Any) -> int:
+    return _width_length(width) * (1 + str(text).count("\n"))
 
 
-def _dumped(
+def _dumped_length(
     value: Any, ensure_ascii: bool = False, indent: int | str | None = None, *_: Any, **__: Any
 ) -> int:
-    return _length(indent) * (1 + str(value).count(",")) if indent else 0
+    return _width_length(indent) * (1 + str(value).count(",")) if indent else 0
 
 
-def _length(width: int | str) -> int:
+def _width_length(width: int | str) -> int:
     return len(width) if isinstance(width, str) else width
 
 
 LEAST: dict[str, Callable[..., int]] = {
-    "center": _padded,
-    "ljust": _padded,
-    "rjust": _padded,
-    "zfill": _padded,
-    "to_bytes": _padded,
-    "expandtabs": _untabbed,
-    "indent": _indented,
-    "tojson": _dumped,
+    "center": _padded_length,
+    "ljust": _padded_length,
+    "rjust": _padded_length,
+    "zfill": _padded_length,
+    "to_bytes": _padded_length,
+    "expandtabs": _expanded_length,
+    "indent": _indented_length,
+    "tojson": _dumped_length,
 }
 """Minimum length of a result, computed from a call's arguments, by the name of a method or filter."""
 

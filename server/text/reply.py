@@ -65,7 +65,7 @@ class ReplyText(Tally):
         """Return the pieces that this step adds to the message."""
         if self.reader.may_stop:
             return [piece for pieces, _ in self.feed_each(step) for piece in pieces]
-        text = "".join(self._texts(step.tokens))
+        text = "".join(self._token_texts(step.tokens))
         self._count(step)
         return self._read(text)
 
@@ -75,7 +75,7 @@ class ReplyText(Tally):
         Tokens after a stop string are omitted.
         """
         read = list[tuple[list[Piece], int]]()
-        for text in self._texts(step.tokens):
+        for text in self._token_texts(step.tokens):
             read.append((self._read(text), self.reader.n_settled))
             if self.stopped:
                 break
@@ -90,12 +90,12 @@ class ReplyText(Tally):
             self._accepted.update(step.sources)
             self._per_step[step.n_accepted] += 1
 
-    def _texts(self, tokens: Sequence[int]) -> Iterator[str]:
+    def _token_texts(self, tokens: Sequence[int]) -> Iterator[str]:
         """Yield the guarded text of each token."""
         for position, token in enumerate(tokens, self.n_predicted):
-            yield "" if token in self._silent else self._text(token, position)
+            yield "" if token in self._silent else self._token_text(token, position)
 
-    def _text(self, token: int, position: int) -> str:
+    def _token_text(self, token: int, position: int) -> str:
         text = self._detokenizer.feed(token)
         if self._ordinary:
             text = self._ordinary.guarded(token, text)

@@ -137,9 +137,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         filters: dict[str, Any] = self.filters
         for name, least in {**padding.LEAST, "format": percent}.items():
             if name in filters:
-                filters[name] = self._checked(filters[name], least)
+                filters[name] = self._checked_filter(filters[name], least)
 
-    def _checked(self, pad: Callable[..., str], least: Callable[..., int]) -> Callable[..., str]:
+    def _checked_filter(self, pad: Callable[..., str], least: Callable[..., int]) -> Callable[..., str]:
         """Return a filter that checks the length of its result before it makes it.
 
         Args:
@@ -176,7 +176,7 @@ class Sandboxed:
         environment.filters["tojson"] = _tojson
         environment.check_filters()
         offered: dict[str, Any] = environment.globals
-        offered |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
+        offered |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         offered |= {"bos_token": bos, "eos_token": eos}
         self._changes_lists = any(f".{method}(" in source for method in _GROWING)
         try:
@@ -195,14 +195,14 @@ class Sandboxed:
 
     def generate(self, variables: Mapping[str, Any]) -> Iterator[str]:
         """Yield the text in pieces. Raises whatever the template raises."""
-        return self._template.generate(_copied(variables) if self._changes_lists else variables)
+        return self._template.generate(_deep_copy(variables) if self._changes_lists else variables)
 
 
-def _copied(value: Any) -> Any:
+def _deep_copy(value: Any) -> Any:
     """Return the value with all its mappings and lists copied."""
     if isinstance(value, Mapping):
-        return {key: _copied(one) for key, one in cast(Mapping[Any, Any], value).items()}
-    return [_copied(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
+        return {key: _deep_copy(one) for key, one in cast(Mapping[Any, Any], value).items()}
+    return [_deep_copy(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
 
 
 def _tojson(
@@ -218,18 +218,18 @@ def _tojson(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
-        default=_listed,
+        default=_list_of_iterator,
     )
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_of_iterator(value: Any) -> list[Any]:
     """Convert iterators, which filters such as map return, to lists for JSON."""
     if isinstance(value, Iterator):
         return list(cast(Iterator[Any], value))
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-def _refuse(message: str) -> NoReturn:
+def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 

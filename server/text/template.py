@@ -115,10 +115,10 @@ class ChatTemplate:
     def style(self) -> Style:
         """Return the style of the model. Raises TimeLimitError and ContextOverflowError."""
         shown = self._with_tools or self
-        return replace(self._signs, in_words=not shown.manners.tools)
+        return replace(self._source_style, in_words=not shown.manners.tools)
 
     @cached_property
-    def _signs(self) -> Style:
+    def _source_style(self) -> Style:
         """Style by the template's source; an unknown family's calls are learned. Raises TimeLimitError."""
         found = replace(style_of(self._of_calls), stops=self._stops)
         if found.family.name != UNKNOWN.name or "tool_calls" not in self._of_calls:
@@ -132,15 +132,15 @@ class ChatTemplate:
     @cached_property
     def manners(self) -> Manners:
         """Forms of messages that it takes, found by trying. Raises as a rendering does."""
-        family = self._signs.family
+        family = self._source_style.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
-        told = Manners(short_ids=self._signs.short_ids, syntax=syntax)
-        return self._limit.run(lambda: manners_of(self._tried, self.source, told))
+        told = Manners(short_ids=self._source_style.short_ids, syntax=syntax)
+        return self._limit.run(lambda: manners_of(self._try_rendering, self.source, told))
 
     @property
     def own_marks(self) -> frozenset[str]:
         """Marks of thoughts, control tokens that replies sent back may contain. Raises TimeLimitError."""
-        family = self._signs.family
+        family = self._source_style.family
         if family.thoughts is None or family.channels:
             return frozenset()
         marks = {family.thoughts.open.strip(), family.thoughts.close.strip()}
@@ -149,7 +149,7 @@ class ChatTemplate:
         }
 
     @cached_property
-    def _texts(self) -> ClientTexts:
+    def _client_texts(self) -> ClientTexts:
         return ClientTexts(self._controls, self.own_marks)
 
     def check(self) -> None:
@@ -191,12 +191,12 @@ class ChatTemplate:
         prompt, thoughts = self._render(before, setting), self.style.family.thoughts
         if begun.thought and thoughts and not prompt.rstrip().endswith(thoughts.open):
             prompt += thoughts.open
-        return prompt + self._texts.of(begun.text, "assistant")
+        return prompt + self._client_texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
         """Return how the prompt begins, whatever is added to the last message. Raises InvalidRequestError."""
         *before, last = messages
-        text, _, _ = self._followed(before, last, setting).partition(_FOLLOWING)
+        text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
@@ -212,7 +212,7 @@ class ChatTemplate:
             if not followers:
                 continue
             try:
-                rendered = self._followed([*messages, reply], followers[0], setting, followers[1:])
+                rendered = self._render_followed([*messages, reply], followers[0], setting, followers[1:])
             except InvalidRequestError:
                 continue
             text, shown, _ = rendered.partition(_FOLLOWING)
@@ -220,7 +220,7 @@ class ChatTemplate:
                 return text
         return None
 
-    def _followed(
+    def _render_followed(
         self, before: Sequence[Message], last: Message, setting: Setting, after: Sequence[Message] = ()
     ) -> str:
         """Render with _FOLLOWING at the end of the content of the message `last`."""
@@ -234,13 +234,13 @@ class ChatTemplate:
             return self._with_tools._render(messages, setting, add_generation_prompt=add_generation_prompt)
         manners = self.manners
         try:
-            given = self._texts.of(list(setting.tools))
-            told = adapted(messages, given, manners, self._tell, self._texts)
+            given = self._client_texts.of(list(setting.tools))
+            told = adapted(messages, given, manners, self._tell, self._client_texts)
             tools = described(given) if manners.described else given
             wanted = {key: one for key, one in setting.variables.items() if self._sandboxed.wants(key)}
-            variables = {**setting.variables, **self._texts.of(wanted)}
+            variables = {**setting.variables, **self._client_texts.of(wanted)}
             text = self._limit.run(
-                lambda: self._raw(
+                lambda: self._render_raw(
                     told,
                     tools or manners.no_tools,
                     variables,
@@ -248,7 +248,7 @@ class ChatTemplate:
                     add_generation_prompt=add_generation_prompt,
                 )
             )
-            text = self._texts.written(text)
+            text = self._client_texts.written(text)
             self._room.check_bytes(len(unguarded(text).encode()))  # raises for a text that is none
             return text
         except DuoError:
@@ -259,7 +259,7 @@ class ChatTemplate:
                 f"the model's chat template refuses these messages: {error}", param="messages"
             ) from error
 
-    def _raw(
+    def _render_raw(
         self,
         messages: Sequence[Message],
         tools: Sequence[Tool] | None,
@@ -268,7 +268,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
     ) -> str:
-        known = {"documents": None, **self._defaults(tools), **variables, "messages": messages}
+        known = {"documents": None, **self._default_variables(tools), **variables, "messages": messages}
         known |= {"tools": tools, "add_generation_prompt": add_generation_prompt}
         text, n = list[str](), 0
         for part in self._sandboxed.generate(known):
@@ -277,7 +277,7 @@ class ChatTemplate:
             text.append(part)
         return "".join(text)
 
-    def _defaults(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
+    def _default_variables(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
         """Return variables that a client may override, set as llama-server sets them.
 
         Thinking is on, templates without a clock get the date, and firefunction gets the tools as text; only
@@ -293,15 +293,15 @@ class ChatTemplate:
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
         """Render these turns behind a question, unchanged. Raises ValueError if it refuses them."""
-        text = self._tried([{"role": "user", "content": "?"}, *turns], tools)
+        text = self._try_rendering([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")
         return text
 
-    def _tried(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> str | None:
+    def _try_rendering(self, messages: Sequence[Message], tools: Sequence[Tool] | None) -> str | None:
         try:
             replying = messages[-1]["role"] != "assistant"
-            return self._raw(messages, tools, {}, _PROBING, add_generation_prompt=replying)
+            return self._render_raw(messages, tools, {}, _PROBING, add_generation_prompt=replying)
         except ContextOverflowError:
             raise
         except Exception:

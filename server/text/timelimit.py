@@ -27,7 +27,7 @@ class _Ended(BaseException):
     """Raised in a block to end it; a BaseException, so that foreign code does not catch it."""
 
 
-def _told(hook: Callable[[Any], object], unraisable: Any) -> None:
+def _report_unraisable(hook: Callable[[Any], object], unraisable: Any) -> None:
     """Report an exception that a finalizer swallowed, unless it is _Ended, which is raised again later."""
     if unraisable.exc_type is not _Ended:
         hook(unraisable)
@@ -35,8 +35,8 @@ def _told(hook: Callable[[Any], object], unraisable: Any) -> None:
 
 def _tell_no_swallowed_end() -> None:
     hook: Any = sys.unraisablehook
-    if getattr(hook, "func", None) is not _told:
-        sys.unraisablehook = partial(_told, hook)
+    if getattr(hook, "func", None) is not _report_unraisable:
+        sys.unraisablehook = partial(_report_unraisable, hook)
 
 
 class _Block:
@@ -90,7 +90,7 @@ class TimeLimit:
                 raise _Ended
             if not self._watched:
                 self._watched = True
-                threading.Thread(target=self._watch, name="duo-limit", daemon=True).start()
+                threading.Thread(target=self._watch_blocks, name="duo-limit", daemon=True).start()
             try:
                 return work()
             finally:
@@ -101,7 +101,7 @@ class TimeLimit:
         finally:
             self._blocks.discard(block)
 
-    def _watch(self) -> None:
+    def _watch_blocks(self) -> None:
         """End calls whose time is over, until no call runs.
 
         One thread serves all calls, because starting one takes as long as many calls do.

@@ -92,8 +92,8 @@ class Transcript:
         tokens, else the tokenizer's.
         """
         data = encoded(text)
-        found = self._nearest(data, salt)
-        return self._spliced(data, *found) if found else self._tokenize(data)
+        found = self._nearest_conversation(data, salt)
+        return self._splice_tokens(data, *found) if found else self._tokenize(data)
 
     def remember(self, text: str, prompt: Sequence[int], reply: Sequence[int], salt: str) -> None:
         """Keep a conversation.
@@ -105,7 +105,7 @@ class Transcript:
             salt: Only prompts of this salt get the tokens.
         """
         for n_added in {0, self._offsets.n_added(prompt, reply)}:  # a template may or may not write that
-            conversation = self._conversation(encoded(text), prompt, reply, salt, n_added)
+            conversation = self._make_conversation(encoded(text), prompt, reply, salt, n_added)
             if 0 < len(conversation.tokens) <= self._most_tokens:
                 with self._lock:
                     self._insert(conversation)
@@ -120,7 +120,7 @@ class Transcript:
         texts = ((i % 2, run.decode(errors="ignore")) for i, run in runs)
         return "".join(text if control else self._in_replies.guarded(text) for control, text in texts)
 
-    def _nearest(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
+    def _nearest_conversation(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
         """Return the conversation with the longest common prefix, and the prefix's length in bytes.
 
         It is a neighbour of the text in sorted order.
@@ -135,20 +135,20 @@ class Transcript:
             self._by_use.move_to_end(nearest)
             return nearest, n_same
 
-    def _spliced(self, data: bytes, kept: _Conversation, n_same: int) -> list[int]:
+    def _splice_tokens(self, data: bytes, kept: _Conversation, n_same: int) -> list[int]:
         """Return the tokens of a text whose first n_same bytes agree with a kept conversation."""
         n_whole = bisect_right(kept.ends, n_same)
-        first, end, start = self._segment(kept, n_whole)
+        first, end, start = self._control_segment(kept, n_whole)
         fresh = self._tokenize(data[start:])
         n_kept, n_skipped = first, 0
         tokens, text = kept.tokens[first:end].tolist(), kept.text[start : kept.ends[end - 1]]
         begun = fresh[: n_whole - first]
         if tokens[: len(begun)] != begun and not self._is_tokenized(text, tokens):
-            ends = self._ends(data, fresh, start)
-            n_kept, n_skipped = _joint(kept.ends, first, n_whole, ends)
+            ends = self._token_ends(data, fresh, start)
+            n_kept, n_skipped = _find_joint(kept.ends, first, n_whole, ends)
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
-    def _segment(self, kept: _Conversation, n_whole: int) -> tuple[int, int, int]:
+    def _control_segment(self, kept: _Conversation, n_whole: int) -> tuple[int, int, int]:
         """Return the tokens between two control tokens in which the first n_whole tokens end.
 
         Returns:
@@ -171,7 +171,7 @@ class Transcript:
     def _tokenize(self, data: bytes) -> list[int]:
         return self._tokenizer.tokens(data.decode(errors="surrogatepass"))
 
-    def _ends(self, data: bytes, tokens: Sequence[int], start: int) -> array[int]:
+    def _token_ends(self, data: bytes, tokens: Sequence[int], start: int) -> array[int]:
         """Return the byte where each token ends in a guarded text, if the first begins at `start`."""
         if GUARD_BYTES not in data:
             return self._offsets.ends(data, tokens, start)
@@ -179,7 +179,7 @@ class Transcript:
         found = behind_guards(self._offsets.ends(data[start:].replace(GUARD_BYTES, b""), tokens), guards)
         return array("q", (start + end for end in found))
 
-    def _conversation(
+    def _make_conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
         """Return a conversation without the text from where the prompt's tokens no longer match it.
@@ -233,7 +233,7 @@ class Transcript:
         self.n_tokens -= len(conversation.tokens)
 
 
-def _joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -> tuple[int, int]:
+def _find_joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -> tuple[int, int]:
     """Find the last place where kept and fresh tokens both have a boundary.
 
     Tokens without text are taken from the fresh ones.

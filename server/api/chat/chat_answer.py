@@ -30,7 +30,7 @@ class ChatAnswer(CompletionAnswer):
         if body.service_tier is not None:
             self._about["service_tier"] = body.service_tier
 
-    def _portion(self, choice: ReplyChoice) -> Portion:
+    def _next_portion(self, choice: ReplyChoice) -> Portion:
         portion = choice.portion()
         if not self._custom:
             return portion
@@ -46,7 +46,7 @@ class ChatAnswer(CompletionAnswer):
             extras["tool_calls"] = [call_json(call, self._custom) for call in reply.calls]
         return {"message": {"role": "assistant", "content": content, "refusal": None, **extras}}
 
-    def _beside(self, choice: ReplyChoice) -> dict[str, Any]:
+    def _extra_fields(self, choice: ReplyChoice) -> dict[str, Any]:
         """Return the reply in llama-server's own form too, if that is asked for."""
         if not (self._served.verbose if self._body.verbose is None else self._body.verbose):
             return {}
@@ -57,7 +57,7 @@ class ChatAnswer(CompletionAnswer):
     def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         return {"delta": _delta(pieces[0]) if pieces else {}}
 
-    def _opening(self) -> Iterator[bytes]:
+    def _opening_events(self) -> Iterator[bytes]:
         role = {"delta": {"role": "assistant", "content": None}}
         for choice in self._choices:
             yield self._chunk([self._choice(choice.index, role, Portion())], **self._no_usage)

@@ -97,7 +97,7 @@ class ChatMessage(Body):
         said = given.get("reasoning_content")
         if given.get("role") != "assistant" or (said and isinstance(said, str)):
             return given
-        found = next(filter(None, (_thought(given.get(name)) for name in _NAMES_OF_THOUGHTS)), None)
+        found = next(filter(None, (_text_of_thoughts(given.get(name)) for name in _NAMES_OF_THOUGHTS)), None)
         return {**given, "reasoning_content": found}
 
     def for_template(self) -> dict[str, Any]:
@@ -127,15 +127,19 @@ def _is_thought(part: Any) -> bool:
     return isinstance(part, dict) and cast(dict[str, Any], part).get("type") in kinds
 
 
-def _thought(given: Any) -> str:
+def _text_of_thoughts(given: Any) -> str:
     """Return the text of thoughts: a text, or a list or object with some; encrypted ones have none."""
     if isinstance(given, str):
         return given
     if isinstance(given, list):
-        return "".join(map(_thought, cast(list[Any], given)))
+        return "".join(map(_text_of_thoughts, cast(list[Any], given)))
     if isinstance(given, dict):
         return next(
-            filter(None, (_thought(cast(dict[str, Any], given).get(name)) for name in _TEXTS_OF_THOUGHTS)), ""
+            filter(
+                None,
+                (_text_of_thoughts(cast(dict[str, Any], given).get(name)) for name in _TEXTS_OF_THOUGHTS),
+            ),
+            "",
         )
     return ""
 
@@ -261,14 +265,14 @@ class ChatRequest(GenerationFields, ToolFields):
             )
         if self.continue_final_message and self.messages[-1].role != "assistant":
             return "continue_final_message", "the last message is not the assistant's"
-        if (found := self._unread() or incoherent_tools(self)) is not None:
+        if (found := self._first_unreadable() or incoherent_tools(self)) is not None:
             return found
         calls, form = calling(self), wanted_form(self)
         if calls and calls.callable and not calls.required and form and form.grammar:
             return form.place, "not beside tools that may be called: use response_format, or tool_choice none"
         return super().contradiction()
 
-    def _unread(self) -> tuple[str, str] | None:
+    def _first_unreadable(self) -> tuple[str, str] | None:
         """Return the first part that cannot be read in the user's last message, and why; None if all can."""
         last = len(self.messages) - 1
         while last > 0 and self.messages[last].role in ("system", "developer"):

@@ -34,24 +34,24 @@ class CustomCalls:
         found: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, Arguments) and self._reader is not None:
-                found += self._input(self._reader.feed(piece.text))
+                found += self._input_pieces(self._reader.feed(piece.text))
                 continue
-            found += self._rest()
+            found += self._end_call()
             if isinstance(piece, CallBegun) and piece.name in self._names:
                 self._index, self._reader = piece.index, InputReader()
                 piece = CustomCallBegun(piece.index, piece.id, piece.name)
             found.append(piece)
-        return [*found, *self._rest()] if ended else found
+        return [*found, *self._end_call()] if ended else found
 
-    def _input(self, text: str) -> Iterator[Piece]:
+    def _input_pieces(self, text: str) -> Iterator[Piece]:
         if text:
             yield CustomInput(self._index, text)
 
-    def _rest(self) -> Iterator[Piece]:
+    def _end_call(self) -> Iterator[Piece]:
         """End the unfinished call."""
         reader, self._reader = self._reader, None
         if reader is not None:
-            yield from self._input(reader.end())
+            yield from self._input_pieces(reader.end())
 
 
 def as_plain(piece: Piece) -> Piece:

@@ -59,7 +59,7 @@ class TextAnswer(CompletionAnswer):
             entries = [*self._choices[index].prompt_logprobs(first), *entries]
         return self._logprobs[index].told(entries)
 
-    def _opening(self) -> Iterator[bytes]:
+    def _opening_events(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):
             yield self._piece(index, Content(echo), Portion(), {})
 

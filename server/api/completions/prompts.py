@@ -30,7 +30,7 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
             raise FieldError("prompt", "is empty, and this model has no beginning")
         served.room.check_tokens(len(tokens), "prompt")
         whole = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
-        text = _text(pieces, served.vocabulary)
+        text = _echoed_text(pieces, served.vocabulary)
         found.append(Prompted(text, requests_for(served, body, tokens), whole=whole))
     return found
 
@@ -67,7 +67,7 @@ def around(
     return after_bos(vocabulary, [*extra, fim.prefix, *before, fim.suffix, *after, fim.middle])
 
 
-def _text(pieces: Pieces, vocabulary: Vocabulary) -> str:
+def _echoed_text(pieces: Pieces, vocabulary: Vocabulary) -> str:
     """Return the prompt as echo shows it, control tokens written out."""
     spelled = b"".join(
         piece.encode() if isinstance(piece, str) else vocabulary.piece(piece, special=True)

@@ -41,13 +41,14 @@ def schemas_of(named: Mapping[str, Any]) -> Json:
         elif not own:
             found[str(name)] = schema
     renamed |= {name: name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)}
-    models = _models()
+    models = _models_by_name()
     return {
-        renamed.get(name, name): _tidy(_told(name, schema, models), renamed) for name, schema in found.items()
+        renamed.get(name, name): _tidy_schema(_with_descriptions(name, schema, models), renamed)
+        for name, schema in found.items()
     }
 
 
-def _models() -> dict[str, Any]:
+def _models_by_name() -> dict[str, Any]:
     """Return all classes and named types of the API by name."""
     modules = [module for name, module in sys.modules.items() if name.startswith("server.api")]
     return {
@@ -59,20 +60,20 @@ def _is_named(kind: Any, module: ModuleType) -> bool:
     return getattr(kind, "__module__", None) == module.__name__
 
 
-def _told(name: str, schema: Json, models: Mapping[str, Any]) -> Json:
+def _with_descriptions(name: str, schema: Json, models: Mapping[str, Any]) -> Json:
     """Return the schema with the descriptions of its fields."""
     model = models.get(name)
     fields: Json = schema.get("properties", {})
     if model is not None and not isinstance(model, type):
         return schema | _docstring_of(model.__name__, model.__module__)
-    told = {} if model is None else _docstrings(model)
+    told = {} if model is None else _field_docstrings(model)
     asked = model if isinstance(model, type) and issubclass(model, Body) else None
     required = schema.get("required", ())
     described: Json = {}
     for field, one in fields.items():
         if asked is None or field not in asked.unsupported:
             known = _or_null(one) if asked and field not in required else one
-            described[field] = _described(known, told, field)
+            described[field] = _described_field(known, told, field)
     schema = {**schema, "properties": described} if fields else dict(schema)
     if fields and not asked and schema.get("additionalProperties") is not True:
         schema["additionalProperties"] = False
@@ -84,7 +85,7 @@ def _told(name: str, schema: Json, models: Mapping[str, Any]) -> Json:
     return schema
 
 
-def _described(schema: Json, told: Mapping[str, str], field: str) -> Json:
+def _described_field(schema: Json, told: Mapping[str, str], field: str) -> Json:
     text = told.get(field.strip("_"))
     return schema if text is None else {**schema, "description": text}
 
@@ -104,18 +105,18 @@ def _or_null(schema: Json) -> Json:
 
 
 @cache
-def _docstrings(model: Any) -> dict[str, str]:
+def _field_docstrings(model: Any) -> dict[str, str]:
     """Return what stands below the fields of a model and of those that it is made from."""
     found: dict[str, str] = {}
     bases = getattr(model, "__orig_bases__", None) or getattr(model, "__bases__", ())
     for base in reversed(bases):
         if getattr(base, "__module__", "").startswith("server.api"):
-            found |= _docstrings(base)
+            found |= _field_docstrings(base)
     if not isinstance(model, type):
         return found
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     body = cast(ast.ClassDef, tree).body
-    told = dict(_below(body))
+    told = dict(_docstrings_below(body))
     aliases = {name: field.alias for name, field in getattr(model, "model_fields", {}).items() if field.alias}
     return found | {aliases.get(name, name): text for name, text in told.items()}
 
@@ -123,11 +124,11 @@ def _docstrings(model: Any) -> dict[str, str]:
 @cache
 def _docstring_of(name: str, module: str) -> Json:
     """Return the description of a named type: what stands below it."""
-    below = dict(_below(ast.parse(inspect.getsource(sys.modules[module])).body))
+    below = dict(_docstrings_below(ast.parse(inspect.getsource(sys.modules[module])).body))
     return {"description": below[name]} if name in below else {}
 
 
-def _below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+def _docstrings_below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
     for field, next_one in itertools.pairwise(body):
         match field, next_one:
             case (
@@ -144,34 +145,34 @@ def _below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
                 pass
 
 
-def _tidy(schema: Any, renamed: Mapping[str, str]) -> Any:
+def _tidy_schema(schema: Any, renamed: Mapping[str, str]) -> Any:
     """Return the schema without titles, with names as they are here, and `null` among the types."""
     if isinstance(schema, list):
-        return [_tidy(one, renamed) for one in cast(list[Any], schema)]
+        return [_tidy_schema(one, renamed) for one in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
     given = cast(Json, schema)
     found: Json = {}
     for key, value in given.items():
         if key == "properties":
-            found[key] = {name: _tidy(one, renamed) for name, one in value.items()}
+            found[key] = {name: _tidy_schema(one, renamed) for name, one in value.items()}
         elif key == "$ref":
             name = value.removeprefix(PLACE)
             found[key] = PLACE + renamed.get(name, name)
         elif key == "oneOf" and not any(set(one) == {"required"} for one in value):
-            found["anyOf"] = _tidy(value, renamed)  # what has a type of its own may fit what has any
+            found["anyOf"] = _tidy_schema(value, renamed)  # what has a type of its own may fit what has any
         elif key in ("enum", "default", "const"):
             found[key] = value
         elif key == "description":
             found[key] = " ".join(str(value).split())
         elif key not in ("title", "discriminator"):
-            found[key] = _tidy(value, renamed)
+            found[key] = _tidy_schema(value, renamed)
     if found.get("default", 0) is None:
         del found["default"]
-    return _nullable(found)
+    return _as_nullable(found)
 
 
-def _nullable(schema: Json) -> Json:
+def _as_nullable(schema: Json) -> Json:
     """Return a choice between one plain form and null as that form."""
     options = schema.get("anyOf", ())
     rest = [one for one in options if one != {"type": "null"}]

@@ -122,8 +122,8 @@ def document() -> dict[str, Any]:
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
-            "responses": _failures(),
-            "schemas": _schemas(),
+            "responses": _error_responses(),
+            "schemas": _all_schemas(),
         },
     }
 
@@ -145,7 +145,7 @@ def listed_routes() -> Iterator[tuple[str, str]]:
                 yield method, prefix + path
 
 
-def _schemas() -> dict[str, Any]:
+def _all_schemas() -> dict[str, Any]:
     """Return all schemas, those of requests first."""
     shapes = {
         name.removesuffix(SUFFIX): kind
@@ -163,7 +163,7 @@ def _schemas() -> dict[str, Any]:
     return {**forms, "RpcRequest": RPC_REQUEST, **dict(sorted(found.items()))}
 
 
-def _failures() -> dict[str, Any]:
+def _error_responses() -> dict[str, Any]:
     """Return the responses that tell errors, in OpenAI's shape and in Anthropic's."""
     key = {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}}
     after = {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}

@@ -84,15 +84,20 @@ class Decider:
             DuoError: a prompt is too long, say, or the server is busy.
         """
         with renamed(self._names):
-            asked = [await aside(self._request, self._asked, body, said, question) for question in questions]
-        tasks = [asyncio.ensure_future(self._shares(one.request, one.labels, first=True)) for one in asked]
+            asked = [
+                await aside(self._request, self._question_prompt, body, said, question)
+                for question in questions
+            ]
+        tasks = [
+            asyncio.ensure_future(self._label_shares(one.request, one.labels, first=True)) for one in asked
+        ]
         try:
-            return await unless_gone(self._request, _all(tasks))
+            return await unless_gone(self._request, _gather_all(tasks))
         finally:
             for task in tasks:
                 task.cancel()
 
-    def _asked(self, body: Json, said: Sequence[Json], question: Question) -> LabelledPrompt:
+    def _question_prompt(self, body: Json, said: Sequence[Json], question: Question) -> LabelledPrompt:
         """Return the prompt of a question. Slow: not for the event loop."""
         messages = [*said]
         if messages and messages[-1]["role"] == "user":
@@ -110,7 +115,7 @@ class Decider:
             labels = [[*begun, *tokenize(f" {label}", special=False)] for label in question.labels]
         return LabelledPrompt(replace(request, constraint=None), [label[len(begun) :] for label in labels])
 
-    async def _shares(
+    async def _label_shares(
         self, request: GenerationRequest, labels: Sequence[Sequence[int]], *, first: bool
     ) -> list[float]:
         """Return the probabilities of labels, none of which begins another one, after a prompt.
@@ -126,19 +131,19 @@ class Decider:
         by_token: defaultdict[int, list[int]] = defaultdict(list)
         for i, label in enumerate(labels):
             by_token[label[len(begun)]].append(i)
-        told = await self._told(request, list(by_token), first=first)
+        told = await self._logprobs_of(request, list(by_token), first=first)
         found = [0.0] * len(labels)
         for share, (token, places) in zip(
             shares([told[one] for one in by_token]), by_token.items(), strict=True
         ):
             further = replace(request, prompt=[*request.prompt, token])
             rest = [labels[i][len(begun) + 1 :] for i in places]
-            within = await self._shares(further, rest, first=False) if len(places) > 1 else [1.0]
+            within = await self._label_shares(further, rest, first=False) if len(places) > 1 else [1.0]
             for i, part in zip(places, within, strict=True):
                 found[i] = share * part
         return found
 
-    async def _told(
+    async def _logprobs_of(
         self, request: GenerationRequest, tokens: Sequence[int], *, first: bool
     ) -> dict[int, float]:
         """Return the logprobs of these tokens after a prompt."""
@@ -159,5 +164,5 @@ class Decider:
         raise AssertionError("a generation ends with an event that says so")
 
 
-async def _all(tasks: Sequence[asyncio.Future[list[float]]]) -> list[list[float]]:
+async def _gather_all(tasks: Sequence[asyncio.Future[list[float]]]) -> list[list[float]]:
     return list(await asyncio.gather(*tasks))

@@ -18,7 +18,7 @@ MOST_QUESTIONS = 400
 MOST_LEVELS = MOST_OPTIONS
 
 
-def _shallow(data: Any) -> Any:
+def _refuse_deep_nesting(data: Any) -> Any:
     if depth(data) > MAX_DEPTH:
         raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
     return data
@@ -31,7 +31,7 @@ class TextInstruction(Body):
 
 class JsonInstruction(Body):
     type: Literal["input_json"]
-    data: Annotated[dict[str, Any] | list[Any], AfterValidator(_shallow)]
+    data: Annotated[dict[str, Any] | list[Any], AfterValidator(_refuse_deep_nesting)]
     """Nested at most 120 levels deep."""
 
     @property
@@ -74,7 +74,7 @@ class OfferedChoice(Body):
     description: str | None = None
 
 
-def _unique(choices: list[OfferedChoice]) -> list[OfferedChoice]:
+def _refuse_repeats(choices: list[OfferedChoice]) -> list[OfferedChoice]:
     if len({(type(choice.value), choice.value) for choice in choices}) < len(choices):
         raise ValueError("each choice must be another value")
     return choices
@@ -87,7 +87,7 @@ class ChoiceQuestion(AnyQuestion):
     choices: Annotated[
         list[OfferedChoice],
         Field(min_length=2, max_length=MOST_OPTIONS, fail_fast=True),
-        AfterValidator(_unique),
+        AfterValidator(_refuse_repeats),
     ]
 
     @property

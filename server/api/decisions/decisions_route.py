@@ -34,16 +34,16 @@ NAMES = ((re.compile(r"^messages\b.*"), "input"),)
 async def create(request: Request, served: Served) -> Response:
     """Answer each question by the probabilities of its options."""
     body = await read(request, DecisionRequest)
-    said = _said(body)
+    said = _input_messages(body)
     salted = {"cache_salt": body.cache_salt} if body.cache_salt else {}
     decider = Decider(request, served, NAMES)
     asked = [question.asked for question in body.questions]
     found = await decider.answers({"model": body.model, **salted}, said, asked)
-    answers = [_answer(question, one) for question, one in zip(body.questions, found, strict=True)]
+    answers = [_answer_json(question, one) for question, one in zip(body.questions, found, strict=True)]
     return Told({"answers": answers, "model": served.model.id, "usage": decider.cost.as_json})
 
 
-def _said(body: DecisionRequest) -> Sequence[Json]:
+def _input_messages(body: DecisionRequest) -> Sequence[Json]:
     """Return the input as chat messages."""
     if isinstance(body.input, str):
         return [{"role": "user", "content": body.input}]
@@ -55,7 +55,7 @@ def _said(body: DecisionRequest) -> Sequence[Json]:
     return conversation.messages
 
 
-def _answer(question: DecisionQuestion, found: Sequence[float]) -> Json:
+def _answer_json(question: DecisionQuestion, found: Sequence[float]) -> Json:
     """Return an answer in OpenAI's form. found: the probabilities of the options, or of yes and no."""
     about: Json = {"type": question.type, "name": question.name}
     if isinstance(question, PredicateQuestion):

@@ -35,13 +35,13 @@ MOST_LEVELS = 10
 """As llama-server."""
 
 
-def _shallow(value: Any) -> Any:
+def _refuse_deep_nesting(value: Any) -> Any:
     if depth(value) > MAX_DEPTH:
         raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
     return value
 
 
-Anything: TypeAlias = Annotated[str | dict[str, Any] | list[Any], AfterValidator(_shallow)]
+Anything: TypeAlias = Annotated[str | dict[str, Any] | list[Any], AfterValidator(_refuse_deep_nesting)]
 
 
 class StateQuestion(Body):
@@ -74,12 +74,12 @@ class StateQuestion(Body):
     @property
     def asked(self) -> Question:
         """The question that the model is asked."""
-        said = _text(self.instructions)
+        said = _as_text(self.instructions)
         if self.type == "noul" and isinstance(self.criteria, dict):
             words = {"true": "Yes", "false": "No"}
-            told = (f"{words[key]}: {_text(self.criteria[key])}" for key in words if key in self.criteria)
+            told = (f"{words[key]}: {_as_text(self.criteria[key])}" for key in words if key in self.criteria)
             said = "\n".join((said, *told))
-        options = [Option(key, "" if one is None else _text(one)) for key, one in self.options.items()]
+        options = [Option(key, "" if one is None else _as_text(one)) for key, one in self.options.items()]
         return Question(said, options, ordered=self.type == "score")
 
 
@@ -102,16 +102,17 @@ async def create(request: Request, served: Served) -> Response:
     salted = {"cache_salt": body.cache_salt} if body.cache_salt else {}
     decider = Decider(request, served, NAMES)
     asked = [question.asked for question in body.questions.values()]
-    said = [{"role": "user", "content": _text(body.state)}]
+    said = [{"role": "user", "content": _as_text(body.state)}]
     found = await decider.answers({"model": body.model, **salted}, said, asked)
     answers = {
-        id: _answer(question, one) for (id, question), one in zip(body.questions.items(), found, strict=True)
+        id: _answer_json(question, one)
+        for (id, question), one in zip(body.questions.items(), found, strict=True)
     }
     usage = {"input_tokens": decider.cost.n_prompt, "output_tokens": 0}
     return Told({"model": served.model.id, "answers": answers, "usage": usage})
 
 
-def _answer(question: StateQuestion, found: Sequence[float]) -> Json:
+def _answer_json(question: StateQuestion, found: Sequence[float]) -> Json:
     """Return an answer in llama-server's form. found: the probabilities of the options, or of yes and no."""
     if question.type == "noul":
         return {"type": "noul", "noul": found[0]}
@@ -123,5 +124,5 @@ def _answer(question: StateQuestion, found: Sequence[float]) -> Json:
     return {**told, **level, "confidence": confidence_of_levels(found)}
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -30,11 +30,13 @@ class BlockEvents:
                     begun = {"type": "thinking", "thinking": "", "signature": ""}
                     delta = None if self._omits else {"type": "thinking_delta", "thinking": text}
                     self._thoughts += text if self._omits else ""
-                    yield from self._more(begun, delta)
+                    yield from self._continue_block(begun, delta)
                 case Content(text):
-                    yield from self._more({"type": "text", "text": ""}, {"type": "text_delta", "text": text})
+                    yield from self._continue_block(
+                        {"type": "text", "text": ""}, {"type": "text_delta", "text": text}
+                    )
                 case CallBegun(_, id, name):
-                    yield from self._begin({"type": "tool_use", "id": id, "name": name, "input": {}})
+                    yield from self._begin_block({"type": "tool_use", "id": id, "name": name, "input": {}})
                 case Arguments(_, text):
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
 
@@ -48,14 +50,14 @@ class BlockEvents:
             yield {"type": "content_block_stop", "index": self._n}
             self._n, self._open = self._n + 1, ""
 
-    def _more(self, begun: Json, delta: Json | None) -> Iterator[Json]:
+    def _continue_block(self, begun: Json, delta: Json | None) -> Iterator[Json]:
         """Yield the events of more of the open block, or of a new one if that has another type."""
         if self._open != begun["type"]:
-            yield from self._begin(begun)
+            yield from self._begin_block(begun)
         if delta is not None:
             yield self._delta(delta)
 
-    def _begin(self, block: Json) -> Iterator[Json]:
+    def _begin_block(self, block: Json) -> Iterator[Json]:
         yield from self.end()
         self._open = block["type"]
         yield {"type": "content_block_start", "index": self._n, "content_block": block}
@@ -82,11 +84,11 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
             case CallBegun(_, id, name):
                 blocks.append({"type": "tool_use", "id": id, "name": name, "input": {}})
             case Arguments(_, text):
-                blocks[-1]["input"] = _object(text)
+                blocks[-1]["input"] = _whole_object(text)
     return blocks
 
 
-def _object(text: str) -> orjson.Fragment | Json:
+def _whole_object(text: str) -> orjson.Fragment | Json:
     """Return JSON text of an object as it was written; {} for one that was broken off."""
     try:
         orjson.loads(text)

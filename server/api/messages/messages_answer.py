@@ -57,29 +57,29 @@ class MessagesAnswer(Answer):
         self._choice = self._choices[0]
         self._blocks = BlockEvents(omits=self._omits)
 
-    def _all(self) -> bytes:
+    def _whole_json(self) -> bytes:
         content = blocks_of(self._choice.portion().pieces, omits=self._omits)
-        self._keep()
-        return orjson.dumps({**self._message(content, **self._ending), **self._costs()})
+        self._keep_conversation()
+        return orjson.dumps({**self._message(content, **self._stop_reason), **self._usage_json()})
 
-    def _opening(self) -> Iterator[bytes]:
+    def _opening_events(self) -> Iterator[bytes]:
         message = self._message([], stop_reason=None, stop_sequence=None)
-        yield _told({"type": "message_start", "message": message})
-        yield _told(PING)
+        yield _sse_event({"type": "message_start", "message": message})
+        yield _sse_event(PING)
 
-    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
-        yield from map(_told, self._blocks.feed(choice.portion().pieces))
+    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
+        yield from map(_sse_event, self._blocks.feed(choice.portion().pieces))
         if choice.reason is not None:
-            yield from map(_told, self._blocks.end())
+            yield from map(_sse_event, self._blocks.end())
 
-    def _closing(self) -> Iterator[bytes]:
-        self._keep()
-        ended = {"delta": self._ending, "usage": self._usage(), **self._costs()}
-        yield _told({"type": "message_delta", **ended})
-        yield _told({"type": "message_stop"})
+    def _closing_events(self) -> Iterator[bytes]:
+        self._keep_conversation()
+        ended = {"delta": self._stop_reason, "usage": self._usage(), **self._usage_json()}
+        yield _sse_event({"type": "message_delta", **ended})
+        yield _sse_event({"type": "message_stop"})
 
-    def _failure(self, error: DuoError) -> bytes:
-        return _told(problem.anthropic_body(error))
+    def _failure_event(self, error: DuoError) -> bytes:
+        return _sse_event(problem.anthropic_body(error))
 
     def _message(self, content: list[Json], **ending: Any) -> Json:
         about: Json = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
@@ -90,7 +90,7 @@ class MessagesAnswer(Answer):
         return {**about, "content": content, **ending, "usage": self._usage()}
 
     @property
-    def _ending(self) -> Json:
+    def _stop_reason(self) -> Json:
         """Why the reply has ended."""
         choice = self._choice
         if choice.reason == "tool_calls":
@@ -122,7 +122,7 @@ class MessagesAnswer(Answer):
         kind = found.changed or "messages_changed"
         return {"cache_miss_reason": {"type": kind, "cache_missed_input_tokens": found.n_missed}}
 
-    def _keep(self) -> None:
+    def _keep_conversation(self) -> None:
         """Keep the conversation for a later request, if this one asks for that."""
         if self._compares is not None:
             prompt = self._prompts[0].requests[0].prompt
@@ -134,7 +134,7 @@ class MessagesAnswer(Answer):
         messages = [*now.messages, self._choice.message.as_json]
         self._served.responses.put(self._salt, StoredResponse(held, messages))
 
-    def _costs(self) -> Json:
+    def _usage_json(self) -> Json:
         return measured(self._choice.stats()) if self._tells_costs else {}
 
     def _usage(self) -> Json:
@@ -149,5 +149,5 @@ class MessagesAnswer(Answer):
         }
 
 
-def _told(event: Json) -> bytes:
+def _sse_event(event: Json) -> bytes:
     return b"event: " + event["type"].encode() + b"\n" + sse(event)

@@ -78,9 +78,9 @@ def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsCh
         "stop": body.stop_sequences or None,
         "tools": tools.chat or None,
         "tool_choice": choice,
-        **_calling(body.tool_choice),
-        **_form(body),
-        **_thinking(body),
+        **_parallel_calls(body.tool_choice),
+        **_response_format(body),
+        **_thinking_fields(body),
     }
     chat = {name: value for name, value in data.items() if value is not None}
     return MessagesAsChat(chat, Before(dialogue.messages, system, given), tools)
@@ -91,14 +91,14 @@ def chat_of(body: MessagesRequest) -> Json:
     return as_chat(body).chat
 
 
-def _form(body: MessagesRequest) -> Json:
+def _response_format(body: MessagesRequest) -> Json:
     config = body.output_config
     form = (config and config.format) or body.output_format
     schema = form and {"type": "json_schema", "json_schema": {"schema": form.definition}}
     return {"response_format": schema, "reasoning_effort": config.effort if config else None}
 
 
-def _thinking(body: MessagesRequest) -> Json:
+def _thinking_fields(body: MessagesRequest) -> Json:
     if (thinking := body.thinking) is None:
         return {}
     off = thinking.type == "disabled"
@@ -117,7 +117,7 @@ def _system(given: str | Sequence[TextPart]) -> list[Json]:
     return [{"role": "system", "content": content}]
 
 
-def _calling(choice: ChoiceOfTool | None) -> Json:
+def _parallel_calls(choice: ChoiceOfTool | None) -> Json:
     return {"parallel_tool_calls": False} if choice and choice.disable_parallel_tool_use else {}
 
 

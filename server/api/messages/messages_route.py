@@ -24,7 +24,7 @@ KEPT_TOOLS: TypeAdapter[list[AnyTool]] = TypeAdapter(list[AnyTool])
 async def create(request: Request, served: Served) -> Response:
     """Answer a request with a message, whole or as a stream."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, _before(served, body))
+    turn = as_chat(body, _earlier_conversation(served, body))
     with renamed(turn.names):
         chat = checked(served, turn.chat)
         asked = await aside(request, generation_requests, served, chat)
@@ -35,13 +35,13 @@ async def create(request: Request, served: Served) -> Response:
 async def count_tokens(request: Request, served: Served) -> Response:
     """Answer with the number of tokens in the prompt that a message with this body would have."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, _before(served, body))
+    turn = as_chat(body, _earlier_conversation(served, body))
     with renamed(turn.names):
         n = await aside(request, n_tokens, served, checked(served, turn.chat, fits=False))
     return Json({"input_tokens": n})
 
 
-def _before(served: Served, body: MessagesRequest) -> Before | None:
+def _earlier_conversation(served: Served, body: MessagesRequest) -> Before | None:
     """Return the conversation that a request goes on with.
 
     Raises:

@@ -50,7 +50,7 @@ AnyTool: TypeAlias = Annotated[
 ]
 
 
-def _object(required: Sequence[str], **properties: Json) -> Json:
+def _object_schema(required: Sequence[str], **properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
@@ -69,11 +69,11 @@ _EDITING = {
 _DESCRIBED: Mapping[str, tuple[str, Json]] = {
     "bash_": (
         "Runs a command in a shell that stays open; restart opens a new one.",
-        _object((), command=_TEXT, restart={"type": "boolean"}),
+        _object_schema((), command=_TEXT, restart={"type": "boolean"}),
     ),
     "text_editor_": (
         "Views, creates and edits files.",
-        _object(
+        _object_schema(
             ("command", "path"),
             command={"enum": ["view", "create", "str_replace", "insert", "undo_edit"]},
             **_EDITING,
@@ -81,7 +81,7 @@ _DESCRIBED: Mapping[str, tuple[str, Json]] = {
     ),
     "memory_": (
         "Keeps notes in files below /memories.",
-        _object(
+        _object_schema(
             ("command",),
             command={"enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
             **_EDITING,

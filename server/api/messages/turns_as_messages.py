@@ -54,18 +54,18 @@ class TurnMessages:
             elif turn.role == "assistant":
                 self._reply(turn.content)
             else:
-                self._user(turn.role, turn.content)
+                self._add_user_turn(turn.role, turn.content)
 
-    def _user(self, role: str, blocks: Sequence[Block]) -> None:
+    def _add_user_turn(self, role: str, blocks: Sequence[Block]) -> None:
         """Add what the tools have returned, and what the user says, in their order."""
         for returned, some in itertools.groupby(blocks, lambda one: isinstance(one, ToolResultBlock)):
             if returned:
                 self.messages += (self._result(one) for one in some if isinstance(one, ToolResultBlock))
-            elif said := [text for one in some if (text := self._said(one)) is not None]:
+            elif said := [text for one in some if (text := self._text_part(one)) is not None]:
                 message: Json = {"role": role, "content": _parts(said)}
                 self.messages.append(message)
 
-    def _said(self, block: Block) -> str | None:
+    def _text_part(self, block: Block) -> str | None:
         if isinstance(block, TextPart):
             return block.text
         if not isinstance(block, OtherBlock):
@@ -97,13 +97,13 @@ class TurnMessages:
     def _result(self, block: ToolResultBlock) -> Json:
         """Return what a tool has returned; that it has failed is told in words."""
         given = block.content
-        content = given if isinstance(given, str) else _parts([self._returned(part) for part in given])
+        content = given if isinstance(given, str) else _parts([self._returned_text(part) for part in given])
         if block.is_error:
             text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
             content = f"Error: {text}"
         return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
 
-    def _returned(self, part: Returned) -> str:
+    def _returned_text(self, part: Returned) -> str:
         return self._tools.shown(part.tool_name) if isinstance(part, ToolReference) else part.text
 
 
@@ -134,21 +134,21 @@ def _reply(blocks: Sequence[Block]) -> Iterator[Json]:
     thoughts = "".join(
         block.thinking or held(block.signature) for block in blocks if isinstance(block, ThinkingBlock)
     )
-    calls = [call for block in blocks if (call := _call(block)) is not None]
-    text = "".join(_text(block) for block in blocks)
+    calls = [call for block in blocks if (call := _call_of_block(block)) is not None]
+    text = "".join(_block_text(block) for block in blocks)
     if blocks and not (thoughts or calls or text) and all(isinstance(one, OtherBlock) for one in blocks):
         return
     beside = {"reasoning_content": thoughts, "tool_calls": calls}
     yield {"role": "assistant", "content": text, **{name: value for name, value in beside.items() if value}}
 
 
-def _text(block: Block) -> str:
+def _block_text(block: Block) -> str:
     if isinstance(block, OtherBlock):
         return "" if block.type.endswith("_tool_use") else block.text
     return block.text if isinstance(block, TextPart) else ""
 
 
-def _call(block: Block) -> Json | None:
+def _call_of_block(block: Block) -> Json | None:
     """Return the call in a block: of the client's tools, or of Anthropic's."""
     if isinstance(block, ToolUseBlock):
         function = {"name": block.name, "arguments": block.input}

@@ -65,11 +65,11 @@ async def create(request: Request, served: Served) -> Response:
         raise NotSupportedError(NO_MIDDLE)
     body = await read(request, InfillRequest)
     check_model(body.model, served.model)
-    asked = await aside(request, _prompted, served, body, fim)
+    asked = await aside(request, _infill_prompt, served, body, fim)
     return await deliver(request, NativeAnswer(served, body, [asked]), stream=body.stream)
 
 
-def _prompted(served: Served, body: InfillRequest, fim: FillInMiddle) -> Prompted:
+def _infill_prompt(served: Served, body: InfillRequest, fim: FillInMiddle) -> Prompted:
     """Return the prompt, with as much of the extra texts' end as fits. Raises InvalidRequestError."""
     vocabulary, n_ctx = served.vocabulary, served.model.n_ctx
     given = body.input_prefix, str(body.prompt), body.input_suffix
@@ -80,12 +80,12 @@ def _prompted(served: Served, body: InfillRequest, fim: FillInMiddle) -> Prompte
     tokens = around(vocabulary, fim, before, body.input_suffix)
     served.room.check_tokens(len(tokens), "input_prefix")
     left = n_ctx - len(tokens) - (body.max_new_tokens or n_ctx // FOR_REPLY)
-    if extra := list(_extra(vocabulary, fim, body.input_extra))[-left:] if left > 0 else []:
+    if extra := list(_extra_tokens(vocabulary, fim, body.input_extra))[-left:] if left > 0 else []:
         tokens = around(vocabulary, fim, before, body.input_suffix, extra)
     return Prompted("", requests_for(served, body, tokens), whole=False)
 
 
-def _extra(vocabulary: Vocabulary, fim: FillInMiddle, texts: Sequence[ExtraText]) -> Iterator[int]:
+def _extra_tokens(vocabulary: Vocabulary, fim: FillInMiddle, texts: Sequence[ExtraText]) -> Iterator[int]:
     """Yield the tokens of extra texts, with names of files if the model knows files."""
     known = fim.repository is not None and fim.file is not None
     if known and texts:

@@ -27,33 +27,33 @@ class NativeAnswer(Answer):
         self._body = body
         self._requests = [request for prompt in prompts for request in prompt.requests]
 
-    def _all(self) -> bytes:
+    def _whole_json(self) -> bytes:
         """Return one object, or a list of several in the order of the prompts."""
         portions = [choice.portion() for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         results = [
-            self._picked({**said(portions[choice.index]), **self._result(choice), "index": i})
+            self._wanted_fields({**said(portions[choice.index]), **self._result(choice), "index": i})
             for i, choice in enumerate(best)
         ]
         return orjson.dumps(results[0] if len(results) == 1 else results)
 
-    def _opening(self) -> Iterator[bytes]:
+    def _opening_events(self) -> Iterator[bytes]:
         return iter(())
 
-    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
         for told in choice.progress_told():
-            yield sse({**self._begun(choice), **said(Portion()), **told})
+            yield sse({**self._chunk_head(choice), **said(Portion()), **told})
         for portion in _by_token(choice.portion()):
             if portion.tokens:
                 running = {"timings": timings(choice.stats())} if self._body.timings_per_token else {}
-                yield sse({**self._begun(choice), **said(portion), **running})
+                yield sse({**self._chunk_head(choice), **said(portion), **running})
         if choice.reason is not None:
-            yield sse(self._picked({**said(Portion()), **self._result(choice)}))
+            yield sse(self._wanted_fields({**said(Portion()), **self._result(choice)}))
 
-    def _closing(self) -> Iterator[bytes]:
+    def _closing_events(self) -> Iterator[bytes]:
         return iter(())
 
-    def _begun(self, choice: ReplyChoice) -> dict[str, Any]:
+    def _chunk_head(self, choice: ReplyChoice) -> dict[str, Any]:
         stats = choice.stats()
         counts = {"tokens_predicted": stats.n_predicted, "tokens_evaluated": stats.n_prompt}
         return {"index": choice.index, "id_slot": choice.slot, "stop": False, **counts}
@@ -61,7 +61,7 @@ class NativeAnswer(Answer):
     def _result(self, choice: ReplyChoice) -> dict[str, Any]:
         return native_result(self._served, self._body, self._requests[choice.index], choice)
 
-    def _picked(self, result: dict[str, Any]) -> dict[str, Any]:
+    def _wanted_fields(self, result: dict[str, Any]) -> dict[str, Any]:
         return picked(result, self._body.response_fields) if self._body.response_fields else result
 
 

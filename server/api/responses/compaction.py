@@ -85,7 +85,7 @@ class Compaction(Answer):
             raise BackendError("the model wrote no summary: the conversation stays as it is")
         return compaction_item(summary)
 
-    def _all(self) -> bytes:
+    def _whole_json(self) -> bytes:
         stats = self._choice.stats()
         usage = {
             "input_tokens": stats.n_prompt,
@@ -100,11 +100,11 @@ class Compaction(Answer):
         about = {"id": self._id, "object": "response.compaction", "created_at": int(time.time())}
         return orjson.dumps({**about, "output": [*self._said, self.item], "usage": usage})
 
-    def _opening(self) -> Iterator[bytes]:
+    def _opening_events(self) -> Iterator[bytes]:
         yield from ()
 
-    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
         yield from ()
 
-    def _closing(self) -> Iterator[bytes]:
+    def _closing_events(self) -> Iterator[bytes]:
         yield from ()

@@ -78,18 +78,18 @@ class Conversation:
     def _add(self, item: Item, place: str) -> None:
         match item:
             case MessageItem():
-                self._say(item)
+                self._add_message(item)
             case ReasoningItem():
-                self._think(item)
+                self._add_thoughts(item)
             case CallItem():
                 self._call(item.call_id, flat_name(item.namespace, item.name), item.arguments)
             case CustomCallItem():
                 arguments = json.dumps({"input": item.input}, ensure_ascii=False)
                 self._call(item.call_id, flat_name(item.namespace, item.name), arguments)
             case CallOutputItem():
-                self._return(item.call_id, _returned(item.output))
+                self._add_result(item.call_id, _returned_text(item.output))
             case FoundToolsItem():
-                self._show(item, self._tools.load(item.tools, f"{place}.tools"))
+                self._show_tools(item, self._tools.load(item.tools, f"{place}.tools"))
             case CompactionItem():
                 if summary := summary_in(item.encrypted_content):
                     self._begin_from(summary)
@@ -110,15 +110,15 @@ class Conversation:
         ]
         self.messages.append({"role": "user", "content": SUMMARY + summary})
 
-    def _say(self, item: MessageItem) -> None:
-        text = item.content if isinstance(item.content, str) else "\n".join(map(_said, item.content))
+    def _add_message(self, item: MessageItem) -> None:
+        text = item.content if isinstance(item.content, str) else "\n".join(map(_text_of_part, item.content))
         said = {"role": item.role, "content": text}
         if item.role == "assistant":
             self._go_on(said, fresh=("content", "tool_calls"))
         else:
             self.messages.append(said)
 
-    def _think(self, item: ReasoningItem) -> None:
+    def _add_thoughts(self, item: ReasoningItem) -> None:
         shown = "".join(part.text for part in item.content or item.summary)
         if thoughts := shown or held(item.encrypted_content or ""):
             self._go_on({"reasoning_content": thoughts}, fresh=("reasoning_content", "content", "tool_calls"))
@@ -126,13 +126,13 @@ class Conversation:
     def _call(self, id: str, name: str, arguments: str) -> None:
         self._go_on({"tool_calls": [ToolCall(id, name, arguments).as_json]})
 
-    def _return(self, id: str, text: str) -> None:
+    def _add_result(self, id: str, text: str) -> None:
         self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
 
-    def _show(self, item: FoundToolsItem, shown: str) -> None:
+    def _show_tools(self, item: FoundToolsItem, shown: str) -> None:
         """Show the tools that an item brings: as the result of a search, or as the developer's words."""
         if item.type == "tool_search_output":
-            self._return(item.call_id or "", shown)
+            self._add_result(item.call_id or "", shown)
         else:
             self.messages.append({"role": "developer", "content": f"More tools:\n{shown}"})
 
@@ -144,11 +144,11 @@ class Conversation:
             name, member = _CALLS[item.type]
             if not name:
                 name = flat_name(str(fields.get("server_label") or ""), str(fields.get("name") or ""))
-            self._call(id, name, _arguments(member, fields.get(member)))
+            self._call(id, name, _arguments_text(member, fields.get(member)))
             if result is not None:
-                self._return(id, _returned(result))
+                self._add_result(id, _returned_text(result))
         elif item.type.endswith("_output") and result is not None:
-            self._return(id, _returned(result))
+            self._add_result(id, _returned_text(result))
         elif item.type == "compaction_trigger":
             raise FieldError(f"{place}.type", "compaction_trigger: ask /v1/responses/compact instead")
         elif item.type not in _SILENT:
@@ -173,7 +173,7 @@ def _refuse_new_pictures(items: Sequence[Item]) -> None:
     while (
         n_before
         and isinstance(items[n_before - 1], MessageItem)
-        and _role(items[n_before - 1]) != "assistant"
+        and _role_of(items[n_before - 1]) != "assistant"
     ):
         n_before -= 1
     if n_before and isinstance(items[n_before - 1], CallOutputItem):
@@ -187,15 +187,15 @@ def _refuse_new_pictures(items: Sequence[Item]) -> None:
                 )
 
 
-def _role(item: Item) -> str:
+def _role_of(item: Item) -> str:
     return item.role if isinstance(item, MessageItem) else ""
 
 
-def _said(part: Part | RefusalPart | UnseenPart) -> str:
+def _text_of_part(part: Part | RefusalPart | UnseenPart) -> str:
     return stand_in(part.type) if isinstance(part, UnseenPart) else part.text
 
 
-def _arguments(member: str, value: Any) -> str:
+def _arguments_text(member: str, value: Any) -> str:
     """Return arguments as JSON text of an object. value: an object, its JSON text, or any other value."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError):
@@ -204,10 +204,10 @@ def _arguments(member: str, value: Any) -> str:
     return json.dumps(given, ensure_ascii=False)
 
 
-def _returned(value: Any) -> str:
+def _returned_text(value: Any) -> str:
     """Return what a tool has returned as text, with a text in place of each picture."""
     if isinstance(value, list):
-        return "\n".join(map(_returned, cast(list[Any], value)))
+        return "\n".join(map(_returned_text, cast(list[Any], value)))
     if not isinstance(value, dict):
         return value if isinstance(value, str) else json.dumps(value)
     given = cast(Json, value)

@@ -102,12 +102,12 @@ def _tool_choice(body: ResponseRequest, tools: ServedTools) -> Any:
     choice = body.tool_choice
     match choice:
         case NamedTool():
-            return _named(choice, tools, "tool_choice")
+            return _named_choice(choice, tools, "tool_choice")
         case HostedChoice():
             raise FieldError("tool_choice.type", f"this server does not run {choice.type}: name a function")
         case AllowedOwnTools():
             allowed = [
-                _named(one, tools, f"tool_choice.tools.{i}")
+                _named_choice(one, tools, f"tool_choice.tools.{i}")
                 for i, one in enumerate(choice.tools)
                 if isinstance(one, NamedTool)
             ]
@@ -120,7 +120,7 @@ def _tool_choice(body: ResponseRequest, tools: ServedTools) -> Any:
             return choice
 
 
-def _named(choice: NamedTool, tools: ServedTools, place: str) -> Json:
+def _named_choice(choice: NamedTool, tools: ServedTools, place: str) -> Json:
     """Return the choice of one tool. Calls of a deferred tool are possible once it is chosen."""
     deferred = next(
         (one for one in tools.deferred.values() if choice.name in (one.name, one.flat_name)), None

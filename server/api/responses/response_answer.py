@@ -73,56 +73,56 @@ class ResponseAnswer(Answer):
         if turn.compacted:
             self._output.items.append(turn.compacted)
 
-    def _all(self) -> bytes:
-        list(self._rest(self._choice))
-        return orjson.dumps(self._stored())
+    def _whole_json(self) -> bytes:
+        list(self._remaining_events(self._choice))
+        return orjson.dumps(self._store_response())
 
-    def _opening(self) -> Iterator[bytes]:
+    def _opening_events(self) -> Iterator[bytes]:
         for type in ("response.created", "response.in_progress"):
-            yield self._told({"type": type, "response": self._response("in_progress")})
+            yield self._numbered_event({"type": type, "response": self._response("in_progress")})
         if compacted := self._turn.compacted:
             for type in ("response.output_item.added", "response.output_item.done"):
-                yield self._told({"type": type, "output_index": 0, "item": compacted})
+                yield self._numbered_event({"type": type, "output_index": 0, "item": compacted})
 
-    def _news(self, choice: ReplyChoice) -> Iterator[bytes]:
+    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
         for told in choice.progress_told():
             progress = {"type": "response.in_progress", "response": self._response("in_progress"), **told}
-            yield self._told(progress)
-        events = list(self._rest(choice))
+            yield self._numbered_event(progress)
+        events = list(self._remaining_events(choice))
         if events and self._body.timings_per_token:
             events[-1] = {**events[-1], "timings": timings(choice.stats())}
-        yield from map(self._told, events)
+        yield from map(self._numbered_event, events)
 
-    def _closing(self) -> Iterator[bytes]:
-        response = self._stored()
+    def _closing_events(self) -> Iterator[bytes]:
+        response = self._store_response()
         told = {"type": f"response.{response['status']}", "response": response}
-        yield self._told({**told, "timings": response["timings"]})
+        yield self._numbered_event({**told, "timings": response["timings"]})
 
-    def _failure(self, error: DuoError) -> bytes:
+    def _failure_event(self, error: DuoError) -> bytes:
         list(self._output.end("incomplete"))
         failed = {"code": "server_error", "message": error.message}
-        return self._told({"type": "response.failed", "response": self._response("failed", failed)})
+        return self._numbered_event({"type": "response.failed", "response": self._response("failed", failed)})
 
-    def _rest(self, choice: ReplyChoice) -> Iterable[Event]:
+    def _remaining_events(self, choice: ReplyChoice) -> Iterable[Event]:
         """Events of what is not told yet."""
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
         yield from self._output.feed(portion.pieces, logprobs)
         if choice.reason is not None and not self._body.prewarms:
-            yield from self._output.end(self._ending)
+            yield from self._output.end(self._final_status)
 
     @property
-    def _ending(self) -> Literal["completed", "incomplete"]:
+    def _final_status(self) -> Literal["completed", "incomplete"]:
         cut = self._choice.reason == "length" and not self._body.prewarms
         return "incomplete" if cut else "completed"
 
-    def _told(self, event: Event) -> bytes:
+    def _numbered_event(self, event: Event) -> bytes:
         numbered = {**event, "sequence_number": next(self._numbers)}
         return b"event: " + event["type"].encode() + b"\n" + sse(numbered)
 
-    def _stored(self) -> dict[str, Any]:
+    def _store_response(self) -> dict[str, Any]:
         """Return the finished response; kept for later requests if the body says so."""
-        response = self._response(self._ending)
+        response = self._response(self._final_status)
         prompt = self._prompts[0].requests[0].prompt
         self._served.prompts.remember(self._body.salt, self._id, prompt, self._parts())
         if self._body.store:

@@ -57,19 +57,19 @@ class Output:
             pieces: what the reply goes on with.
             logprobs: of the content among it, in the form of a chat completion.
         """
-        untold = [_logprob(entry) for entry in logprobs]
+        untold = [_logprob_json(entry) for entry in logprobs]
         for piece in pieces:
             match piece:
                 case Reasoning(text):
-                    yield from self._think(text)
+                    yield from self._add_thought(text)
                 case Content(text):
-                    yield from self._say(text, untold)
+                    yield from self._add_text(text, untold)
                     untold = []
                 case CallBegun():
                     yield from self._call(piece)
                 case Arguments(_, text):
                     yield from self._more_arguments(text)
-        if untold and self._grows("message"):
+        if untold and self._is_open("message"):
             self.items[-1]["content"][0]["logprobs"] += untold
 
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
@@ -78,32 +78,32 @@ class Output:
         Its last item is incomplete if the response is, and there is always one item.
         """
         if all(item["type"] == "compaction" for item in self.items):
-            yield from self._say("", [])
+            yield from self._add_text("", [])
         yield from self._close(status)
 
-    def _grows(self, type: str) -> bool:
+    def _is_open(self, type: str) -> bool:
         return self._open is not None and self._open["type"] == type
 
-    def _think(self, text: str) -> Iterator[Event]:
-        if not self._grows("reasoning"):
+    def _add_thought(self, text: str) -> Iterator[Event]:
+        if not self._is_open("reasoning"):
             sealed = {"encrypted_content": None} if self._telling.sealed else {}
-            yield from self._begin("rs", "reasoning", summary=[], content=[], **sealed)
+            yield from self._begin_item("rs", "reasoning", summary=[], content=[], **sealed)
             kind = "summary_text" if self._telling.as_summary else "reasoning_text"
             yield from self._begin_part({"type": kind, "text": ""})
         if self._telling.as_summary:
-            yield from self._more("response.reasoning_summary_text.delta", text, summary_index=0)
+            yield from self._add_delta("response.reasoning_summary_text.delta", text, summary_index=0)
         else:
-            yield from self._more("response.reasoning_text.delta", text, content_index=0)
+            yield from self._add_delta("response.reasoning_text.delta", text, content_index=0)
 
-    def _say(self, text: str, logprobs: list[Json]) -> Iterator[Event]:
-        if not self._grows("message"):
-            yield from self._begin("msg", "message", role="assistant", content=[])
+    def _add_text(self, text: str, logprobs: list[Json]) -> Iterator[Event]:
+        if not self._is_open("message"):
+            yield from self._begin_item("msg", "message", role="assistant", content=[])
             yield from self._begin_part(
                 {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             )
         self.items[-1]["content"][0]["logprobs"] += logprobs
         if text:
-            yield from self._more("response.output_text.delta", text, content_index=0, logprobs=logprobs)
+            yield from self._add_delta("response.output_text.delta", text, content_index=0, logprobs=logprobs)
 
     def _call(self, call: CallBegun) -> Iterator[Event]:
         """Begin a call, in the form in which its tool was given."""
@@ -112,33 +112,33 @@ class Output:
         within = {"namespace": tool.namespace} if tool and tool.namespace else {}
         match tool.kind if tool else "function":
             case "custom":
-                yield from self._begin(
+                yield from self._begin_item(
                     "ctc", "custom_tool_call", call_id=call.id, name=name, **within, input=""
                 )
                 self._input = InputReader()
             case "tool_search":
                 fields: Json = {"call_id": call.id, "execution": "client", "arguments": {}}
-                yield from self._begin("tsc", "tool_search_call", **fields)
+                yield from self._begin_item("tsc", "tool_search_call", **fields)
             case _:
-                yield from self._begin(
+                yield from self._begin_item(
                     "fc", "function_call", call_id=call.id, name=name, **within, arguments=""
                 )
 
     def _more_arguments(self, text: str) -> Iterator[Event]:
         if self._input is not None:
             if known := self._input.feed(text):
-                yield from self._more("response.custom_tool_call_input.delta", known)
-        elif self._grows("tool_search_call"):
+                yield from self._add_delta("response.custom_tool_call_input.delta", known)
+        elif self._is_open("tool_search_call"):
             self._grown.append(text)
         else:
-            yield from self._more("response.function_call_arguments.delta", text)
+            yield from self._add_delta("response.function_call_arguments.delta", text)
 
-    def _more(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
+    def _add_delta(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
         """More of the open item."""
         self._grown.append(text)
-        yield {"type": type, **self._place(), "delta": text, **extra}
+        yield {"type": type, **self._item_place(), "delta": text, **extra}
 
-    def _begin(self, kind: str, type: str, **fields: Any) -> Iterator[Event]:
+    def _begin_item(self, kind: str, type: str, **fields: Any) -> Iterator[Event]:
         """Begin an item with these fields."""
         yield from self._close("completed")
         item: Json = {"id": self._id_of(kind), "type": type, **fields, "status": "in_progress"}
@@ -154,14 +154,14 @@ class Output:
         self.items[-1]["summary" if summary else "content"].append(part)
         type = "response.reasoning_summary_part.added" if summary else "response.content_part.added"
         index = {"summary_index": 0} if summary else {"content_index": 0}
-        yield {"type": type, **self._place(), **index, "part": deepcopy(part)}
+        yield {"type": type, **self._item_place(), **index, "part": deepcopy(part)}
 
     def _close(self, status: str) -> Iterator[Event]:
         """End the item that grows, if there is one."""
         if self._open is None:
             return
         if self._input is not None and (rest := self._input.end()):
-            yield from self._more("response.custom_tool_call_input.delta", rest)
+            yield from self._add_delta("response.custom_tool_call_input.delta", rest)
         item, self._open, self._input = self._open, None, None
         item["status"] = status
         grown = "".join(self._grown)
@@ -171,14 +171,14 @@ class Output:
             case "custom_tool_call":
                 yield self._done_call(item, "custom_tool_call_input", input=grown)
             case "tool_search_call":
-                item["arguments"] = _parsed(grown)
+                item["arguments"] = _parsed_object(grown)
             case _:
                 yield from self._done_part(item, grown)
         yield {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": item}
 
     def _done_call(self, item: Json, kind: str, **done: Any) -> Event:
         item.update(done)
-        return {"type": f"response.{kind}.done", **self._place(), **done}
+        return {"type": f"response.{kind}.done", **self._item_place(), **done}
 
     def _done_part(self, item: Json, grown: str) -> Iterator[Event]:
         [part] = item["content"] or item["summary"]
@@ -186,20 +186,20 @@ class Output:
         if "encrypted_content" in item:
             item["encrypted_content"] = holding(grown)
         if part["type"] == "summary_text":
-            told = {**self._place(), "summary_index": 0}
+            told = {**self._item_place(), "summary_index": 0}
             yield {"type": "response.reasoning_summary_text.done", **told, "text": grown}
             yield {"type": "response.reasoning_summary_part.done", **told, "part": part}
             return
         extra = {"logprobs": part["logprobs"]} if part["type"] == "output_text" else {}
-        told = {**self._place(), "content_index": 0}
+        told = {**self._item_place(), "content_index": 0}
         yield {"type": f"response.{part['type']}.done", **told, "text": grown, **extra}
         yield {"type": "response.content_part.done", **told, "part": part}
 
-    def _place(self) -> Json:
+    def _item_place(self) -> Json:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
 
 
-def _parsed(arguments: str) -> Json:
+def _parsed_object(arguments: str) -> Json:
     """Return arguments as an object; those that were broken off are empty."""
     try:
         given = orjson.loads(arguments)
@@ -208,10 +208,10 @@ def _parsed(arguments: str) -> Json:
     return cast(Json, given) if isinstance(given, dict) else {}
 
 
-def _logprob(entry: Json) -> Json:
+def _logprob_json(entry: Json) -> Json:
     """bytes is a list here, empty for a token that adds nothing to the text; there is no id."""
     told: Json = {name: value for name, value in entry.items() if name != "id"}
     told["bytes"] = entry["bytes"] or []
     if "top_logprobs" in entry:
-        told["top_logprobs"] = [_logprob(one) for one in entry["top_logprobs"]]
+        told["top_logprobs"] = [_logprob_json(one) for one in entry["top_logprobs"]]
     return told

@@ -51,13 +51,13 @@ PartInMessage: TypeAlias = Annotated[
 ThoughtParts: TypeAlias = Annotated[list[ThoughtPart], Field(fail_fast=True)]
 
 
-def _shallow(value: Any) -> Any:
+def _refuse_deep_nesting(value: Any) -> Any:
     if depth(value) > MAX_DEPTH:
         raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
     return value
 
 
-Output: TypeAlias = Annotated[str | list[Any], AfterValidator(_shallow)]
+Output: TypeAlias = Annotated[str | list[Any], AfterValidator(_refuse_deep_nesting)]
 """What a tool has returned: a text, or parts of any type."""
 
 
@@ -160,7 +160,7 @@ class OtherItem(Body):
 
     @model_validator(mode="after")
     def _is_shallow(self) -> Self:
-        _shallow(self.fields)
+        _refuse_deep_nesting(self.fields)
         return self
 
     @property

@@ -141,12 +141,12 @@ class ServedTool:
         if isinstance(tool, OwnCustom):
             grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
             given = grammar and {"type": "grammar", "grammar": grammar.model_dump(exclude={"type"})}
-            custom = _given(name=self.flat_name, description=tool.description, format=given)
+            custom = _given_fields(name=self.flat_name, description=tool.description, format=given)
             return {"type": "custom", "custom": custom, **beside}
         search = isinstance(tool, SearchTool)
         parameters = tool.parameters or (_SEARCH_ARGUMENTS if search else None)
         strict = None if isinstance(tool, SearchTool) else tool.strict
-        described = _given(
+        described = _given_fields(
             name=self.flat_name, description=tool.description, parameters=parameters, strict=strict
         )
         return {"type": "function", "function": described, **beside}
@@ -215,7 +215,7 @@ class ServedTools:
             if isinstance(tool, HostedTool) or not is_served(tool):
                 self.left_out.append(left_out_tool(tool.type, f"{place}.{i}"))
                 continue
-            for served, deferred in _flattened(tool, f"{place}.{i}"):
+            for served, deferred in _flattened_tools(tool, f"{place}.{i}"):
                 name = served.flat_name
                 if not repeated and (name in self.by_name or name in self.deferred):
                     raise FieldError(f"{served.place}.name", f"{name} is the name of another tool already")
@@ -257,7 +257,7 @@ def flat_name(namespace: str | None, name: str) -> str:
     return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 
 
-def _flattened(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[ServedTool, bool]]:
+def _flattened_tools(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[ServedTool, bool]]:
     """Yield the tools in a tool, and whether each is deferred."""
     if isinstance(tool, NamespaceTool):
         for i, inner in enumerate(tool.tools):
@@ -267,5 +267,5 @@ def _flattened(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[Serv
         yield ServedTool(tool, place), not isinstance(tool, SearchTool) and tool.defer_loading
 
 
-def _given(**fields: Any) -> Json:
+def _given_fields(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}

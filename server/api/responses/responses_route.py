@@ -32,10 +32,10 @@ MOST_ITEMS = 100
 async def create(request: Request, served: Served) -> Response:
     """Answer a request with a response, whole or as a stream."""
     body = await read(request, ResponseRequest)
-    turn = _turn(served, body)
+    turn = _turn_of(served, body)
     with renamed(turn.chat.names):
         if body.context_management:
-            turn = await _shortened(request, served, body, turn)
+            turn = await _shortened_turn(request, served, body, turn)
         chat = checked(served, turn.chat.chat)
         asked = await aside(request, generation_requests, served, chat)
         answer = ResponseAnswer(served, chat, asked, body, turn)
@@ -45,35 +45,35 @@ async def create(request: Request, served: Served) -> Response:
 async def compact(request: Request, served: Served) -> Response:
     """Answer with a shorter conversation: what the user said, and a summary of the rest."""
     body = await read(request, CompactRequest)
-    turn = _turn(served, body)
+    turn = _turn_of(served, body)
     said = [item for item in turn.input_items if item.get("type") == "message" and item.get("role") == "user"]
     with renamed(turn.chat.names):
-        answer = await _compaction(request, served, turn, said)
+        answer = await _compact_turn(request, served, turn, said)
     return await deliver(request, answer, stream=False)
 
 
-async def _shortened(
+async def _shortened_turn(
     request: Request, served: Served, body: ResponseRequest, turn: ResponseTurn
 ) -> ResponseTurn:
     """Return the turn with a summary of its conversation, if its prompt is longer than the request wants."""
     most = body.context_management[0].compact_threshold or served.model.n_ctx * 9 // 10
     if await aside(request, n_tokens, served, checked(served, turn.chat.chat)) <= most:
         return turn
-    answer = await _compaction(request, served, turn)
+    answer = await _compact_turn(request, served, turn)
     try:
         await unless_gone(request, answer.whole())
         item = answer.item
     except BaseException:
         answer.cancel()
         raise
-    items = [*(_resolved(served, body.salt, one, i) for i, one in enumerate(body.items))]
+    items = [*(_resolved_item(served, body.salt, one, i) for i, one in enumerate(body.items))]
     items.append(ANY_ITEM.validate_python(item))
-    before = _before(served, body)
+    before = _previous_response(served, body)
     chat = as_chat(body, before.messages if before else (), items)
     return replace(turn, chat=chat, compacted=item)
 
 
-async def _compaction(
+async def _compact_turn(
     request: Request, served: Served, turn: ResponseTurn, said: Sequence[dict[str, Any]] = ()
 ) -> Compaction:
     chat = checked(served, with_wish(turn.chat.chat))
@@ -83,7 +83,7 @@ async def _compaction(
 async def count(request: Request, served: Served) -> Response:
     """Answer with the number of tokens in the prompt of a request with this body."""
     body = await read(request, ResponseRequest)
-    turn = _turn(served, body)
+    turn = _turn_of(served, body)
     with renamed(turn.chat.names):
         chat = checked(served, turn.chat.chat, fits=False)
         return counted(await aside(request, n_tokens, served, chat))
@@ -119,26 +119,26 @@ async def retrieve(request: Request, served: Served) -> Response:
 async def delete(request: Request, served: Served) -> Response:
     """Delete a stored response; those that continue it stay."""
     id = _stored(request, served).response["id"]
-    served.responses.delete(_salt(request), id)
+    served.responses.delete(_salt_of_request(request), id)
     return Json({"id": id, "object": "response", "deleted": True})
 
 
-def _turn(served: Served, body: ResponseRequest) -> ResponseTurn:
+def _turn_of(served: Served, body: ResponseRequest) -> ResponseTurn:
     """Return the request as a turn of its conversation.
 
     Raises:
         NotFoundError: there is no such previous response, or no item with an id that is referred to.
         FieldError: an item or a tool cannot be served.
     """
-    before = _before(served, body)
-    items = [_resolved(served, body.salt, item, i) for i, item in enumerate(body.items)]
+    before = _previous_response(served, body)
+    items = [_resolved_item(served, body.salt, item, i) for i, item in enumerate(body.items)]
     chat = as_chat(body, before.messages if before else (), items)
     return ResponseTurn(
         chat, [*(before.items if before else ()), *(as_stored(item, new_id) for item in items)]
     )
 
 
-def _resolved(served: Served, salt: str, item: Item, i: int) -> Item:
+def _resolved_item(served: Served, salt: str, item: Item, i: int) -> Item:
     """Return the item that a reference stands for, or the item itself."""
     if not isinstance(item, ReferenceItem):
         return item
@@ -148,7 +148,7 @@ def _resolved(served: Served, salt: str, item: Item, i: int) -> Item:
     return ANY_ITEM.validate_python(stored)
 
 
-def _before(served: Served, body: ResponseRequest) -> StoredResponse | None:
+def _previous_response(served: Served, body: ResponseRequest) -> StoredResponse | None:
     """Return the previous response. Raises NotFoundError."""
     if body.previous_response_id is None:
         return None
@@ -164,12 +164,12 @@ def _before(served: Served, body: ResponseRequest) -> StoredResponse | None:
 
 def _stored(request: Request, served: Served) -> StoredResponse:
     id = request.path_params["id"]
-    stored = served.responses.get(_salt(request), id)
+    stored = served.responses.get(_salt_of_request(request), id)
     if stored is None or not id.startswith("resp_"):  # Anthropic's messages are kept there, too
         raise NotFoundError(f"Response with id '{id}' not found.", param="id")
     return stored
 
 
-def _salt(request: Request) -> str:
+def _salt_of_request(request: Request) -> str:
     """Return the salt of the responses that this request may see."""
     return salt_of(request, request.query_params.get("cache_salt"))

@@ -50,7 +50,7 @@ class Handles:
         if len(self._entries) >= self._most:
             raise BusyError(f"there are {self._most} async completions already: poll or cancel one")
         handle = secrets.token_hex(12)
-        self._keep(owner + handle, begin())
+        self._keep_entry(owner + handle, begin())
         return handle
 
     def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
@@ -59,25 +59,25 @@ class Handles:
         Raises:
             UnknownHandleError: There is no such handle.
         """
-        held = self._take(handle)
+        held = self._take_entry(handle)
         updates, finished = held.news()
         if not finished:
-            self._keep(handle, held)
+            self._keep_entry(handle, held)
         return updates, finished
 
     def close(self, handle: str) -> None:
         """Cancel the work and forget the handle. Raises UnknownHandleError."""
-        self._take(handle).cancel()
+        self._take_entry(handle).cancel()
 
     def close_all(self) -> None:
         for handle in list(self._entries):
             self.close(handle)
 
-    def _keep(self, handle: str, held: Held) -> None:
+    def _keep_entry(self, handle: str, held: Held) -> None:
         timer = asyncio.get_running_loop().call_later(self._kept_s, self.close, handle)
         self._entries[handle] = held, timer
 
-    def _take(self, handle: str) -> Held:
+    def _take_entry(self, handle: str) -> Held:
         if handle not in self._entries:
             raise UnknownHandleError(
                 "handle",

@@ -67,31 +67,31 @@ def read(body: bytes) -> tuple[list[Call | Reply], bool]:
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        return [_refused(None, f"the body is not valid JSON: {error}", PARSE_ERROR)], False
+        return [_error_reply(None, f"the body is not valid JSON: {error}", PARSE_ERROR)], False
     if not isinstance(data, list):
-        return [_one(data)], False
+        return [_read_call(data)], False
     calls = cast(list[Any], data)
     if not calls:
-        return [_refused(None, "the batch is empty")], False
+        return [_error_reply(None, "the batch is empty")], False
     if len(calls) > MAX_CALLS:
-        return [_refused(None, f"a batch may have {MAX_CALLS} calls, not {len(calls)}")], False
-    return [_one(call) for call in calls], True
+        return [_error_reply(None, f"a batch may have {MAX_CALLS} calls, not {len(calls)}")], False
+    return [_read_call(call) for call in calls], True
 
 
-def _one(data: object) -> Call | Reply:
+def _read_call(data: object) -> Call | Reply:
     if not isinstance(data, dict):
-        return _refused(None, "a call is a JSON object")
+        return _error_reply(None, "a call is a JSON object")
     call = cast(dict[str, Any], data)
     id = call.get("id")
     if isinstance(id, bool) or not isinstance(id, str | int | float | None):
-        return _refused(None, "id: must be a string, a number or null")
+        return _error_reply(None, "id: must be a string, a number or null")
     if call.get("jsonrpc") != "2.0":
-        return _refused(id, 'jsonrpc: must be "2.0"')
+        return _error_reply(id, 'jsonrpc: must be "2.0"')
     method, params = call.get("method"), call.get("params", {})
     if not isinstance(method, str):
-        return _refused(id, "method: must be a string")
+        return _error_reply(id, "method: must be a string")
     if not isinstance(params, dict | list):
-        return _refused(id, "params: must be an object or an array")
+        return _error_reply(id, "params: must be an object or an array")
     return Call(id, "id" not in call, method, cast(Given, params))
 
 
@@ -115,8 +115,8 @@ def failure(id: Id, error: DuoError) -> Reply:
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s
     code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
-    return _refused(id, error.message, code, data=data)
+    return _error_reply(id, error.message, code, data=data)
 
 
-def _refused(id: Id, message: str, code: int = INVALID_REQUEST, **more: Any) -> Reply:
+def _error_reply(id: Id, message: str, code: int = INVALID_REQUEST, **more: Any) -> Reply:
     return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message, **more}}

@@ -28,7 +28,7 @@ class RpcCompletion:
         self._prompt = prompt
         [self._choice] = submit(served, body, [prompt])
         self._error: DuoError | None = None
-        self._task = asyncio.create_task(self._follow())
+        self._task = asyncio.create_task(self._follow_generation())
 
     def cancel(self) -> None:
         self._task.cancel()
@@ -47,12 +47,12 @@ class RpcCompletion:
         """
         if self._error is not None:
             raise self._error
-        update = {**self._told(), "stop": self._task.done()}
+        update = {**self._new_fields(), "stop": self._task.done()}
         if self._task.done():
-            return [{**update, **self._figures()}], True
+            return [{**update, **self._final_figures()}], True
         return [update] if update["content"] else [], False
 
-    async def _follow(self) -> None:
+    async def _follow_generation(self) -> None:
         try:
             await grown([self._choice])
             self._prompt.remember(self._served.history, [self._choice])
@@ -61,7 +61,7 @@ class RpcCompletion:
         except Exception as error:
             self._error = defect("a completion", error)
 
-    def _told(self) -> dict[str, Any]:
+    def _new_fields(self) -> dict[str, Any]:
         """Return what has not been returned yet; `content` is always there."""
         portion = self._choice.portion()
         told: dict[str, Any] = {"content": portion.text}
@@ -69,7 +69,7 @@ class RpcCompletion:
             told["completion_probabilities"] = portion.logprobs["content"]
         return {**told, **beside(portion)}
 
-    def _figures(self) -> dict[str, Any]:
+    def _final_figures(self) -> dict[str, Any]:
         """Return the figures known at the end."""
         stats = self._choice.stats()
         why, word = why_stopped(self._choice)

@@ -39,18 +39,18 @@ async def answer(request: Request, _: Served) -> Response:
     Errors of calls are in their replies, with status 200. 204 if no call wants a reply.
     """
     asked, batch = await from_body(request, read)
-    replies = await unless_gone(request, _all(request, asked))
+    replies = await unless_gone(request, _reply_to_all(request, asked))
     if not replies:
         return Response(status_code=204)
     return Json(replies if batch else replies[0])
 
 
-async def _all(request: Request, asked: list[Call | Reply]) -> list[Reply]:
-    replies = await asyncio.gather(*(_reply(request, one) for one in asked))
+async def _reply_to_all(request: Request, asked: list[Call | Reply]) -> list[Reply]:
+    replies = await asyncio.gather(*(_reply_to(request, one) for one in asked))
     return [reply for reply in replies if reply is not None]
 
 
-async def _reply(request: Request, asked: Call | Reply) -> Reply | None:
+async def _reply_to(request: Request, asked: Call | Reply) -> Reply | None:
     """Return the reply to a call; None to a notification, even if it fails."""
     if not isinstance(asked, Call):
         return asked
@@ -119,18 +119,18 @@ async def _async_completion_init(request: Request, served: Served, given: Given)
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
 
-def _owned(request: Request, given: Given) -> str:
+def _owned_handle(request: Request, given: Given) -> str:
     """Return the handle that a call names, prefixed by the caller's salt."""
     return salt_of(request, None) + params_of(request, HandleParams, given).handle
 
 
 async def _async_completion_poll(request: Request, served: Served, given: Given) -> Any:
-    updates, finished = served.handles.news(_owned(request, given))
+    updates, finished = served.handles.news(_owned_handle(request, given))
     return {"completion_updates": updates, "finished": finished}
 
 
 async def _async_completion_cancel(request: Request, served: Served, given: Given) -> Any:
-    served.handles.close(_owned(request, given))
+    served.handles.close(_owned_handle(request, given))
     return {"cancelled": True}
 
 

@@ -87,12 +87,12 @@ def test_only_continuing_turns_wait(lead: Lead, continues: bool, monkeypatch: py
         monkeypatch.setattr(History, name, noted)
 
     note("rendered")
-    note("_remember")
+    note("_remember_reply")
     asked = [{"role": "user", "content": "a question"}]
     with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none") as client:
         said = {"role": "assistant", "content": say(client, asked).choices[0].message.content}
         say(client, [*asked, said, *asked] if continues else asked)
-    assert done[:2] == ["rendered", "_remember" if continues else "rendered"]
+    assert done[:2] == ["rendered", "_remember_reply" if continues else "rendered"]
 
 
 @pytest.mark.parametrize("lead", [THINKING], indirect=True)
