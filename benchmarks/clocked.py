@@ -161,8 +161,8 @@ class CountingSpeculator(Speculator):
 
     def plan(self, step: Upcoming) -> DraftPlan:
         plan = super().plan(step)
-        self.n_steps += plan.asked * plan.n_sessions
-        self.n_empty += plan.asked * plan.n_sessions - sum(bool(proposal) for proposal in plan.proposals)
+        self.n_steps += plan.asked * step.n_deciding
+        self.n_empty += plan.asked * step.n_deciding - sum(bool(proposal) for proposal in plan.proposals)
         return plan
 
 

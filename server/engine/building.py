@@ -23,9 +23,9 @@ def build(
         n_held: Cells of the KV cache in use.
     """
     batch, layouts = Batch(), list[RowLayout]()
-    n_rows = sum([work.n_rows for work in works]) + sum(map(len, plan.proposals))
-    n_ctx = state.backend.n_ctx
-    missing = plan.width - n_rows if n_held + plan.width <= state.backend.n_cells else 0
+    n_ctx, missing = state.backend.n_ctx, 0
+    if plan.width and n_held + plan.width <= state.backend.n_cells:
+        missing = plan.width - sum([work.n_rows for work in works]) - sum(map(len, plan.proposals))
     batch.stable = len(works) == 1 and state.limits.is_stable(works[0].session)  # which is alone
     for work, proposal in zip(works, plan.proposals, strict=True):
         layout, session = NO_LAYOUT, work.session
@@ -36,7 +36,8 @@ def build(
         else:
             n_draft, room = len(proposal.tokens), n_ctx - len(session.tokens)
             padding = n_pad(state.limits, n_ctx, work, n_draft) if batch.stable else 0
-            padding = padding or max(0, min(missing, room - n_draft))
+            if missing > 0 and not padding:
+                padding = max(0, min(missing, room - n_draft))
             wide = (
                 plan.is_shape and len(works) == 1
             )  # with several, rows have other sequences in each step anyway

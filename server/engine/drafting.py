@@ -53,13 +53,19 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
         A plan with one proposal per work: NOTHING for sessions that draw no token.
     """
     drafting = [work for work in works if work.completes and work.session.drafts]
-    step = Upcoming(min(state.n_slots, len(state.active) + len(state.waiting)), len(drafting))
-    step.n_rows, step.n_cells = sum([work.n_rows for work in works]), n_held
+    has_grammar = False
     for work in drafting:
         if work.session.constraint is not None:
-            step.has_grammar = True
-    step.asks = lambda: [_ask(work) for work in drafting]
-    step.may_pad = lambda: _may_pad(state, works)
+            has_grammar = True
+    step = Upcoming(
+        min(state.n_slots, len(state.active) + len(state.waiting)),
+        len(drafting),
+        sum([work.n_rows for work in works]),
+        n_held,
+        has_grammar,
+        lambda: [_ask(work) for work in drafting],
+        lambda: _may_pad(state, works),
+    )
     plan = state.proposer.plan(step)
     if not plan.proposals:
         plan.proposals = [NOTHING] * len(works)

@@ -13,7 +13,7 @@ from server.engine.commit import StepCommit
 from server.engine.drafting import draft, open_session, shift_full
 from server.engine.events import Event
 from server.engine.meter import Meter
-from server.engine.proposer import Plan, Proposer
+from server.engine.proposer import Plan, Proposer, Step
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits, plan
 from server.engine.session import Session
@@ -54,6 +54,7 @@ class Engine:
         self.before: Callable[[], None] | None = None
         self.meanwhile: Callable[[], None] | None = None
         self.slots = Slots(state)
+        self._over: Step | None = None  # the step before, until it is learned from
 
     def vet(self, request: GenerationRequest) -> None:
         """Raise InvalidRequestError for a request that this engine can never serve. Safe from any thread."""
@@ -97,6 +98,8 @@ class Engine:
         works = plan(state.active, state.limits)
         state.residence.snapshots.at_work(bool(works))
         if not works:
+            if self._over:
+                self._learn(self._over)
             draft(state, works, state.n_held())
             return bool(state.active)
         works = make_room(state, works)
@@ -112,11 +115,22 @@ class Engine:
             for work in works:
                 endings.fail(state, work.session, error)
             return True
+        if self._over:
+            self._learn(self._over)
         at, commits = 0, StepCommit(state, guesses)
         for work, proposal, layout in zip(works, guesses.proposals, layouts, strict=True):
             at = commits.add(work, proposal, layout, logits, at)
-        state.proposer.learn(meter.end(works, guesses, commits.outcomes))
+        over = meter.end(works, guesses, commits.outcomes)
+        if state.backend.overlaps:
+            self._over = over
+        else:
+            state.proposer.learn(over)
         return True
+
+    def _learn(self, over: Step) -> None:
+        """Learn from the step before: where a GPU decodes, during the next decode."""
+        self._over = None
+        self._state.proposer.learn(over)
 
     def _tell_early(self, guesses: Plan) -> None:
         """Report the last step to event loop and proposer, before a decode of many sessions."""
@@ -130,6 +144,8 @@ class Engine:
         if self.meanwhile is not None:
             self.meanwhile()
         self._state.proposer.meanwhile(guesses)
+        if self._over:
+            self._learn(self._over)
 
     @property
     def overlaps(self) -> bool:

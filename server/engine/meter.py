@@ -51,8 +51,7 @@ class Meter:
         self.n_decodes, self.n_decoding = self.n_decodes + 1, self.n_decoding + len(works)
         self._n_tokens = _n_tokens(works)
         self._n_rows, self._n_cells = len(batch), n_cells
-        n_prompt = len(batch) - sum(batch.wanted)
-        if n_prompt >= PREFILL and not self._plain:
+        if not self._plain and (n_prompt := len(batch) - sum(batch.wanted)) >= PREFILL:
             state.residence.move_costs.evaluated(n_prompt, self._decode_s, self._n_cells)
         return logits
 

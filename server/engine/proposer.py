@@ -86,16 +86,15 @@ class Ask(NamedTuple):
     seq: int = -1  # its sequence in the target's KV cache
 
 
-@dataclass(slots=True)
-class Upcoming:
-    """The next step before any guess. Not to be changed."""
+class Upcoming(NamedTuple):
+    """The next step before any guess."""
 
     n_active: int  # sessions that have a slot, or wait for one
     n_deciding: int = 0  # of these, sessions that draw a token in this step and may have guesses
     n_rows: int = 0  # rows without guesses
     n_cells: int = 0  # cells of the KV cache in use
     has_grammar: bool = False  # a session that draws a token has a grammar
-    asks: Callable[[], Sequence[Ask]] = list  # returns one Ask for each session that draws a token
+    asks: Callable[[], Sequence[Ask]] = tuple  # returns one Ask for each session that draws a token
     may_pad: Callable[[], bool] = bool  # returns True if the step may be padded
 
 

@@ -49,13 +49,12 @@ class Work:
         return self.n_pending - 1 + self.session.n_rows
 
 
-def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) -> list[Work]:
+def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     """Plan rows for every decoding session, then for prompts; guesses share the rest of the batch.
 
     Args:
         sessions: The active ones.
         limits: Of a step.
-        rests: True if only sessions with a grammar have guesses.
     """
     works, left = list[Work](), limits.n_batch
     decoding, prompts = list[Session](), list[Session]()
@@ -75,11 +74,12 @@ def plan(sessions: Sequence[Session], limits: Limits, *, rests: bool = False) ->
         left -= sum(work.n_pending for work in more)
         works += more
     deciding = [work for work in works if work.completes and work.session.drafts]
-    if rests:
-        deciding = [work for work in deciding if work.session.constraint is not None]
-    for i, work in enumerate(deciding):
-        work.n_draft = max(0, min(_draft_max(work.session, limits), left // (len(deciding) - i)))
-        left -= work.n_draft
+    n_waiting = len(deciding)
+    for work in deciding:
+        if (n := min(_draft_max(work.session, limits), left // n_waiting)) > 0:
+            work.n_draft = n
+            left -= n
+        n_waiting -= 1
     if limits.streams:
         works.sort(key=lambda work: work.session.seq)
     return works
@@ -117,10 +117,11 @@ def _draft_max(session: Session, limits: Limits) -> int:
     There are none beyond the last token that may be committed, and none where a wrong one would make many
     rows be evaluated again.
     """
-    n_max = session.request.speculation.n_max
-    most = limits.draft_max if n_max is None else min(n_max, limits.draft_max)
+    asked, most = session.request.speculation, limits.draft_max
+    if asked.n_max is not None:
+        most = min(asked.n_max, most)
     if limits.again and session.n_pending > 1 + limits.draft_max:
         return 0
-    if limits.is_stable(session):
+    if (asked.exactness or limits.exactness) == "width-stable":
         most = min(most, limits.stable_width - 1 if session.n_pending == 1 else 0)
     return min(most, session.n_left - 1)

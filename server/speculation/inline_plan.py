@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from server.speculation import gain
-from server.speculation.step import DraftPath, Request
-from server.speculation.view import Drafting, Price, View, offer
+from server.speculation.step import Drafting, DraftPath, Request
+from server.speculation.view import Price, View, offer
 
 # Path probability to which a draft looks ahead. Half: 64 rows are looked at, not 49, where 0.94 are right
 LEAST_PATH = 0.05
@@ -106,9 +106,9 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
             return _reading(view, drafting, late)
     guess: list[int] = []
     probe: list[int] = []
-    n = len(paths)
+    gate, n = view.policy.gate, len(paths)
     for session, path in paths.items():
-        if kind := _wanted(view, drafting, path, n):
+        if kind := _wanted(gate, drafting, path, n):
             guess.append(session)
             if kind == PROBE:
                 probe.append(session)
@@ -121,14 +121,14 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
     return Request(list(paths), is_last_resort=True)
 
 
-def _wanted(view: View, drafting: Drafting, path: DraftPath, n: int) -> int:
+def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> int:
     """Return whether another guess is made for a path, if n sessions share the time of a round.
 
     It pays, or no number of guesses that the session can afford does although a larger one would: then one is
     made to see whether it is right.
     """
     left = path.limit - len(path.tokens)
-    if not view.policy.gate:
+    if not gate:
         return GUESS if left > 0 else 0
     if left > 0 and _pays(path, drafting, n, left):
         return 0 if path.is_probe else GUESS
@@ -180,13 +180,13 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
     n_ready = n - len(late)
     paying, spent_s = list[int](), 0.0
     for session in late:
-        if _wanted(view, drafting, drafting.paths[session], n):
+        if _wanted(True, drafting, drafting.paths[session], n):
             spent_s += drafting.behind_s(session)
             if spent_s < left_s or not (paying or n_ready):
                 paying.append(session)
     while paying:
         n = n_ready + len(paying)
-        going = [session for session in paying if _wanted(view, drafting, drafting.paths[session], n)]
+        going = [session for session in paying if _wanted(True, drafting, drafting.paths[session], n)]
         if len(going) == len(paying):
             break
         paying = going

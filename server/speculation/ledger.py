@@ -148,59 +148,68 @@ class Ledger:
         """Take in a step: what it took, and what its guesses brought."""
         plan, timing = step.plan, step.timing
         assert isinstance(plan, DraftPlan)
-        calm = self._calm(plan)
-        self._wait(plan, timing)
+        n = self._n_calm = 0 if plan.working and self._is_crowded(plan) else self._n_calm + 1
+        calm = n > SETTLED or (None if n else False)
+        self._wait(plan)
         if self.times.shapes.steady:
             self._learn_shape(plan)
-        for outcome in step.outcomes if self.policy.gate else ():
-            speculated = self._sessions.get(outcome.session)
-            if speculated is not None:
-                self._weigh(speculated, outcome.tally, plan)
-        self._n_asked += plan.asked
-        self._looked_s += plan.looked_s
-        if plan.probe_s and self.rates.plain_rate:
-            self.probes.book(-plan.probe_s * self.rates.plain_rate)
-        elif self.probes.paused and self._td is not None:
-            self.probes.wait()
+        if plan.looked_s:
+            self._looked_s += plan.looked_s
+        if plan.asked:
+            self._learn_guesses(step, plan)
         if timing is None:
             return
-        n_asked, self._n_asked = max(1, self._n_asked), 0
+        n_asked, self._n_asked = self._n_asked or 1, 0
         looked_s, self._looked_s = self._looked_s, 0.0
         if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
             return
         self._book_inline(plan, timing)
         self.rates.learn(plan, timing, calm=calm)
-        looked_s = self._looked(plan, timing, looked_s, n_asked)
         if self.policy.gate:
+            looked_s = self._looked(plan, timing, looked_s, n_asked) if self.lookup else 0.0
             self._book(step, timing, looked_s, self._charge(plan, timing, calm, n_asked))
 
-    def _calm(self, plan: DraftPlan) -> bool | None:
-        """Return whether no drafter worked on the lead's cores; None: one may have been ending its work."""
-        self._n_calm += 1
-        if any(self.machines[host].account for host in plan.working if host in self.machines):
-            self._n_calm = 0
-        return None if 0 < self._n_calm <= SETTLED else self._n_calm > 0
+    def _learn_guesses(self, step: Step, plan: DraftPlan) -> None:
+        """Take in a step in which somebody was asked."""
+        self._n_asked += 1
+        for outcome in step.outcomes if self.policy.gate else ():
+            speculated = self._sessions.get(outcome.session)
+            if speculated is not None:
+                self._weigh(speculated, outcome.tally, plan)
 
-    def _wait(self, plan: DraftPlan, timing: StepTiming | None) -> None:
+    def _is_crowded(self, plan: DraftPlan) -> bool:
+        """Return whether a drafter worked on the lead's cores."""
+        return any(self.machines[host].account for host in plan.working if host in self.machines)
+
+    def _wait(self, plan: DraftPlan) -> None:
         """Count the step for the accounts that pause."""
-        if plan.n_sessions:
-            self._n_passed = 0 if plan.asked else self._n_passed + 1
-        if plan.n_active:
-            for group in self._groups:
-                if (account := group.of(plan.n_active)).paused and not account.is_look:
+        n_active, is_passed = plan.step.n_active, not plan.asked
+        if plan.step.n_deciding:
+            self._n_passed = self._n_passed + 1 if is_passed else 0
+            if is_passed and plan.guessers.may_model:
+                for speculated in self._sessions.values():
+                    if speculated.account.paused:
+                        speculated.account.wait()
+        for group in self._groups:
+            if n_active and (account := group.of(n_active)).paused:
+                # lookups' look goes on in steps that only decode
+                is_seen = group is self.lookup and is_passed and plan.rows
+                if not account.is_look or is_seen:
                     account.wait()
-        looks = self.lookup.of(plan.n_active) if self.lookup and plan.rows and not plan.asked else None
-        if looks and looks.is_look:
-            looks.wait()
-        if not plan.asked and plan.n_sessions and plan.guessers.may_model:
-            for speculated in self._sessions.values():
-                if speculated.account.paused:
-                    speculated.account.wait()
+        if self._td is not None:
+            self._book_probe(plan)
+
+    def _book_probe(self, plan: DraftPlan) -> None:
+        """Count what guesses cost that did not seem to pay, or a step without any."""
+        if plan.drafting and plan.drafting.probe_s and self.rates.plain_rate:
+            self.probes.book(-plan.drafting.probe_s * self.rates.plain_rate)
+        elif self.probes.paused:
+            self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
         """Take in whether the step was of another shape, and for which kind of step guesses were there."""
         shapes = self.times.shapes
-        if not plan.n_active:
+        if not plan.step.n_active:
             return
         if not plan.rows:
             shapes.interrupted()
@@ -220,11 +229,11 @@ class Ledger:
             return
         evidence = EVIDENCE_HEARD if heard else 0.0
         if guessed:
-            evidence = max(evidence, EVIDENCE_ALONE if plan.n_sessions == 1 else 1.0)
+            evidence = max(evidence, EVIDENCE_ALONE if plan.step.n_deciding == 1 else 1.0)
         if heard:
             lost += self.python.drafters_cost(self.rates.plain_rate, guessing=bool(tally))
         n_right = sum([n for source, (_, n) in tally.items() if source not in NO_MODEL])
-        account.book(n_right - lost, evidence=evidence, n_sessions=plan.n_sessions)
+        account.book(n_right - lost, evidence=evidence, n_sessions=plan.step.n_deciding)
 
     def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
         """Return the tokens that guesses of models cost the session.
@@ -234,7 +243,7 @@ class Ledger:
         """
         session = speculated.session
         lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0
-        path = plan.paths.get(session.id) if plan.paths and not tally else None
+        path = plan.drafting.paths.get(session.id) if plan.drafting and not tally else None
         if path is None or path.tokens[:1] != list(session.tokens[-1:]):
             return lost
         if path.is_probe:
@@ -261,8 +270,6 @@ class Ledger:
         If only lookups guess, that is the time of the step outside its decode, less that of steps in which
         nobody is asked: asking, telling and verifying take the lead's Python, too.
         """
-        if self.lookup is None:
-            return 0.0
         outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
         if self._n_passed:
             self.python.observe("passed", n, outside_s)
@@ -308,7 +315,7 @@ class Ledger:
         for host, machine in self.machines.items():
             if host in plan.working:  # else all its sessions pause by their own account
                 machine.book(n, _sum(tallies, machine.ids), plan.guess_cost, charge)
-            elif machine.account and (account := machine.account.of(plan.n_active)).is_look:
+            elif machine.account and (account := machine.account.of(plan.step.n_active)).is_look:
                 account.wait()
         if was_on_trial:
             self._regroup()

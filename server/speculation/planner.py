@@ -1,7 +1,6 @@
 """Decides how many guesses of each session a step verifies, how wide it is, and who is asked. Pure.
 
-plan() is called until its plan asks for nothing more: where a model in the lead may guess, each round of
-guesses is one such request, since whether another one pays depends on those before.
+Where a model in the lead may guess, inline_plan.py decides before what it makes.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from itertools import accumulate, chain
 from server.engine.proposer import Proposal
 from server.speculation import gain
 from server.speculation.drafter_host import DrafterHost
-from server.speculation.inline_plan import next_request
 from server.speculation.ledger import Ledger
 from server.speculation.shape_times import PLAIN, NextShape
 from server.speculation.sources.remote import RemoteDrafters
-from server.speculation.step import NO_MODEL, DraftPlan, Guessers, Pause, Request
+from server.speculation.step import NO_MODEL, NOBODY, DraftPlan, Guessers, Pause
 from server.speculation.view import Price, View, offer
 
 FASTER = "the lead is faster without it now"
@@ -25,10 +23,8 @@ JOINS = "another one joins"
 TOO_DEAR = "no guess can pay: to check one takes too long now"
 
 
-def plan(view: View) -> DraftPlan | Request:
-    """Return the guesses that are verified and the width, or first what the model in the lead does."""
-    if view.drafting is not None and (request := next_request(view, view.drafting)):
-        return request
+def plan(view: View) -> DraftPlan:
+    """Return the guesses that are verified, and the width."""
     proposals = [offer(view, i) for i in range(len(view.asks))]
     price, width, is_wider = view.price, PLAIN, None
     if view.shape is not None:
@@ -53,7 +49,7 @@ def finished(
     cost = price.guess_cost(n) if n else 0.0
     plan = DraftPlan(taken, width, is_shape=width != PLAIN)
     plan.n_guesses = n
-    plan.n_sessions, plan.guessers, plan.is_wider = len(view.asks), view.guessers, is_wider
+    plan.guessers, plan.is_wider = view.guessers, is_wider
     plan.guess_cost, plan.is_stable = cost, view.is_stable
     again = price.again_cost() if view.policy.again else 0.0
     if cost or again:
@@ -79,18 +75,21 @@ def choose_guessers(
         remote: The drafters; read only.
         has_inline: There is a model in the lead.
     """
-    drafters, may_draft = remote is not None and remote.drafting, remote is not None and remote.may_draft
+    drafters, may_draft = (remote.drafting, remote.may_draft) if remote else (False, False)
     if not ledger.policy.gate:
         return Guessers(ledger.policy.lookup, has_inline, drafters, has_inline or may_draft)
-    inline = ledger.may_pay and ledger.inline is not None and ledger.inline.of(n_active).is_active
-    lookup = False
-    if ledger.may_pay and ledger.lookup is not None:
+    lookup = inline = False
+    if ledger.may_pay and ledger.inline:
+        inline = not ledger.inline.of(n_active).paused
+    if ledger.may_pay and ledger.lookup:
         account = ledger.lookup.of(n_active)
         # what steps take without lookups is seen while models pause, too
-        lookup = account.is_active or (account.is_look and (inline or drafters))
-    pauses = list[Pause]()
-    for machine in ledger.machines.values():
-        pauses += _pauses(ledger, machine, n_active)
+        lookup = not account.paused or (account.is_look and (inline or drafters))
+    pauses: Sequence[Pause] = ()
+    if ledger.machines:
+        pauses = [one for machine in ledger.machines.values() for one in _pauses(ledger, machine, n_active)]
+    elif not (lookup or inline or drafters or may_draft):
+        return NOBODY
     return Guessers(lookup, inline, drafters, inline or may_draft, pauses)
 
 

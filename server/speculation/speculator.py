@@ -10,12 +10,13 @@ import itertools
 import math
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from server.engine.proposer import Ask, OpenedSession, Plan, Proposer, Step, Upcoming
 from server.speculation import inline_plan, planner
 from server.speculation.hits import HitRates, SessionHitRates
+from server.speculation.inline_plan import next_request
 from server.speculation.ledger import Ledger
 from server.speculation.lookups import Lookups
 from server.speculation.policy import Policy
@@ -24,9 +25,9 @@ from server.speculation.sources.drafter_record import DrafterRecord
 from server.speculation.sources.inline import Inline, InlineModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculated import Speculated
-from server.speculation.step import GRAMMAR, DraftPlan, Guessers, Request, add_charges
+from server.speculation.step import GRAMMAR, Drafting, DraftPlan, Guessers, Request, add_charges
 from server.speculation.step_times import StepTimes
-from server.speculation.view import Drafting, Price, View, least_probabilities
+from server.speculation.view import Price, View, least_probabilities
 
 
 class Speculator(Proposer):
@@ -49,6 +50,7 @@ class Speculator(Proposer):
         self._lookups = Lookups(self._sessions, clock)
         td, source = (inline.td, inline.source) if inline else (None, "")
         self.ledger = Ledger(policy, times or StepTimes(policy.max_rows), self._sessions, td, source)
+        self._looks = policy.lookup and not policy.overlaps  # texts are indexed between steps
         self._met: object = None  # the drafters by machine that the ledger knows
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
@@ -75,35 +77,34 @@ class Speculator(Proposer):
             self._remote.close(speculated, keep=keep)
 
     def plan(self, step: Upcoming) -> DraftPlan:
-        guessers, n = self._take_in(step.n_active), step.n_deciding
+        guessers, n, n_rows = self._take_in(step.n_active), step.n_deciding, step.n_rows
         looked_s = 0.0
-        if self._policy.lookup and not self._policy.overlaps:
+        if self._looks:
             looked_s = self._lookups.index(self.ledger.rates.plain_s, guesses=guessers.lookup)
         if n and (step.has_grammar or not self._nobody_guesses(guessers)):
             plan = self._asked(step, guessers)
         else:
             plan = DraftPlan(asked=False)
-            plan.guessers = guessers
-        plan.n_active, plan.n_sessions = step.n_active, n
-        plan.looked_s += looked_s
-        n_rows = step.n_rows + plan.n_guesses
-        if n_rows > 1 and not plan.width and step.may_pad():
-            plan.width = self.ledger.times.padded(n_rows, step.n_cells)
-        plan.rows = plan.width or n_rows if step.n_rows == n else 0
-        if guessers.drafters:
+        plan.step, plan.guessers = step, guessers
+        if looked_s:
+            plan.looked_s += looked_s
+        n_all = n_rows + plan.n_guesses
+        if n_all > 1 and not plan.width and step.may_pad():
+            plan.width = self.ledger.times.padded(n_all, step.n_cells)
+        if n_rows == n:
+            plan.rows = plan.width or n_all
+        if self._remote:  # also those that go on from this step on
             plan.working = self.ledger.working()
         self.before = plan
         return plan
 
     def learn(self, step: Step) -> None:
         self.ledger.learn(step)
-        remote = self._remote
-        if remote:
+        if remote := self._remote:
             for outcome in step.outcomes:
                 remote.count(outcome.tally)
             if not self._policy.overlaps:
                 self._tell(remote)
-        if remote:
             for speculated in self._sessions.values():
                 if speculated.is_spared != bool(speculated.account.paused):
                     (remote.resume if speculated.is_spared else remote.spare)(speculated)
@@ -118,10 +119,8 @@ class Speculator(Proposer):
             self._remote.take_in()
         if self._policy.lookup:
             self._lookups.index(self.ledger.rates.plain_s, guesses=plan.guessers.lookup)
-        if self._inline and plan.beside:
-            request = Request(list(plan.beside), list(plan.beside))
-            plan.paths = {**(plan.paths or {}), **plan.beside}
-            self._guess(self._inline, request, plan, timed=False)
+        if self._inline and plan.drafting and plan.drafting.beside:
+            self._guess_beside(self._inline, plan, plan.drafting)
 
     def _tell(self, remote: RemoteDrafters) -> None:
         """Tell drafters what is committed."""
@@ -162,7 +161,9 @@ class Speculator(Proposer):
         """Return whether nobody guesses for sessions without a grammar."""
         if self._n_expected or not self._policy.gate or guessers.lookup:
             return False
-        return guessers.nobody or all(one.account.paused for one in self._sessions.values())
+        if not guessers.models:
+            return True
+        return all(one.account.paused for one in self._sessions.values())
 
     def _asked(self, step: Upcoming, guessers: Guessers) -> DraftPlan:
         """Return the plan of a step in which somebody may guess."""
@@ -170,7 +171,6 @@ class Speculator(Proposer):
         lookups_alone = guessers.lookup and not guessers.models
         began = self._clock() if lookups_alone else 0.0
         plan = self._quiet(asks, step, guessers) or self._guessed(asks, step, guessers)
-        plan.guessers = guessers
         if lookups_alone:
             plan.looked_s = self._clock() - began  # nothing would be chosen without lookups
         return plan
@@ -208,12 +208,9 @@ class Speculator(Proposer):
             plan = planner.finished(view, chains, list(map(len, chains)), view.price)
             plan.proposals = chains
         else:
-            plan = view.plan or cast(DraftPlan, planner.plan(view))
+            plan = planner.plan(view)
         plan.charges = add_charges(plan.charges, charges)
-        plan.spent_s, plan.looked_s, plan.plain_rate = spent_s, looked_s, view.price.plain_rate
-        if drafting:
-            plan.paths, plan.beside = drafting.paths, drafting.beside
-            plan.n_guessed, plan.probe_s = drafting.n_guessed, drafting.probe_s
+        plan.spent_s, plan.looked_s, plan.drafting = spent_s, looked_s, drafting
         if plan.n_guesses:
             plan.plain_s = min(view.price.plain_s, self.ledger.rates.calm_s(step.n_rows, step.n_cells))
         return plan
@@ -267,20 +264,17 @@ class Speculator(Proposer):
             The seconds that took, and what it costs each session, in tokens.
         """
         drafting = view.drafting = self._drafting(inline, view)
-        spent_s, charges, clock = 0.0, dict[int, float](), self._clock
-        while isinstance(request := planner.plan(view), Request):
-            guessed = request.guess
-            if guessed:
-                if request.is_last_resort:
-                    self._last_resort(inline, drafting)
-                drafting.has_asked, drafting.n_guessed = True, drafting.n_guessed or len(guessed)
+        spent_s, charges, clock = 0.0, defaultdict[int, float](float), self._clock
+        while request := next_request(view, drafting):
+            if guessed := request.guess:
+                if not drafting.n_guessed:
+                    self._first_guess(inline, drafting, request)
                 began = clock()
                 drafting.n_guesses += inline.guess(request, drafting.paths, self._sessions)
                 took_s = clock() - began
                 spent_s += took_s
-                each = took_s / len(guessed)
                 for session in guessed:
-                    charges[session] = charges.get(session, 0.0) + each
+                    charges[session] += took_s / len(guessed)
             elif request.is_reading:
                 if not drafting.tries:
                     drafting.probe_s += sum(map(drafting.behind_s, request.unpaid))
@@ -291,11 +285,13 @@ class Speculator(Proposer):
                 drafting.has_asked = True
         for session in charges:
             charges[session] *= view.price.plain_rate
-        view.plan = request
         return spent_s, charges
 
-    def _last_resort(self, inline: Inline, drafting: Drafting) -> None:
-        """Guess although no guess pays."""
+    def _first_guess(self, inline: Inline, drafting: Drafting, request: Request) -> None:
+        """Take in that guesses are made in this step, perhaps although no guess pays."""
+        drafting.has_asked, drafting.n_guessed = True, len(request.guess)
+        if not request.is_last_resort:
+            return
         if not drafting.tries:
             drafting.probe_s += drafting.td_s
         if drafting.rested:
@@ -314,6 +310,7 @@ class Speculator(Proposer):
             behind_s=model.behind_s,
             seconds=price.seconds,
             n_rows=price.n_rows,
+            plain_rate=price.plain_rate,
         )
         wanting = [
             i for i, ask in enumerate(view.asks) if ask.limit > 0 and not view.sessions[i].account.paused
@@ -326,7 +323,8 @@ class Speculator(Proposer):
             view.sessions[i].account.has_evidence for i in wanting
         )
         drafting.may_probe = ledger.probes.is_active
-        drafting.rested = not self.before.n_guessed
+        before = self.before.drafting
+        drafting.rested = not (before and before.n_guessed)
         for i in wanting:
             speculated, ask = view.sessions[i], view.asks[i]
             if speculated.allows(model.source):
@@ -336,9 +334,11 @@ class Speculator(Proposer):
         drafting.rate = inline_plan.reachable_rate(view, drafting)
         return drafting
 
-    def _guess(self, inline: Inline, request: Request, plan: DraftPlan, *, timed: bool) -> None:
+    def _guess_beside(self, inline: Inline, plan: DraftPlan, drafting: Drafting) -> None:
         """Guess during a decode, and charge the sessions."""
+        sessions = list(drafting.beside)
+        drafting.paths |= drafting.beside
         began = self._clock()
-        inline.guess(request, plan.paths or {}, self._sessions, timed=timed)
-        each = plan.plain_rate * (self._clock() - began) / len(request.guess)
-        plan.charges = add_charges(plan.charges, dict.fromkeys(request.guess, each))
+        inline.guess(Request(sessions, sessions), drafting.paths, self._sessions, timed=False)
+        each = drafting.plain_rate * (self._clock() - began) / len(sessions)
+        plan.charges = add_charges(plan.charges, dict.fromkeys(sessions, each))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from server.engine.proposer import Plan
+from server.engine.proposer import Plan, Upcoming
 from server.sampling.draw import Distribution
 from server.speculation.hits import HitRates, Outlook
 from server.speculation.sources.drafter_record import DrafterRecord
@@ -43,7 +44,7 @@ class Guessers(NamedTuple):
         return not (self.lookup or self.inline or self.drafters)
 
 
-NOBODY = Guessers()
+NOBODY, NO_STEP = Guessers(), Upcoming(0)
 
 
 @dataclass(slots=True)
@@ -59,6 +60,34 @@ class DraftPath:
     drafted: list[Distribution] = field(default_factory=list[Distribution])
     sure: float = 1.0  # the probability that all guesses are right
     is_probe: bool = False  # one guess is made only to see whether it is right
+
+
+@dataclass(slots=True)
+class Drafting:
+    """The model in the lead in one step."""
+
+    source: str
+    td_s: float  # seconds of a guess, for all sessions at once
+    is_beside: bool  # it can also read and guess during the target's decode
+    brought: float  # tokens of each session that it brought of late, beyond what it cost
+    behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
+    behind_s: Callable[[int], float]  # seconds that these take
+    seconds: Sequence[float]  # of the step by rows, with what wrong guesses have evaluated again
+    n_rows: int = 1  # of the step without guesses
+    tries: bool = False  # it guesses once in any case, since nothing is known of this text
+    may_probe: bool = False  # it may guess although that does not seem to pay
+    rate: float = math.inf  # tokens per second that time is worth: at most what these texts can reach
+    rested: bool = True  # it did not guess for the step before
+    paths: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
+    beside: dict[int, DraftPath] = field(
+        default_factory=dict[int, DraftPath]
+    )  # to guess for during the decode
+    plain_rate: float = 0.0  # tokens per second of steps without guesses; 0: not known
+    n_guesses: int = 0  # so far
+    n_guessed: int = 0  # sessions with guesses
+    probe_s: float = 0.0  # seconds that were spent although guesses do not seem to pay
+    is_read: bool = False  # what is behind was looked at
+    has_asked: bool = False  # the model was asked for guesses
 
 
 class Request(NamedTuple):
@@ -77,9 +106,8 @@ class Request(NamedTuple):
 class DraftPlan(Plan):
     """A plan with what learning from its step needs."""
 
+    step: Upcoming = NO_STEP  # what was planned for
     n_guesses: int = 0  # that are verified
-    n_active: int = 0  # sessions that have a slot or get one
-    n_sessions: int = 0  # that draw a token and may have guesses
     rows: int = 0  # of a step that only decodes these, with padding; 0: it has others
     is_wider: bool | None = None  # a wider step would be best if no change cost anything; None: nobody chose
     guessers: Guessers = NOBODY
@@ -87,11 +115,7 @@ class DraftPlan(Plan):
     charges: Mapping[int, float] | None = None  # tokens by session, for models' guesses
     guess_cost: float = 0.0  # tokens that plain steps would make in the time of each verified guess
     looked_s: float = 0.0  # seconds that lookups took
-    paths: Mapping[int, DraftPath] | None = None  # by session
-    beside: Mapping[int, DraftPath] | None = None  # to guess for during the decode
-    probe_s: float = 0.0  # seconds that guesses took which did not seem to pay
-    n_guessed: int = 0  # sessions that the model in the lead guessed for
-    plain_rate: float = 0.0  # tokens per second of steps without guesses; 0: not known
+    drafting: Drafting | None = None  # what the model in the lead did
     is_stable: bool = False  # the step has its width whatever is guessed
 
 

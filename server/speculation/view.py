@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from server.engine.proposer import NOTHING, Ask, Proposal
 from server.speculation.policy import Policy
 from server.speculation.shape_times import NextShape
 from server.speculation.speculated import Speculated
-from server.speculation.step import DraftPath, DraftPlan, Guessers
+from server.speculation.step import Drafting, Guessers
 from server.speculation.step_times import StepTimes
 from server.speculation.tree import OfferBounds
 
@@ -53,33 +52,6 @@ class Price(NamedTuple):
 
 
 @dataclass(slots=True)
-class Drafting:
-    """The model in the lead in one step."""
-
-    source: str
-    td_s: float  # seconds of a guess, for all sessions at once
-    is_beside: bool  # it can also read and guess during the target's decode
-    brought: float  # tokens of each session that it brought of late, beyond what it cost
-    behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
-    behind_s: Callable[[int], float]  # seconds that these take
-    seconds: Sequence[float]  # of the step by rows, with what wrong guesses have evaluated again
-    n_rows: int = 1  # of the step without guesses
-    tries: bool = False  # it guesses once in any case, since nothing is known of this text
-    may_probe: bool = False  # it may guess although that does not seem to pay
-    rate: float = math.inf  # tokens per second that time is worth: at most what these texts can reach
-    rested: bool = True  # it did not guess for the step before
-    paths: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
-    beside: dict[int, DraftPath] = field(
-        default_factory=dict[int, DraftPath]
-    )  # to guess for during the decode
-    n_guesses: int = 0  # so far
-    n_guessed: int = 0  # sessions with guesses
-    probe_s: float = 0.0  # seconds that were spent although guesses do not seem to pay
-    is_read: bool = False  # what is behind was looked at
-    has_asked: bool = False  # the model was asked for guesses
-
-
-@dataclass(slots=True)
 class View:
     """What plan() decides by: the sessions' trees and hit rates, the times of steps, and the accounts."""
 
@@ -94,7 +66,6 @@ class View:
     on_trial: Collection[str]  # drafters of which a guess shall be verified
     least: float = 0.0  # path probability below which no guess is offered
     drafting: Drafting | None = None
-    plan: DraftPlan | None = None  # the finished plan
 
 
 def least_probabilities(view: View, row_s: float) -> tuple[float, float]:

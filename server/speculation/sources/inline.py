@@ -10,8 +10,7 @@ from server.estimators import Median
 from server.sampling.draft_token import DraftGuess
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
-from server.speculation.step import DraftPath, Request
-from server.speculation.view import Drafting
+from server.speculation.step import Drafting, DraftPath, Request
 
 
 class InlineModel(Protocol):

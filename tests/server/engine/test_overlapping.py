@@ -62,14 +62,16 @@ def told(overlaps: bool, n_requests: int) -> str:
     return " ".join(watched.told)
 
 
-STEP = "plan decode decoded learn"
-WITH_TIME = "plan decode meanwhile decoded learn"
+def test_a_cpu_learns_after_each_step():
+    step = "plan decode decoded learn"
+    assert told(False, 1) == f"open {step} {step} {step}"
+    assert "meanwhile" not in told(False, 2)
 
 
-@pytest.mark.parametrize(("overlaps", "step"), [(False, STEP), (True, WITH_TIME)])
-def test_gpu_decode_leaves_time(overlaps: bool, step: str):
-    assert told(overlaps, 1) == f"open {step} {step} {step}"
-    assert told(overlaps, 2).count("meanwhile") == 6 * overlaps
+def test_a_gpu_hides_learning():
+    first, later = "plan decode meanwhile decoded", "plan decode meanwhile learn decoded"
+    assert told(True, 1) == f"open {first} {later} {later} learn"
+    assert told(True, 2).count("meanwhile") == told(True, 2).count("learn") == 6
 
 
 @pytest.mark.parametrize("n_sessions", [MANY_SESSIONS, MANY_SESSIONS + 1])

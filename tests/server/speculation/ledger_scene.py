@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.engine.proposer import CountsBySource, Outcome, Step, StepTiming
+from server.engine.proposer import CountsBySource, Outcome, Step, StepTiming, Upcoming
 from server.estimators import Median
 from server.speculation import planner
 from server.speculation.drafter_host import Charge
@@ -72,7 +72,7 @@ class Taught:
         """Tell of a step of the sessions that were served last."""
         n, self.ledger.charge = timing.n_sessions, charge or Charge()
         plan = DraftPlan(asked=not self.guessers.nobody, spent_s=spent_s)
-        plan.n_active = plan.n_sessions = plan.rows = n
+        plan.step, plan.rows = Upcoming(n, n), n
         plan.guessers, plan.guess_cost, plan.looked_s = self.guessers, guess_cost, looked_s
         machines = self.ledger.machines.items()
         plan.working = [host for host, one in machines if any(record.n_assigned for record in one.records)]

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from server.engine.proposer import NOTHING, OpenedSession, Outcome, Proposal, Step, StepTiming
+from server.engine.proposer import NOTHING, OpenedSession, Outcome, Proposal, Step, StepTiming, Upcoming
 from server.engine.request import Speculation
 from server.estimators import Median
 from server.speculation.account import LOSS
@@ -20,7 +20,7 @@ from server.speculation.policy import Policy
 from server.speculation.rates import ASSUMED
 from server.speculation.shape_times import ShapeTimes
 from server.speculation.speculated import IN_SESSION, Speculated
-from server.speculation.step import DraftPath, DraftPlan, Guessers
+from server.speculation.step import Drafting, DraftPath, DraftPlan, Guessers
 from server.speculation.step_times import StepTimes
 from tests.server.speculation.ledger_scene import TIMING, Taught
 from tests.server.speculation.test_groups import with_a_drafter
@@ -61,8 +61,9 @@ class Weighed:
     def step(self, cost: float = 0.0, *, guessers: Guessers = MODEL, path: DraftPath | None = None) -> None:
         """A step whose guesses cost the session so many tokens, none of which was verified."""
         plan = DraftPlan(guessers=guessers, charges={1: cost} if cost else {})
-        plan.n_active = plan.n_sessions = plan.rows = 1
-        plan.paths = {1: path} if path else {}
+        plan.step, plan.rows = Upcoming(1, 1), 1
+        if path:
+            plan.drafting = Drafting("draft", 0.0, False, 0.0, int, float, (), paths={1: path})
         self.ledger.learn(Step(plan, None, [Outcome(1, 1, {})]))
 
 
@@ -132,7 +133,7 @@ def test_a_drafter_costs_the_time_that_decodes_and_guesses_take_longer_beside_it
             td.observe(0.1 if record.resting else 0.4)
             decode_s = (1.0 if record.resting else 1.15) * (2.0 if is_wide else 1.0)
             plan = DraftPlan([guesses if is_wide else NOTHING], spent_s=3 * td.value * is_wide)
-            plan.n_active = plan.n_sessions = 1
+            plan.step = Upcoming(1, 1)
             plan.rows, plan.guessers = 4 if is_wide else 1, guessers
             plan.working = list(priced.machines) if record.n_assigned else []
             timing = StepTiming(plan.rows, 9, decode_s, decode_s + plan.spent_s, 3, 1)
@@ -158,7 +159,7 @@ def test_steps_that_were_not_timed_cost_as_much_as_the_next_one(monkeypatch: pyt
     monkeypatch.setattr(ledger, "_charge", charge)
     for timing in (None, None, TIMING, TIMING):
         plan = DraftPlan(guessers=MODEL)
-        plan.n_active = plan.n_sessions = plan.rows = 1
+        plan.step, plan.rows = Upcoming(1, 1), 1
         ledger.learn(Step(plan, timing, ()))
     assert found == [3, 1]
 

@@ -22,9 +22,9 @@ from server.speculation.hits import HitRates, Outlook
 from server.speculation.policy import Policy
 from server.speculation.potential import SURE_SHARE, potential
 from server.speculation.speculated import Speculated
-from server.speculation.step import Guessers
+from server.speculation.step import Drafting, Guessers
 from server.speculation.step_times import StepTimes
-from server.speculation.view import Drafting, Price, View
+from server.speculation.view import Price, View
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -188,7 +188,7 @@ def depth_drafted(curve: Sequence[float], acceptance: float, td_s: float, rate: 
     price = Price(1, 1, curve, curve[1], rate)
     step, inline = view(price, sessions=[session(acceptance)]), drafting(curve, td_s, rate)
     inline.paths[0] = path = inline_plan.draft_path(step, inline, 0, most)
-    while inline_plan._wanted(step, inline, path, 1):
+    while inline_plan._wanted(True, inline, path, 1):
         path.tokens.append(7)
         path.sure *= acceptance
         inline.n_guesses += 1

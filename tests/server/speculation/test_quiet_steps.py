@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.engine.proposer import Ask, OpenedSession
+from server.engine.proposer import Ask, OpenedSession, Upcoming
 from server.engine.request import Speculation
 from server.sampling.params import SamplingParams
 from server.speculation.drafter_host import LOOK_STEPS
@@ -43,7 +43,7 @@ def speculator() -> Speculator:
     made = Speculator(Policy(), times=StepTimes(64, {1: 1.0, 2: 1.1, 4: 1.2}))
     for _ in range(2 * LOOK_STEPS):
         take_in(made)
-        made.before.n_sessions = made.before.rows = 1
+        made.before.step, made.before.rows = Upcoming(1, 1), 1
         committed(made, timing=TIMING)
     return made
 
