@@ -29,6 +29,11 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"name": "f"}]}, "tools.0.type"),
     ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
     ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [WEATHER, {"type": "shell"}], "tool_choice": {"type": "shell"}}, "tool_choice.type"),
+    (
+        {"tools": [WEATHER, {"type": "apply_patch"}], "tool_choice": {"type": "apply_patch"}},
+        "tool_choice.type",
+    ),
     ({"tools": [WEATHER, {"type": "custom", "name": "a b"}]}, "tools.1.name"),
     ({"tools": [{"type": "custom", "name": "f", "format": {"type": "grammar"}}]}, "tools.0.format.syntax"),
     ({"tools": [{"type": "namespace", "name": "n"}]}, "tools.0.tools"),

@@ -40,6 +40,10 @@ HOSTED: list[dict[str, Any]] = [
     {"type": "mcp", "server_label": "s", "server_url": "https://example.org"},
     {"type": "local_shell"},
     {"type": "shell"},
+    {"type": "shell", "environment": {"type": "local", "skills": []}},
+    {"type": "apply_patch"},
+    {"type": "computer_use_preview", "display_width": 1, "display_height": 1, "environment": "linux"},
+    {"type": "file_search", "vector_store_ids": ["vs_1"]},
     {"type": "tool_search"},
 ]
 LATER: dict[str, Any] = {**WEATHER, "name": "later", "description": "found later", "defer_loading": True}
@@ -66,7 +70,8 @@ async def test_tools_that_cannot_run_are_left_out(caplog: pytest.LogCaptureFixtu
     told = (await ask(serving(one, template=SHOWING), tools=[*HOSTED, WEATHER])).json
     assert [tool["name"] for tool in told["tools"]] == ["weather"]
     assert len(told["warnings"]) == len(HOSTED)
-    assert told["warnings"][0].startswith("tools.0: web_search is left out")
+    for i, tool in enumerate(HOSTED):
+        assert told["warnings"][i].startswith(f"tools.{i}: {tool['type']} is left out")
     prompt = prompt_of(one)
     assert "weather" in prompt
     assert "web_search" not in prompt
