@@ -46,6 +46,10 @@ class CallGrammar(ArgumentGrammar):
         self.begin(loose=False)
         return self._join_rules(self._calls_expression(), self._call_rules(functions))
 
+    def one_call(self, name: str, schema: Schema) -> str:
+        """Return the rules of a reply that calls this function."""
+        return self.required({name: schema})
+
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
         """Return a grammar of calls, or of JSON that fits a schema, or of text that a rule describes."""
         self.begin(loose=False)

@@ -166,7 +166,7 @@ def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked:
     try:
         return _compile_calls(held, key, grammar, asked, functions)
     except InvalidRequestError:
-        held.learn(asked.calls, functions)
+        held.learn(asked.calls, functions, grammar.one_call)
     try:
         return _compile_calls(held, key, grammar, asked, held.arguments(asked.calls))
     except InvalidRequestError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -68,20 +68,29 @@ class HeldSchemas:
                 found[function.name] = self._allowed_part(allowance, function, schema, i)
         return found
 
-    def learn(self, calls: Calling, schemas: Mapping[str, Schema]) -> None:
-        """Find out which of these schemas do not compile, one by one.
+    def learn(
+        self, calls: Calling, schemas: Mapping[str, Schema], rules_of: Callable[[str, Schema], str]
+    ) -> None:
+        """Find out which of these schemas do not compile, each by itself.
+
+        Args:
+            calls: Of the request.
+            schemas: Of arguments, by function.
+            rules_of: Returns the rules of a call; parts of a schema that JSON need not have may fail there.
 
         Raises:
-            InvalidRequestError: A schema of a strict function does not compile.
+            InvalidRequestError: One of a strict function does not.
         """
         for i, function in calls.functions:
+            schema = schemas[function.name]
             try:
                 with _telling_of(function):
-                    self.grammars.check(schemas[function.name], place(i))
-            except InvalidRequestError:
+                    self.grammars.check(schema, place(i))
+                    self.grammars.check_rules(rules_of(function.name, schema), place(i))
+            except InvalidRequestError as error:
                 if function.strict:
                     raise
-                self._compiling_part(function, _argument_schema(function, i), i)
+                self._compiling_part(function, _argument_schema(function, i), i, otherwise=error.message)
 
     def _allowed_part(
         self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int
@@ -98,13 +107,24 @@ class HeldSchemas:
             self._log_once(function, f"anything: {error.message}")
             return ANY_OBJECT
 
-    def _compiling_part(self, function: FunctionDefinition, schema: Schema, i: int) -> Schema:
-        """Return the part of a schema that compiles, and log once what is not held."""
+    def _compiling_part(
+        self, function: FunctionDefinition, schema: Schema, i: int, otherwise: str = ""
+    ) -> Schema:
+        """Return as much of a schema as compiles, remember it for next time and log once what is not held.
+
+        Args:
+            function: The function.
+            schema: Of its arguments.
+            i: Index of its tool.
+            otherwise: Why any object stands for a schema that compiles; "": the schema itself does.
+        """
         held, left_out = self.grammars.held(schema, place(i))
+        if not left_out and otherwise:
+            held, left_out = ANY_OBJECT, [""]
         if left_out:
             with self._lock:
                 _keep_bounded(self._instead, digest(schema), held)
-            self._log_once(function, ", ".join(left_out) if all(left_out) else "anything")
+            self._log_once(function, ", ".join(left_out) if all(left_out) else f"anything ({otherwise})")
         return held
 
     def _log_once(self, function: FunctionDefinition, what: str) -> None:

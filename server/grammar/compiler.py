@@ -70,6 +70,10 @@ class Compiler:
         """Compile a schema by itself, without keeping it."""
         self._compile("schema", Allowance().written(schema, param), param)
 
+    def check_rules(self, text: str, param: str) -> None:
+        """Compile rules in llguidance's dialect of Lark, and do not keep the result."""
+        self._compile("lark", text, param)
+
     def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
         """Return a schema as far as a grammar can hold it, and the places of what was left out.
 

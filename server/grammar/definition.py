@@ -27,8 +27,11 @@ from server.grammar.syntax import (
     series,
 )
 
-KEYWORD = "x-grammar"
-"""Keyword of a string's schema: what it is held to."""
+KEYWORD = "\udfffgrammar"
+"""Keyword of a string's schema: what it is held to.
+
+No request has it: half a character is read as U+FFFD.
+"""
 INPUT = "input"
 """The one parameter of the function that stands for a custom tool."""
 _START = "start"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,22 @@ import pytest
 from server.api.call_grammar import CallGrammar
 from server.api.chat.chat_route import checked
 from server.api.engine_requests import generation_requests
+from server.api.incoming import parsed
+from server.grammar.definition import KEYWORD
 from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import Script
-from tests.server.api.test_tools import A_CALL, CITY, HELLO, PARIS, WEATHER, allows, asked, setting
+from tests.server.api.test_tools import (
+    A_CALL,
+    CITY,
+    HELLO,
+    PARIS,
+    WEATHER,
+    allows,
+    asked,
+    request_of,
+    setting,
+)
+from tests.templates import GEMMA, LFM, QWEN_CODER
 
 
 @pytest.mark.parametrize(
@@ -83,3 +97,30 @@ def test_equal_tools_share_their_rules(monkeypatch: pytest.MonkeyPatch):
         [request] = generation_requests(state, body).requests
         assert allows(request, called % held)
     assert written == ["weather"] * 3
+
+
+NOTHING_FITS: dict[str, dict[str, Any]] = {
+    "no type": {"type": []},
+    "no value": {"enum": []},
+    "no number": {"type": "integer", "minimum": 5, "maximum": 1},
+    "no length": {"type": "string", "minLength": 5, "maxLength": 1},
+}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("kind", NOTHING_FITS)
+@pytest.mark.parametrize("template", [QWEN_CODER, LFM, GEMMA], ids=["tags", "python", "gemma"])
+def test_a_member_that_nothing_fits(template: str, kind: str, choice: str):
+    parameters = {"type": "object", "properties": {"a": NOTHING_FITS[kind], "b": {"type": "string"}}}
+    odd = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
+    assert request_of(template, tools=[odd, WEATHER], tool_choice=choice).constraint
+
+
+def test_no_request_has_the_keyword_of_definitions():
+    given = {"type": "string", "x-grammar": {"syntax": "lark", "definition": "start: nothing"}, KEYWORD: 1}
+    parameters = {"type": "object", "properties": {"input": given}, "required": ["input"]}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    data = parsed(json.dumps({"messages": HELLO, "tools": [tool], "tool_choice": "required"}).encode())
+    state = setting(Script(), FakeVocabulary(), grammars=True)
+    [request] = generation_requests(state, checked(state, data)).requests
+    assert allows(request, '<tool_call>\n{"name": "weather", "arguments": {"input": "x"}}\n</tool_call>')
