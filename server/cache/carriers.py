@@ -1,4 +1,4 @@
-"""The threads that write snapshots to a directory and read them."""
+"""Threads that write snapshots to a directory and read them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CARRIER_CLOSE_S = 5.0
 
 
 class Background:
-    """A thread that does jobs by key, in order.
+    """A thread that runs keyed jobs in order.
 
-    An exception of a job is logged, and the next job runs. It is a daemon: a disk that hangs does not keep
-    the process.
+    An exception of a job is logged, and the next job runs. The thread is a daemon: a disk that hangs does not
+    keep the process alive.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,47 +37,47 @@ class Background:
         self._thread.start()
 
     def submit(self, key: str, job: Callable[[], None]) -> None:
-        """Queue a job, in place of one that waits under this key. Does nothing after close."""
+        """Queue a job, replacing one that waits under this key. Does nothing after close()."""
         with self._changed:
             if self.open:
                 self._jobs[key] = job
                 self._changed.notify_all()
 
     def cancel(self, key: str) -> bool:
-        """Drop a job. False if it does not wait: it runs, or has run."""
+        """Drop a job; return False if it does not wait, because it runs or has run."""
         with self._changed:
             return self._jobs.pop(key, None) is not None
 
     def yield_to(self, busy: bool) -> None:
-        """busy: the model needs the machine, so that go_on() waits."""
+        """Make go_on() wait while the model is busy."""
         if busy == self._free.is_set():
             (self._free.clear if busy else self._free.set)()
 
     def hurry(self, urgent: bool) -> None:
-        """go_on() waits for at most MOMENT_S if urgent, as at the start, else for PATIENT_S."""
+        """Limit the wait of go_on() to MOMENT_S if urgent, as at the start, else to PATIENT_S."""
         self._moment_s = MOMENT_S if urgent else PATIENT_S
 
     def go_on(self) -> bool:
-        """Return whether a long job shall go on: False once closed.
+        """Return True if a long job should continue, False once closed. It is asked between a job's parts.
 
-        Asked between its parts; waits for a busy model.
+        Waits for a busy model.
         """
         self._free.wait(self._moment_s)
         return self.open
 
     @property
     def n_pending(self) -> int:
-        """Jobs that wait or run."""
+        """Return the number of jobs that wait or run."""
         return len(self._jobs) + (self._running is not None)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait until no job is pending. Returns how many still are."""
+        """Wait until no job is pending; return how many still are."""
         with self._changed:
             self._changed.wait_for(lambda: not (self.n_pending and self._thread.is_alive()), timeout_s)
             return self.n_pending
 
     def close(self, timeout_s: float) -> None:
-        """Drop the jobs that wait, and wait for the one that runs."""
+        """Drop waiting jobs, and wait for the running one."""
         with self._changed:
             self.open = False
             self._free.set()
@@ -106,10 +106,10 @@ class Background:
 
 
 class Carriers:
-    """One thread writes, another reads, so that no read waits behind writes. Used by one thread."""
+    """One thread writes and another reads, so no read waits behind writes. Used by one thread."""
 
     def __init__(self, disk: DiskTier, on_ready: Callable[[], None]) -> None:
-        """on_ready: called from another thread after every read."""
+        """Begin; on_ready is called from another thread after every read."""
         self._disk = disk
         self._on_ready = on_ready
         self._reports: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -117,7 +117,7 @@ class Carriers:
         self.reader = Background("duo-cache-read")
 
     def settle(self) -> None:
-        """Report, in order, what was done since the last call."""
+        """Call the reports of all jobs finished since the last call, in order."""
         while True:
             try:
                 report = self._reports.get_nowait()
@@ -128,13 +128,12 @@ class Carriers:
     def write(
         self, what: Record, replaces: tuple[str, ...], report: Callable[[bool, list[str]], None]
     ) -> None:
-        """Have a record written in the background.
+        """Write a record in the background.
 
         Args:
             what: The record.
-            replaces: Keys whose files go once this one is written.
-            report: Called by settle() with whether it is written, and the keys of the files that went to make
-                room.
+            replaces: Keys whose files are removed once this one is written.
+            report: Called by settle() with True if it is written, and the keys of files removed to make room.
         """
 
         def job() -> None:
@@ -149,7 +148,7 @@ class Carriers:
         self.writer.submit(what.name, job)
 
     def read(self, key: str, report: Callable[[bytes | None], None], *, used: bool) -> None:
-        """report(the payload, None if it is missing) is called by settle()."""
+        """Read a file in the background; settle() reports its payload, None if it is missing."""
 
         def job() -> None:
             data: bytes | None = None

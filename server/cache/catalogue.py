@@ -1,4 +1,4 @@
-"""The books of all snapshots: which one a prompt should continue, and which goes first.
+"""Keep the books of all snapshots: which one a prompt should continue, and which goes first.
 
 Pure: payloads are only carried. A salt is any text that separates conversations; here, digests.
 """
@@ -17,7 +17,7 @@ Tier: TypeAlias = Literal["memory", "disk", "loading"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A snapshot that begins as a prompt does."""
+    """A snapshot with the same beginning as a prompt."""
 
     length: int  # leading tokens that the prompt shares
     key: str
@@ -34,24 +34,25 @@ class Entry:
     salt: str
     n_bytes: int  # of the payload
     data: bytes | None = None  # the payload, while in memory
-    on_disk: bool = False  # its file is there
+    on_disk: bool = False  # its file exists
     writing: bool = False  # it waits for the disk, or is being written
-    leaving: bool = False  # it is in memory only until it is written
+    leaving: bool = False  # it stays in memory only until it is written
     loading: bool = False  # it is being read
     arrived: bool = False  # it was read for a session that has not taken it yet
-    n_loaded: int = 0  # tokens that the KV cache holds too since the last use
-    last_used: int = 0  # the value of Catalogue.n_uses then
-    replaces: tuple[str, ...] = ()  # keys of shorter snapshots whose files go once this one is written
+    n_loaded: int = 0  # tokens that the KV cache has held too since the last use
+    last_used: int = 0  # value of Catalogue.n_uses at the last use
+    # keys of shorter snapshots whose files are removed once this one is written
+    replaces: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class TierCounts:
-    """For the statistics. The first five are of now, the others since the start."""
+    """Statistics: the first five fields are current values, the others totals since the start."""
 
     memory_bytes: int = 0  # waiting_bytes included
     memory_snapshots: int = 0
-    waiting_bytes: int = 0  # beyond the budget of memory: they go once they are written
-    disk_bytes: int = 0  # of the directory, files of other models included
+    waiting_bytes: int = 0  # beyond the memory budget until they are written
+    disk_bytes: int = 0  # of the directory, including files of other models
     disk_snapshots: int = 0  # of this model
     hits: int = 0  # payloads handed out
     loads: int = 0  # payloads read from disk
@@ -65,12 +66,12 @@ class TierCounts:
 
 
 def worth(n_tokens: int, idle: int) -> float:
-    """Of keeping a snapshot: the tokens that it saves, over uses of others (idle) since its own."""
+    """Return the worth of a snapshot: the tokens that it saves, divided by uses of others since its own."""
     return n_tokens / (1 + idle)
 
 
 class Catalogue:
-    """Entries by key. partial: states can be trimmed, so no entry is a prefix of another one of its salt."""
+    """Entries by key. If states can be trimmed (`partial`), no entry is a prefix of another of its salt."""
 
     def __init__(self, *, partial: bool = True) -> None:
         self.entries: dict[str, Entry] = {}
@@ -82,9 +83,9 @@ class Catalogue:
         self.n_uses = 0
 
     def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
-        """Return the entry that shares most tokens with these, None if none does.
+        """Return the entry with the longest common prefix, None if none has any.
 
-        Among equals that is one in memory.
+        Among equals one in memory wins.
         """
         wanted = tuple(tokens)
         found = (self._match(index, wanted, salt) for index in (self._warm, self._all))
@@ -96,19 +97,19 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return an entry that contains these tokens, so that one of their own would add nothing."""
+        """Return an entry that contains these tokens, so a new one would add nothing; None if none does."""
         return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the entry that is a prefix of these tokens.
+        """Return the entry that is a prefix of these tokens, None if none is.
 
-        There is one at most: of two, one would be a prefix of the other.
+        There is at most one: of two, one would be a prefix of the other.
         """
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return an entry whose state a sequence of these tokens can load."""
+        """Return an entry whose state a sequence of these tokens can load, None if there is none."""
         length, key = self._match(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 
@@ -136,38 +137,38 @@ class Catalogue:
         return self.entries.pop(key)
 
     def hold(self, key: str, data: bytes) -> None:
-        """Take a payload into memory. Counts no use."""
+        """Take a payload into memory. Not counted as a use."""
         entry = self.entries[key]
         entry.data, entry.loading = data, False
         self.held[key] = entry
         self._warm.insert(key, entry.tokens, entry.salt)
 
     def release(self, key: str) -> None:
-        """Let go of the payload, if it is there."""
+        """Drop the payload from memory, if it is there."""
         entry = self.held.pop(key, None)
         if entry is not None:
             entry.data, entry.leaving, entry.arrived = None, False, False
             self._warm.remove(key)
 
     def use(self, key: str, n_loaded: int = 0) -> None:
-        """Count a use. An entry that is used stays in memory again. n_loaded: see Entry."""
+        """Count a use; the entry stays in memory again."""
         entry = self.entries[key]
         self.n_uses += 1
         entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded
 
     def keeps(self, n_tokens: int, n_bytes: float, budget: int, idle: int) -> bool:
-        """Return whether a new entry of this size stays in memory until `idle` others are used.
+        """Return True if a new entry of this size would stay in memory until `idle` others are used.
 
-        The less worthy make room for it.
+        Entries of less worth make room for it.
         """
         new = worth(n_tokens, idle)
         above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth(e, 1) >= new)
         return sum(above) + n_bytes <= budget
 
     def overflowing(self, budget: int) -> Iterator[str]:
-        """Yield the keys that should leave memory so that the rest fits, least worthy first.
+        """Yield the keys that should leave memory so that the rest fits, least worth first.
 
-        Arrived ones go last, and the last arrival stays, or it would be read again for ever.
+        Arrived ones go last, and the last arrival stays, or it would be read again and again.
         """
         staying = {key: entry for key, entry in self.held.items() if not entry.leaving}
         total = sum(entry.n_bytes for entry in staying.values())
@@ -182,9 +183,9 @@ class Catalogue:
             yield key
 
     def backlogged(self, budget: int) -> Iterator[str]:
-        """Yield the keys that should no longer wait for the disk, least worthy first.
+        """Yield the keys that should no longer wait for the disk, least worth first.
 
-        Ends once the caller has released enough. Some cannot be cancelled; one may always wait.
+        It ends once the caller has released enough. Some cannot be cancelled; one may always wait.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth(self.held[key]))[:-1]:
@@ -201,7 +202,7 @@ class Catalogue:
         return sum(entry.n_bytes for entry in list(self.held.values()) if entry.leaving)
 
     def _worth(self, entry: Entry, n_more: int = 0) -> float:
-        """n_more: uses of other entries to come."""
+        """Return the worth of an entry, after n_more uses of other entries."""
         return worth(len(entry.tokens) - entry.n_loaded, self.n_uses + n_more - entry.last_used)
 
     def _match(self, index: RadixIndex[str], tokens: tuple[int, ...], salt: str) -> tuple[int, str | None]:

@@ -1,6 +1,6 @@
-"""Snapshots on disk: a directory with a budget, which several leads may share.
+"""Keep snapshots on disk, in a directory with a budget that several leads may share.
 
-Nothing there is trusted, and nothing there is an error to a caller: a file that is damaged, of another model,
+Nothing in it is trusted, and nothing in it is an error to a caller: a file that is damaged, of another model,
 or gone counts as missing. `scan` and `reconsider` are for one thread, the other methods for any.
 """
 
@@ -34,10 +34,10 @@ from server.cache.record import (
 
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
 ASIDE = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
-RESCAN_NS = 1_000_000_000  # ns between scans: a network takes ms for one. Twice: news of others wait 2 s
-# ns: the coarsest time of a directory (FAT); a younger one may hide a change. Half: hides some there.
+RESCAN_NS = 1_000_000_000  # ns between scans, each of some ms on a network. Twice: others' files wait 2 s
+# Age in ns below which a directory's time may hide a change: the coarsest (FAT). Half: misses some.
 SETTLED_NS = 2_000_000_000
-STALE_NS = 600_000_000_000  # ns, ten minutes: 120 times what a part waits (PATIENT_S). Half: 60 times
+STALE_NS = 600_000_000_000  # age in ns of abandoned files: 120 times what a part waits. Half: 60 times
 
 logger = logging.getLogger("duo.cache")
 T = TypeVar("T")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 class Scan:
     """Changes since the last scan, least recently used first.
 
-    `found` may repeat names of earlier scans, or of this lead's writes.
+    `found` may repeat names of earlier scans, or of this lead's own writes.
     """
 
     found: tuple[Head, ...] = ()
@@ -55,16 +55,16 @@ class Scan:
 
 
 class DiskTier:
-    """The snapshots of one directory with this fingerprint: all that a state depends on, as one string.
+    """The snapshots of one directory with one fingerprint: a text of all that a state depends on.
 
     The budget is the directory's: files of other models count, and the least recently used of all goes first.
-    Files with names of another form are not touched.
+    Files whose names have another form are left alone.
     """
 
     def __init__(
         self, directory: Path, *, budget_bytes: int, fingerprint: str, clock: Callable[[], int] = time.time_ns
     ) -> None:
-        """clock: the time of day in ns. Raises OSError if the directory cannot be made."""
+        """Open a directory, made if missing. `clock` returns the time of day in ns. Raises OSError."""
         self.budget_bytes = budget_bytes
         self.n_evicted = 0
         self.n_skipped = 0  # files that were damaged, of another model, or not readable
@@ -85,7 +85,7 @@ class DiskTier:
         self.trim()
 
     def scan(self, believed: Iterable[str]) -> Scan:
-        """Read the heads of files that are new, and list the believed names that are gone.
+        """Read the heads of new files, and list the believed names that are gone.
 
         Empty if the directory has not changed, or was scanned within RESCAN_NS.
         """
@@ -109,10 +109,13 @@ class DiskTier:
         return Scan(self._heads(fresh), gone)
 
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
-        """Let the next scan, due at once, report again all files but those to keep.
+        """Make the next scan, due at once, report again all files except those to keep.
 
-        One may be back, needed again since what replaced it is lost, or replaced by another lead. bad: a file
-        never to be reported again as it is.
+        A file may be back, needed again since its replacement is lost, or replaced by another lead.
+
+        Args:
+            keep: Names not to report.
+            bad: A file that must never be reported again unless it changes.
         """
         if bad is not None and bad in self._known:
             self._bad.add(bad)
@@ -120,10 +123,10 @@ class DiskTier:
         self._stamp = self._scanned_ns = None
 
     def write(self, record: Record, going_on: Callable[[], bool]) -> tuple[bool, list[str]]:
-        """Write a file, and return whether that worked, and the names removed for it.
+        """Write a file; return True if that worked, and the names removed for it.
 
-        Never over the budget: room is made before the first byte. Not synced: the checksum finds a file that
-        was cut short.
+        The budget is never exceeded: room is made before the first byte. The file is not synced: a checksum
+        finds one that was cut short.
         """
         removed: list[str] = []
         aside = self._path(record.name + ".duo." + secrets.token_hex(8) + ".tmp")
@@ -147,7 +150,7 @@ class DiskTier:
         return True, removed
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
-        """Return the payload, checked; None if it is missing. used: whether that counts as a use."""
+        """Return the checked payload, None if it is missing; `used`: count a use."""
         usable = self._usable(name, read)
         if usable is not None and used:
             self.touch(name)
@@ -164,9 +167,12 @@ class DiskTier:
             _unlink(self._path(name + ".duo"))
 
     def trim(self, sparing: Path | None = None) -> list[str]:
-        """Remove stale half-written files and, until the budget holds, the least recently used snapshots.
+        """Remove abandoned files and, until the budget holds, the least recently used snapshots.
 
-        Returns their names. sparing: a half-written file of this process, which is never stale.
+        Returns the names of these.
+
+        Args:
+            sparing: A half-written file of this process, which is not abandoned.
         """
         removed: list[str] = []
         stored = sorted(self._stored())
@@ -210,7 +216,7 @@ class DiskTier:
         return used_ns, head, rest
 
     def _stored(self) -> list[tuple[int, int, Path]]:
-        """Time of the last use, size and path of every file of ours, half-written ones included."""
+        """Return last use, size and path of all files of ours, including half-written ones."""
         stored: list[tuple[int, int, Path]] = []
         with suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:
@@ -222,7 +228,7 @@ class DiskTier:
         return stored
 
     def _skip(self, name: str, error: Exception) -> None:
-        """Count and log it: of foreign files every reason once. A damaged file is removed."""
+        """Count and log a file; foreign files once per reason. A damaged file is removed."""
         path, reason = self._path(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
             self.n_skipped += 1

@@ -1,7 +1,7 @@
-"""Snapshots under names that clients choose: the files of /slots, in a directory of their own.
+"""Keep snapshots under names that clients choose: the files of /slots, in a directory of their own.
 
-A name that could mean anything but one file of this directory is refused. Each salt has names of its own.
-Files are those of record.py, so one of another model, or a damaged one, is never loaded. Safe from any
+A name that could mean anything but one file of this directory is refused. Each salt has its own names. The
+files are those of record.py, so one of another model, or a damaged one, is never loaded. Safe from any
 thread; several leads may share the directory.
 """
 
@@ -25,20 +25,20 @@ ANY_MODEL = digest("slots")  # instead of a fingerprint: a name stands for one f
 
 
 class FullError(Exception):
-    """The directory's budget does not allow it."""
+    """The directory's budget has no room for the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedState:
-    """What a file holds: tokens and their state. n_read: bytes of the file."""
+    """Content of a file: tokens and their state."""
 
     tokens: list[int]
     data: bytes
-    n_read: int
+    n_read: int  # bytes of the file
 
 
 def fault(name: str) -> str | None:
-    """Why this cannot be the name of a file, None if it can."""
+    """Return why a text cannot be the name of a file, None if it can."""
     if not name:
         return "is empty"
     if any(character in name for character in "/\\:"):  # with a colon Windows names a drive, or a stream
@@ -53,7 +53,7 @@ def fault(name: str) -> str | None:
 
 
 class NamedFiles:
-    """The directory. All methods raise ValueError for a name with a fault()."""
+    """The directory. All methods raise ValueError for a name that has a fault()."""
 
     def __init__(self, directory: Path, *, budget_bytes: int, fingerprint: str) -> None:
         """Keep named states in a directory, which the first write makes.
@@ -116,7 +116,7 @@ class NamedFiles:
         return NamedState(list(head.tokens), data, n_read)
 
     def _n_bytes(self, replaced: Path) -> int:
-        """Bytes of all files but the one to be replaced. Removes stale half-written files."""
+        """Return the bytes of all files except the one to replace; remove abandoned files."""
         total = 0
         with os.scandir(self._directory) as entries:
             for entry in entries:

@@ -1,8 +1,8 @@
-"""Which sequence of the KV cache a new prompt continues, and which idle one is evicted first.
+"""Choose the sequence of the KV cache that a prompt continues, and the idle one to evict first.
 
-Pure bookkeeping over token ids: it returns what to do (Reuse, Evicted), the engine does it. One conversation
-per sequence; a prompt that continues an idle one takes its sequence, a prompt that only begins like another,
-idle or busy, gets a copy of their common prefix.
+Pure bookkeeping over token ids: it returns what to do (Reuse, Evicted), and the engine does it. Each sequence
+holds one conversation. A prompt that continues an idle conversation takes its sequence; a prompt that only
+has the same beginning as another, idle or busy, gets a copy of the common prefix.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BusyTokens: TypeAlias = tuple[list[int], int]
 class Evicted:
     """A conversation that loses its sequence, which holds these tokens until the caller empties it.
 
-    Save it before that to keep it.
+    To keep it, save it before that.
     """
 
     seq: int
@@ -43,15 +43,15 @@ class Evicted:
 class Reuse:
     """What to do for a prompt: use sequence `seq` with its first `length` tokens, and evaluate from there.
 
-    If `source` is another sequence, empty `seq` and copy these tokens from there first. Save `evicted` or
-    `lost` to keep it.
+    If `source` is another sequence, empty `seq` and copy these tokens from it first. To keep `evicted` or
+    `lost`, save them before.
     """
 
     seq: int
     length: int
     source: int
     evicted: Evicted | None = None  # the conversation that had `seq`, unless the prompt continues it
-    lost: Evicted | None = None  # the continued conversation, if less than half of it is kept
+    lost: Evicted | None = None  # the continued conversation, if less than half of it stays
 
 
 @dataclass(slots=True)
@@ -66,10 +66,10 @@ class _Resident:
 
 
 class PrefixCache:
-    """An index over the sequences of one KV cache, of which more are idle than sessions need."""
+    """Index of the sequences of one KV cache, some of which are idle."""
 
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
-        """partial: sequences can be trimmed to any length (Backend.can_trim), else to their mark only."""
+        """Begin with n_seqs free sequences; without `partial` they can be trimmed to their mark only."""
         self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
@@ -91,8 +91,8 @@ class PrefixCache:
         """Claim the best sequence for a prompt, or `only` this idle one.
 
         The longest common prefix is reused. Its own sequence is claimed if it is idle, keeps at least half of
-        its tokens, and the prompt goes on where its last one ended; else the place with the least loss. At
-        least one token is left to evaluate, since its logits are needed.
+        its tokens, and the prompt continues where its last one ended; else the place with the least loss. At
+        least one token remains to be evaluated, since its logits are needed.
 
         Args:
             tokens: The prompt.
@@ -165,7 +165,7 @@ class PrefixCache:
             self._marks.insert(seq, tokens[:mark], salt)
 
     def evict(self) -> Evicted | None:
-        """Forget the idle conversation that is worth least, None if there is none."""
+        """Forget the idle conversation of least worth; None if there is none."""
         resting = self._resting()
         if not resting:
             return None
@@ -182,16 +182,16 @@ class PrefixCache:
         self._put(seq, replace(self._residents[seq], tokens=[]))
 
     def idle(self) -> list[Evicted]:
-        """All idle conversations, the worthiest first."""
+        """Return all idle conversations, most worth first."""
         return [self._evicted(seq) for seq in sorted(self._resting(), key=self._loss, reverse=True)]
 
     def resting(self) -> dict[int, Evicted]:
-        """Return what every sequence that is not busy holds: no tokens if it is free."""
+        """Return what each sequence that is not busy holds, no tokens if it is free."""
         return {seq: self._evicted(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
     @property
     def n_cells(self) -> int:
-        """Cells of idle sequences, shared ones counted for each."""
+        """Return the cells of idle sequences; shared cells count for each."""
         return self._n_cells
 
     @property

@@ -1,7 +1,7 @@
-"""A radix tree over token ids: which of many sequences shares the longest prefix with a given one.
+"""Radix tree over token ids: find which of many sequences shares the longest prefix with a given one.
 
-Edges are tuples of tokens, compared by slices: the interpreter loops over nodes, fewer than two for each
-sequence, and C over tokens. Pure; not thread-safe.
+Edges are tuples of tokens, compared by slices: the interpreter loops over nodes, fewer than two per sequence,
+and C over tokens. Pure; not thread-safe.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def common_prefix(a: S, b: S) -> int:
 
 
 class _RadixNode(Generic[K]):
-    """The sequences that begin with the `depth` tokens of the edges from the root to here.
+    """The sequences that begin with the `depth` tokens of the edges from the root to this node.
 
-    here: stamp of the insertion by key, for sequences that end here. n_keys, latest: number and highest stamp
-    of the keys here and below. Every node but a root has keys here or at least two children.
+    `here` maps keys of sequences that end here to the stamps of their insertion. `n_keys` and `latest` are
+    the number and highest stamp of the keys here and below. Every node but a root has keys here or two
+    children.
     """
 
     __slots__ = ("children", "depth", "edge", "here", "latest", "n_keys", "parent")
@@ -62,10 +63,7 @@ class _RadixNode(Generic[K]):
 
 
 class RadixIndex(Generic[K]):
-    """A sequence of tokens for each key; several keys may have equal ones.
-
-    Every salt has a tree of its own.
-    """
+    """Token sequences by key; several keys may have equal sequences. Every salt has its own tree."""
 
     def __init__(self) -> None:
         self._roots: dict[str, _RadixNode[K]] = {}  # by salt; none is empty
@@ -112,15 +110,15 @@ class RadixIndex(Generic[K]):
             del self._roots[salt]
 
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """Return the longest common prefix with a sequence of this salt, and the last key that has it.
+        """Return the length of the longest common prefix with a sequence, and the last key that has it.
 
-        The prefix as its length; (0, None) if there is none.
+        (0, None) if there is none.
         """
         node, length = self._descend(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """match() among the sequences that are a prefix of these tokens as a whole."""
+        """Return what match() does, among sequences that are a whole prefix of these tokens."""
         node, length = self._descend(salt, tuple(tokens))
         while node.parent and (node.depth > length or not node.here):
             node = node.parent
@@ -137,9 +135,9 @@ class RadixIndex(Generic[K]):
         return node.depth
 
     def _descend(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
-        """Return the deepest node whose edge agrees with the tokens, in part at least, and how many agree.
+        """Return the deepest node whose edge agrees at least in part, and the number of tokens that agree.
 
-        These are fewer than its depth if only a part of the edge agrees.
+        The number is below the node's depth if only part of its edge agrees.
         """
         node, length = self._roots.get(salt) or _RadixNode[K](None, ()), 0
         while length == node.depth and length < len(tokens):
@@ -153,7 +151,7 @@ class RadixIndex(Generic[K]):
 
 
 def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
-    """Cut the edge of a node at this depth; returns the new node there, above it."""
+    """Split the edge of a node at this depth, and return the new node above it."""
     assert node.parent, "a root has no edge"
     n = depth - node.parent.depth
     middle = _RadixNode(node.parent, node.edge[:n])
@@ -164,7 +162,7 @@ def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
 
 
 def _prune(node: _RadixNode[K]) -> _RadixNode[K]:
-    """Drop a node that lost its last key, and join one that has only one child left with it.
+    """Remove a node that lost its last key, and join one that has only one child left with that child.
 
     Returns the deepest node whose `latest` may be of the removed key.
     """

@@ -1,12 +1,12 @@
-"""One snapshot as a file: its layout, its name, and how it is read without being trusted.
+"""The file format of one snapshot, its name, and how it is read without being trusted.
 
     head    magic, version, number of tokens, bytes of payload, fingerprint, salt (both as digests)
     tokens  int32
-    sum     CRC-32 of all before it: a scan can trust the tokens without reading the payload
+    sum     CRC-32 of all before it, so a scan can trust the tokens without reading the payload
     payload
     sum     CRC-32 of all before it
 
-All little-endian. The sums find damage, not forgery: whatever can write to the directory is trusted.
+All little-endian. The sums detect damage, not forgery: whatever can write to the directory is trusted.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ STRETCH = 1 << 10  # scrypt's cost: 2 ms and 1 MiB for each guess at a weak API 
 
 
 class ForeignError(Exception):
-    """Not a snapshot, or of another version or model: neither used nor removed."""
+    """Not a snapshot, or one of another version or model: neither used nor removed."""
 
 
 class CorruptError(Exception):
-    """A snapshot of this version that is damaged."""
+    """A damaged snapshot of this version."""
 
 
 class StoppedError(Exception):
@@ -47,7 +47,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """All of a snapshot but its payload. salt: what salt_digest() gave."""
+    """All of a snapshot except its payload; `salt` is a salt_digest()."""
 
     name: str
     salt: str
@@ -57,7 +57,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A snapshot to be written. head: all bytes before the payload."""
+    """A snapshot to write; `head` is all bytes before the payload."""
 
     name: str
     head: bytes
@@ -86,18 +86,18 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """Return a salt as files have it, in hex. Slow on purpose: a salt may be a weak API key."""
+    """Return a salt as in files, in hex. Slow on purpose: a salt may be a weak API key."""
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 
 def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
-    """Return a file's name: equal for equal conversations in all leads. salt: a digest."""
+    """Return a file's name, the same for equal conversations in all leads; `salt` is a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
 
 
 def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes) -> Record:
-    """salt: a digest."""
+    """Return the record of a state; `salt` is a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     fields = MAGIC, RECORD_VERSION, len(tokens), len(payload), fingerprint, bytes.fromhex(salt)
     head = HEAD.pack(*fields) + packed
@@ -106,7 +106,7 @@ def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes)
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file for open(): only the owner may read and write a new one."""
+    """Open a file for open(), with a new one accessible to its owner only."""
     return os.open(path, flags, 0o600)
 
 

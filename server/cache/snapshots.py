@@ -1,8 +1,8 @@
-"""The tiers below the KV cache: snapshots of sequences in host memory, and behind it on disk.
+"""Tiers below the KV cache: snapshots of sequences in host memory, and behind it on disk.
 
 The engine thread calls, decides and keeps the books. Two background threads write and read files; their
-results wait in a queue that the next call empties. Only `flush` waits for a disk, and `match` and an idle
-`at_work`, once a second, for the names in the directory and the heads of new files.
+results wait in a queue that the next call empties. Only `flush` waits for a disk; `match`, and an idle
+`at_work` once a second, wait for the names in the directory and the heads of new files.
 """
 
 from __future__ import annotations
@@ -60,31 +60,31 @@ class Snapshots:
         self._look()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
-        """Whether a state of this size, put now, would be kept until `idle` others are used."""
+        """Return True if a state of this size, put now, would be kept until `idle` others are used."""
         if self._disk or not self.memory_bytes:
             return self._disk is not None
         return self._catalogue.keeps(n_tokens, n_bytes, self.memory_bytes, idle)
 
     @property
     def free_bytes(self) -> int:
-        """Host memory left of the budget."""
+        """Return the host memory left in the budget."""
         coming = self._catalogue.entries.get(self._unasked or "")
         n_taken = self._catalogue.held_bytes + (coming.n_bytes if coming else 0)
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """Give way while the model evaluates, else look for news of other leads. Called in every step."""
+        """Yield the disk to a busy model, else look for other leads' files. Called in every step."""
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
                 self._look()
 
     def hear(self, salt: str, heard: Hear) -> None:
-        """Have heard() called, by some thread, with the tokens that other leads save of this salt."""
+        """Call heard(), on some thread, with the tokens of this salt that other leads save."""
         self._hearing[self._digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
-        """Return the snapshot with the longest common prefix, among equals one in memory. No use."""
+        """Return the snapshot with the longest common prefix, preferring memory. Not counted as a use."""
         self._look()
         return self._catalogue.longest(tokens, self._digest(salt))
 
@@ -94,7 +94,7 @@ class Snapshots:
         return self._catalogue.conversations(self._digest(salt), most)
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
-        """Return whether put() would add nothing to any tier. used: whether that counts as a use."""
+        """Return True if put() would add nothing to any tier; `used`: count that as a use."""
         self._look()
         key = self._having(tokens, salt)
         if key is not None and used:
@@ -102,7 +102,7 @@ class Snapshots:
         return key is not None
 
     def n_saved(self, tokens: Sequence[int], salt: str = "") -> int:
-        """How many of these tokens have a file, or will have; all of them without a disk."""
+        """Return how many of these tokens have a file, or will have; all of them without a disk."""
         if self._disk is None:
             return len(tokens)
         found = self._catalogue.longest(tokens, self._digest(salt))
@@ -110,7 +110,7 @@ class Snapshots:
         return found.length if found and entry and (entry.on_disk or entry.writing) else 0
 
     def put(self, tokens: Sequence[int], salt: str, data: bytes, n_loaded: int = 0) -> None:
-        """Keep the state of these tokens. Its file is written in the background. n_loaded: see get()."""
+        """Keep the state of these tokens; its file is written in the background. n_loaded: see Entry."""
         self._settle()
         if not tokens:
             return
@@ -135,7 +135,7 @@ class Snapshots:
         self._shrink()
 
     def get(self, key: str, n_loaded: int = 0) -> bytes | None:
-        """Return the payload, if it is in memory, which counts as a use. n_loaded: of Entry."""
+        """Return the payload, if it is in memory, and count a use. n_loaded: see Entry."""
         self._settle()
         entry = self._catalogue.held.get(key)
         if entry is None:
@@ -148,17 +148,17 @@ class Snapshots:
         return data
 
     def fetch(self, key: str) -> None:
-        """Read a snapshot from disk into memory, or forget it; then on_ready is called. get() frees it."""
+        """Read a snapshot from disk into memory, or forget it, then call on_ready. get() frees it."""
         self._settle()
         if key == self._unasked:
             self._unasked = None
         self._fetch(key, used=True)
 
     def fetch_ahead(self, most: int, room_bytes: int) -> bool:
-        """Read one of the `most` latest from disk before anybody asks for it. Returns whether one is read.
+        """Read one of the `most` latest from disk before it is needed; return True if one is read.
 
-        Of those at the first call each is read once, if it fits into half of the room; the next one waits for
-        on_ready of this one. That counts as no use and pushes nothing out.
+        Each of those at the first call is read once, if it fits into half of the room; the next one waits for
+        this one's on_ready. It is not counted as a use and evicts nothing.
         """
         self._settle()
         if self._carriers is None:
@@ -190,7 +190,7 @@ class Snapshots:
             self._carriers.remove(key, replaces)
 
     def flush(self, timeout_s: float) -> int:
-        """Wait for queued writes. Returns how many are left."""
+        """Wait for queued writes; return how many are left."""
         if self._carriers:
             self._carriers.writer.wait(timeout_s)
         self._settle()
@@ -202,7 +202,7 @@ class Snapshots:
             self._carriers.close()
 
     def counters(self) -> TierCounts:
-        """May be called from any thread; may be as old as the engine's last call."""
+        """Return the statistics; safe from any thread, and as old as the engine's last call."""
         entries = list(self._catalogue.entries.values())
         return replace(
             self._counts,
@@ -219,7 +219,7 @@ class Snapshots:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
 
     def _having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the entry beside which put() of these tokens would add nothing."""
+        """Return the entry that makes put() of these tokens redundant, None if there is none."""
         key = self._catalogue.having(tokens, self._digest(salt))
         if key is None or self._disk is None:
             return key
@@ -229,7 +229,7 @@ class Snapshots:
         return key if entry.on_disk or entry.writing else None
 
     def _supersede(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:
-        """Drop the entry that one of these tokens replaces. Returns the keys whose files it replaces."""
+        """Drop the entry that these tokens replace; return the keys whose files they replace."""
         shorter = self._catalogue.covered(tokens, salted)
         if shorter is None:
             return ()
@@ -266,7 +266,7 @@ class Snapshots:
                 self._disk.reconsider(self._catalogue.entries)
 
     def _look(self) -> None:
-        """Enter what the background threads did, and what other leads added and removed."""
+        """Take in what the background threads did, and what other leads added and removed."""
         self._settle()
         if self._disk:
             scan = self._disk.scan(self._catalogue.entries)

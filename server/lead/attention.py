@@ -1,4 +1,4 @@
-"""Whether a lead on a CPU uses flash attention: if its steps have been quicker with it (docs/adr/0012)."""
+"""Choose flash attention for a lead on a CPU if its steps have been faster with it (docs/adr/0012)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ logger = logging.getLogger("duo.lead")
 # slower; with two, nothing changes: 400M on an Intel Xeon begin without it (docs/adr/0012).
 IDLE = 2 * (70 + 214)
 ASSUMED = [StepKind(n_rows, n_tokens + IDLE, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
-BEFORE = 1000  # steps that ASSUMED counts as. Twice: what a server is used for shows after twice as many
-MOST_STEPS = 100_000  # steps that count; older ones count less and less. Twice: a change of use shows later
+BEFORE = 1000  # weight of ASSUMED, in steps. Twice: real usage takes twice as long to outweigh it
+MOST_STEPS = 100_000  # steps that count; older ones are scaled down. Twice: a change of use shows later
 # Share by which the other kind must be quicker for a later start to change to it: a change makes the saved
 # conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given up.
 MIN_GAIN = 0.05
@@ -47,7 +47,7 @@ class AttentionChoice:
         self._earlier: Kinds = {}  # of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
-        """Choose where the options leave it open, without measuring: UNMEASURED at the first start."""
+        """Choose without measuring, if the options leave it open: UNMEASURED at the first start."""
         self._what = (*of_model(replace(options, n_tail=0)), WIDTHS, DEPTHS)
         known = recall("attention", self._what)
         if known is None:
@@ -61,13 +61,13 @@ class AttentionChoice:
 
     @property
     def was_asked(self) -> bool:
-        """True if the options left it open, so that it was chosen here."""
+        """True if the options left it open, so it was chosen here."""
         return bool(self._what)
 
     def look_again(
         self, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
     ) -> None:
-        """Measure, unless what is known holds. It counts from the next start on.
+        """Measure, unless the known times still hold. It takes effect at the next start.
 
         Args:
             model: The loaded model.
@@ -93,7 +93,7 @@ class AttentionChoice:
 def was_disturbed(
     times: AttentionTimes, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext]
 ) -> bool:
-    """Return whether decodes are much quicker now than when these were measured; False if nobody can tell."""
+    """Return True if decodes are much faster now than when measured; False if that is unknown."""
     try:
         now = first_s(model, options, make)
         then = [at[0] for at in times.seconds["off"][: len(now)]]
@@ -104,13 +104,13 @@ def was_disturbed(
 
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
-    """Return the quicker kind for these steps and the assumed ones, and by which share of the other's time.
+    """Return the faster kind for these steps and the assumed ones, and its gain relative to the other.
 
     Args:
         times: As measured.
-        kinds: Steps that there were.
+        kinds: Steps so far.
         now: The kind until now.
-        shared: Rows pass over the cells of other conversations too, which costs without flash attention.
+        shared: Rows also pass over the cells of other conversations, which costs without flash attention.
     """
     on = off = 0.0
     for kind, n in [*kinds.items(), *((kind, BEFORE / len(ASSUMED)) for kind in ASSUMED)]:
@@ -124,7 +124,7 @@ def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: boo
 
 
 def merged(earlier: Kinds, later: Kinds) -> Kinds:
-    """Return the later steps, and as many of the earlier ones as make it MOST_STEPS at most."""
+    """Return the later steps, plus earlier ones scaled so that all are at most MOST_STEPS."""
     n_earlier, n_later = sum(earlier.values()), sum(later.values())
     share = min(1.0, max(0.0, MOST_STEPS - n_later) / max(1.0, n_earlier))
     kinds = {kind: share * n for kind, n in earlier.items()}

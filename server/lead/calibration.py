@@ -1,6 +1,6 @@
-"""How many seconds a decode takes on this machine, by its number of rows.
+"""Measure the seconds of a decode on this machine by its number of rows.
 
-The speculator needs these times before it has seen a step, to tell which drafts pay. They are measured at the
+The speculator needs these times before the first step, to tell which drafts pay. They are measured at the
 first start with a model and kept in a file (recollection.py). Afterwards every step corrects them
 (server/speculation/step_times.py).
 """
@@ -49,11 +49,11 @@ SILENT_S = 60.0
 
 
 def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION_S) -> dict[int, float]:
-    """Seconds of a decode by its number of rows. Measures WIDTHS up to max_rows until budget_s is spent.
+    """Return the seconds of a decode by its rows: WIDTHS up to max_rows, until budget_s is spent.
 
     Each is the shortest of several decodes, since other programs can only make one longer. The KV cache must
-    be empty and is left empty. {} for a model that cannot be trimmed, unless its state can be copied and
-    there is a second sequence to keep it.
+    be empty and is left empty. {} for a model that cannot be trimmed, unless its state can be copied to a
+    second sequence.
     """
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
     if not widths or not (backend.can_trim or (backend.can_copy and backend.n_seqs > 1)):
@@ -191,10 +191,10 @@ def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:
 
 
 def on_own_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """work(*arguments), on a thread that ends with it. For what decodes before the engine does.
+    """Return work(*arguments), called on a thread that ends with it: for decodes before the engine's.
 
-    OpenMP keeps worker threads for each thread that has decoded. With more of them than cores, those of the
-    engine would sleep at every barrier. Says so if it takes SILENT_S: a device may hang.
+    OpenMP keeps worker threads for each thread that has decoded. With more of them than cores, the engine's
+    would sleep at every barrier. Logs if it takes SILENT_S, since a device may hang.
     """
     with ThreadPoolExecutor(1) as own:
         done = own.submit(work, *arguments)

@@ -1,7 +1,8 @@
-"""Measures what a lead on a CPU wants to know about its model, while nobody waits for a reply.
+"""Measure properties of a lead's model on a CPU while no request waits.
 
-A lead answers at once, with the times that an earlier start kept, or with those of a few decodes. The rest is
-measured here, in a small context of the same weights, and given up at the next decode when a request comes.
+A lead answers at once, with the times kept by an earlier start, or with those of a few decodes. The rest is
+measured here, in a small context of the same weights, and interrupted at the next decode when a request
+comes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class InterruptedMeasuringError(Exception):
 
 
 class _YieldingContext(LlamaContext):
-    """A context that looks before each decode whether it shall go on."""
+    """A context that calls check() before each decode."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -41,14 +42,14 @@ class _YieldingContext(LlamaContext):
 
 
 class IdleMeasuring:
-    """Carries out measurements on threads of its own, one after the other, until close()."""
+    """Carries out measurements on its own threads, one after the other, until close()."""
 
     def __init__(self, is_busy: Callable[[], bool], measurements: Sequence[Measurement]) -> None:
         """Wait to be started.
 
         Args:
-            is_busy: Returns whether a reply runs or waits. Called from another thread.
-            measurements: What is measured, in this order.
+            is_busy: Returns True while a reply runs or waits. Called from another thread.
+            measurements: Carried out in this order.
         """
         self._is_busy = is_busy
         self._left = list(measurements)
@@ -60,7 +61,7 @@ class IdleMeasuring:
         self._keeper.start()
 
     def close(self) -> None:
-        """Give up what runs. Returns once it has ended; the model may be freed then."""
+        """Interrupt the running measurement and wait for its end; the model may be freed then."""
         self._ending.set()
         if self._keeper.ident is not None:
             self._keeper.join()

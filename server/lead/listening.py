@@ -1,7 +1,7 @@
-"""The two HTTP servers of a lead, on one listening socket, and their settings.
+"""Serve HTTP by two servers on one listening socket, one after the other.
 
-While the model loads, answering() serves a small application on a thread: the page, and 503 to the rest. Then
-DrainingServer serves the whole API on the event loop, until the process is asked to end.
+While the model loads, answering() serves a small application on a thread: the page, and 503 for all else.
+Then DrainingServer serves the whole API on the event loop, until the process is asked to end.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Tls:
 class Door:
     """How clients are admitted."""
 
-    edge: Edge  # what each request passes: keys, bounds of its body, the log
+    edge: Edge  # settings for each request: keys, limits of its body, the log
     tls: Tls | None  # None: plain HTTP
     grace_s: float  # seconds that running replies get when the process is asked to end
     bounds: ConnectionBounds = field(default_factory=ConnectionBounds)  # before there is a request
@@ -71,14 +71,14 @@ class Door:
 
     @property
     def clients(self) -> str:
-        """Who is let in, in words."""
+        """Return, in words, which clients are admitted."""
         if self.edge.access.callers != [NOBODY]:
             return "with an API key"
         return "of this machine, without a key" if self.edge.local else "everybody, without a key"
 
 
 def open_socket(host: str, port: int) -> socket:
-    """Return a listening socket. Raise StartupError if the address is in use or not this machine's."""
+    """Return a listening socket. Raises StartupError if the address is in use or not this machine's."""
     family = AF_INET6 if ":" in host else AF_INET
     listener = socket(family, SOCK_STREAM)
     try:
@@ -127,7 +127,7 @@ def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
 def configured(
     app: App, tls: Tls | None, bounds: ConnectionBounds | None = None, **headers: str
 ) -> uvicorn.Config:
-    """uvicorn's settings for one of the two servers. headers: added to every response."""
+    """Return uvicorn's settings for one of the two servers; `headers` are added to every response."""
     return uvicorn.Config(
         app,
         http=cast(Any, partial(BoundedConnection, bounds=bounds or ConnectionBounds())),
@@ -145,8 +145,8 @@ def configured(
 class DrainingServer(uvicorn.Server):
     """The server of the whole API.
 
-    Asked to end, it answers new requests with 503 and lets running replies finish for at most grace_s; those
-    that are not done by then end with an error.
+    Asked to end, it answers new requests with 503 and lets running replies finish for at most grace_s; the
+    rest end with an error.
     """
 
     def __init__(self, config: uvicorn.Config, engine: EngineThread, *, grace_s: float) -> None:
@@ -162,13 +162,13 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def fail(self, error: DuoError) -> None:
-        """End because of this error, which running replies get; the engine does not answer any more."""
+        """End because of this error, which running replies get; the engine no longer responds."""
         self.failure = self.failure or error
         self._engine.abandon(error)
         self.should_exit = True
 
     def _watch(self) -> None:
-        """Tell when the engine makes no progress, and when it does again; end with one that is given up."""
+        """Log when the engine makes no progress, and when it does again; fail once it is given up."""
         if self.failure is not None:
             return
         self._engine.look()
@@ -199,7 +199,7 @@ class DrainingServer(uvicorn.Server):
 def answering(listener: socket, app: App, tls: Tls | None) -> Generator[None]:
     """Serve this application on a thread while the block lasts.
 
-    The socket goes on listening: a client that connects between the two servers waits for the second.
+    The socket stays open: a client that connects between the two servers waits for the second.
     """
     own = listener.dup()  # uvicorn closes the one that it serves
     # One response for each connection: the next request is for the other server.

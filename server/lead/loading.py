@@ -139,7 +139,7 @@ def drafting_inside(
 def _block(
     stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
 ) -> PredictionBlock | None:
-    """Return what guesses from the target's hidden rows, None if nothing does.
+    """Return the block or head that guesses from the target's hidden rows, None if nothing does.
 
     That is the head or assistant that was asked for, or the prediction block in the target's file. Raises
     StartupError about what was asked for.
@@ -169,6 +169,7 @@ def assistant_of(settings: LeadSettings) -> Path | None:
 
 
 def _load_head(stack: ExitStack, path: Path, target: LlamaBackend) -> LlamaHead:
+    """Load an EAGLE-3 head. Raises StartupError if its vocabulary does not fit."""
     head = stack.enter_context(closing(LlamaHead(target, path)))
     if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(head.vocab)):
         raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
@@ -201,13 +202,13 @@ def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: Lla
 
 
 def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """Return what embeds: another model, or the target's weights in a context of their own.
+    """Return the embedder: another model, or the target's weights in a context of their own.
 
     Returns:
-        None if the target cannot embed, or shall not.
+        None if the target cannot embed, or is not asked to.
 
     Raises:
-        StartupError: the other model cannot embed.
+        StartupError: The other model cannot embed.
     """
     other = settings.embedding_model
     if other is None and not settings.embeddings:
@@ -225,7 +226,7 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
 
 
 def load_ranker(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """Return what ranks: another model, or the target if it shall or its file says so. Raise StartupError."""
+    """Return the ranker: another model, or the target if asked to or by its file. Raises StartupError."""
     other = settings.rerank_model
     if other is None and not settings.reranking and not ranks(target.model):
         return None
@@ -241,7 +242,7 @@ def _beside(
     other: Path | None,
     pooling: Pooling | None,
 ) -> LlamaEmbedder:
-    """Return the target's weights, or another model, with half the threads, so that replies go on."""
+    """Return an embedder of the target's weights or another model, with half the threads so replies go on."""
     n_threads = max(1, max(target.options.n_threads, target.options.n_threads_batch) // 2)
     if other is not None:
         options = LlamaOptions(
@@ -257,29 +258,28 @@ def _beside(
 
 
 def leaves_of(settings: LeadSettings, backend: Backend) -> int:
-    """Most leaves of one session's tree, which share cells."""
+    """Return the maximum leaves of a session's tree, which share cells."""
     return _seqs_each(settings) if backend.can_trim and backend.can_share else 1
 
 
 def _seqs_each(settings: LeadSettings) -> int:
-    """Sequences of a conversation, one for each leaf. llama.cpp has MAX_SEQS."""
+    """Return the sequences of a conversation, one for each leaf; llama.cpp has MAX_SEQS in all."""
     return max(1, min(settings.leaves, MAX_SEQS // n_places(settings)))
 
 
 def n_places(settings: LeadSettings) -> int:
     """Return how many conversations the KV cache has room for.
 
-    That is half as many again as slots, so that a side request evicts none, unless each slot has cells of its
-    own.
+    That is 1.5 times the slots, so that a side request evicts none, unless each slot has its own cells.
     """
     spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
     return settings.parallel + spare
 
 
 def warm_up(backend: Backend, inline: InlineModel | None) -> None:
-    """Decode something and forget it, on the thread that will decode: no request waits for first decodes.
+    """Decode something and forget it, on the thread that will decode, so no request waits for first decodes.
 
-    On a GPU a prediction block begins with each of its first widths, too: its first try would find it slow.
+    On a GPU a prediction block also runs each of its first widths, or its first try would seem slow.
 
     Args:
         backend: The target.

@@ -1,4 +1,4 @@
-"""Measurements of this machine, kept in files between runs. A lost one is measured again."""
+"""Keep measurements of this machine in files between runs; a lost one is measured again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def recall(kind: str, what: Sequence[object]) -> Any:
 
 
 def keep(kind: str, what: Sequence[object], value: Any) -> None:
-    """value: JSON. Logs if it cannot be written."""
+    """Store a JSON value; log if it cannot be written."""
     try:
         path = _path(kind, what)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def keep(kind: str, what: Sequence[object], value: Any) -> None:
 
 
 def of_files(*paths: Path) -> tuple[object, ...]:
-    """Return what changes when these model files do, or llama.cpp. Raises OSError for a missing one."""
+    """Return values that change when these files or llama.cpp do. Raises OSError for a missing file."""
     statuses = [(path.name, path.stat()) for path in paths]
     files = [(name, status.st_size, int(status.st_mtime)) for name, status in statuses]
     return *files, version("llama-cpp-python")
@@ -55,7 +55,7 @@ def of_model(options: LlamaOptions) -> tuple[object, ...]:
 def of_logits(options: LlamaOptions) -> tuple[object, ...]:
     """Return the files and options that a model's own logits depend on.
 
-    A prediction block leaves them as they are. Raises StartupError.
+    A prediction block does not change them. Raises StartupError.
     """
     return of_model(replace(options, weights=replace(options.weights, mtp=False), n_tail=0))
 

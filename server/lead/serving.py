@@ -1,4 +1,4 @@
-"""Puts together what the routes of a lead serve."""
+"""Put together what the routes of a lead serve."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def served_by(
     proposer: Speculator,
     draft_mode: DraftMode,
 ) -> Served:
+    """Return what the routes of this lead serve."""
     vocabulary = backend.vocab
     card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
     probed = recall("probe", of_logits(backend.options))
@@ -87,12 +88,12 @@ def _hidden(settings: LeadSettings) -> frozenset[Part]:
 
 
 def _variables(settings: LeadSettings) -> dict[str, Any]:
-    """Return what templates are told unless a request says otherwise."""
+    """Return the template variables that hold unless a request sets them."""
     return {} if settings.reasoning == "auto" else {"enable_thinking": settings.reasoning == "on"}
 
 
 def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
-    """Return the chat template. Raise StartupError for one that is not Jinja, or does not end."""
+    """Return the chat template. Raises StartupError if it is not Jinja, or does not end."""
     vocabulary, own = backend.vocab, settings.chat_template
     named = CHATML if own == "chatml" else own or backend.chat_template or backend.tool_template
     template = ChatTemplate(
@@ -108,7 +109,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
 
 
 def _fallback(backend: LlamaBackend) -> Fallback:
-    """Return the form of prompts for a model whose file names none. What ends its turns ends replies."""
+    """Return the template for a model whose file has none; tokens that end its turns end replies."""
     vocabulary = backend.vocab
     found = fallback_for(controls_of(vocabulary))
     vocabulary.eog |= {vocabulary.added[mark] for mark in found.marks[-1:]}
@@ -167,7 +168,7 @@ def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
 
 
 def embedding_by(stack: ExitStack, embedder: LlamaEmbedder | None, lead: ModelCard) -> Embedding | None:
-    """Return what serves embeddings, None without an embedder.
+    """Return the embedding service, None without an embedder.
 
     Args:
         stack: Ends its thread.

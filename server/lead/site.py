@@ -1,4 +1,4 @@
-"""Where a lead serves, and what it says about that when it begins to."""
+"""Describe where a lead serves, and announce it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Site:
     n_threads: int  # of the model on the CPU
     draft_model: Path | None = None  # drafts in this process, between steps
     join: str | None = None  # the command with which drafters join from this machine
-    join_elsewhere: str | None = None  # from others, with a password: it is printed and not logged
-    reach: str = ""  # from where the one that is told can be used, if that is known
+    join_elsewhere: str | None = None  # the same for other machines, with a password: printed, not logged
+    reach: str = ""  # which machines can use the printed join command
     remark: str | None = None  # who drafts here, and why
 
 
 def announce(site: Site, door: Door) -> None:
-    """Tell the page, the API, who is let in, and how drafters join."""
+    """Print the page, the API, which clients are admitted, and how drafters join."""
     host, port = site.listener.getsockname()[:2]
     scheme = "http" if door.tls is None else "https"
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,4 +1,4 @@
-"""The lead process, put together: model, bus, engine, HTTP. Start-up reads from top to bottom."""
+"""Put the lead process together: model, bus, engine, HTTP. Start-up reads from top to bottom."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def serve(settings: LeadSettings) -> int:
 
 
 def run_lead(settings: LeadSettings, site: Site) -> int:
-    """Load the model, serve until stopped, and leave nothing behind. Returns the exit status."""
+    """Load the model, serve until stopped, clean up, and return the exit status."""
     console = _console(settings)
     door = door_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
@@ -179,7 +179,7 @@ def _load(stack: ExitStack, settings: LeadSettings, site: Site, attention: Atten
 
 
 def _with_snapshots(served: Served, snapshots: Snapshots | None, door: Door) -> Served:
-    """With their counters, and with the exact tokens of conversations on disk, those of other leads too."""
+    """Add the snapshots' counters, and the exact tokens of conversations on disk, other leads' included."""
     if snapshots is None:
         return served
     served = replace(served, cached=snapshots.counters)
@@ -213,9 +213,9 @@ async def _serve_http(
 
 
 def keep_for_good() -> None:
-    """Have garbage collections pass over all that is there now, which stays.
+    """Exclude all objects that exist now from garbage collections.
 
-    To look at it takes up to 0.1 s, in which neither the event loop nor the engine goes on.
+    Scanning them takes up to 0.1 s, during which neither the event loop nor the engine runs.
     """
     gc.collect()
     gc.freeze()
@@ -224,7 +224,7 @@ def keep_for_good() -> None:
 def _speculator(
     stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend, inline: InlineModel | None
 ) -> Speculator:
-    """All sources of drafts: a model in this process, drafters on the bus, and lookups."""
+    """Return all sources of drafts: a model in this process, drafters on the bus, and lookups."""
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")

@@ -1,4 +1,4 @@
-"""The tiers below a lead's KV cache, as its settings say."""
+"""Set up the tiers below a lead's KV cache."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 CACHE_DIVISOR = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
 # Bytes where the system does not say: gives 2 GiB, two long conversations of 8B.
 UNKNOWN_FREE = 8192 << MIB_SHIFT
-PARK_S = 1.0  # for the engine's thread to stand aside: it comes round ten times a second, or not at all
+PARK_S = 1.0  # seconds for the engine's thread to pause: it reads commands ten times a second, or is stuck
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def open_snapshots(
     settings: LeadSettings, backend: LlamaBackend, on_ready: Callable[[], None]
 ) -> Snapshots | None:
-    """None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
+    """Open the tiers, None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
     memory_bytes = memory_budget(settings.cache_ram, backend)
     folder, n_bytes = settings.cache_dir, settings.cache_disk << MIB_SHIFT
     if not memory_bytes and folder is None:
@@ -55,9 +55,9 @@ def open_snapshots(
 
 
 def save_copies(thread: EngineThread) -> None:
-    """Save what was copied to host memory, for a model that does not come back.
+    """Save what was copied to host memory, for a model that is stuck.
 
-    Not on the event loop: waits until the engine's thread is out of the way, if it can hear.
+    Waits until the engine's thread pauses, if it responds. Not for the event loop.
     """
     parked, saved = threading.Event(), threading.Event()
 
@@ -78,8 +78,8 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
     """Return the bytes of host memory for conversations.
 
     Args:
-        wanted: MiB. None: free memory / CACHE_DIVISOR, less weights that are evaluated where their file is
-            mapped, since the pages of files count as free.
+        wanted: MiB. None: free memory / CACHE_DIVISOR, less weights in mapped files, whose pages count as
+            free.
         backend: The model.
     """
     if wanted is not None:
@@ -90,7 +90,7 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take, by Linux's meminfo and the limit of its cgroup (version 2)."""
+    """Return the bytes that this process may still take, by meminfo and its cgroup's limit (version 2)."""
     try:
         free = _numbers(PROC / "meminfo")["MemAvailable:"] << 10
     except (OSError, KeyError):
@@ -105,13 +105,13 @@ def free_memory() -> int:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Numbers by name, from a file with both in each line."""
+    """Return numbers by name, from a file with both in each line."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
 def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None]]:
-    """Return the MoveCosts kept for a model on this machine, and what keeps them. Raise StartupError."""
+    """Return a model's kept MoveCosts on this machine, and a function to keep them. Raises StartupError."""
     what = of_model(options)
     return recall("pace", what), lambda memory: keep("pace", what, memory)
 

@@ -1,4 +1,4 @@
-"""Descriptions of the vocabularies of model files, remembered between runs: each takes 0.3 s to make."""
+"""Describe the vocabularies of model files, and remember the descriptions: each takes 0.3 s to make."""
 
 from __future__ import annotations
 

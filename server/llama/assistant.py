@@ -1,4 +1,4 @@
-"""A small model in a file of its own that guesses on the KV cache of its target (Gemma 4's assistant)."""
+"""Run a small model, in its own file, that guesses on its target's KV cache (Gemma 4's assistant)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from server.llama.parts import model_name
 
 
 class Assistant(BlockContext):
-    """A model that attends to the cells of its target and has none of its own. Implements PredictionBlock.
+    """A model that attends to its target's cells and has none of its own. Implements PredictionBlock.
 
-    Nothing is evaluated before a guess. To be closed before the target, of whose cells it keeps some free:
-    llama.cpp looks for one for each row, though nothing is written there.
+    Nothing is evaluated before a guess. Close it before the target, some of whose cells it keeps free:
+    llama.cpp needs one for each row, though nothing is written to it.
     """
 
     source = "mtp"
     n_depths = 0
 
     def __init__(self, target: LlamaBackend, path: Path, weights: Weights) -> None:
-        """weights: those of the assistant. Raises StartupError."""
+        """Load the assistant with these weights. Raises StartupError."""
         functions = hidden_rows("an assistant needs", "leave out --draft-model")
         super().__init__(functions, target, model_name(path))
         self.how = f"on the KV cache of {target.name}, at any depth"
@@ -59,7 +59,7 @@ class Assistant(BlockContext):
         return self.rows_of(self._target.handle, n).copy()
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Rows without logits are dropped. All guesses of a step are at the position of the first."""
+        """Evaluate the wanted rows; all guesses of a step are at the position of the first."""
         guesses = Batch()
         rows = [i for i, wanted in enumerate(batch.wanted) if wanted]
         for i in rows:
@@ -69,19 +69,19 @@ class Assistant(BlockContext):
         return super().evaluate(guesses, np.ascontiguousarray(hidden[rows]))
 
     def trim(self, seq: int, length: int) -> None:
-        """Nothing: the target trims."""
+        """Do nothing: the target trims."""
 
     def save(self, seq: int) -> bytes:
         return b""
 
     def load(self, seq: int, data: bytes) -> None:
-        """Nothing: it has no state."""
+        """Do nothing: the assistant has no state."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Nothing: the target copies."""
+        """Do nothing: the target copies."""
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Nothing: the target shifts."""
+        """Do nothing: the target shifts."""
 
     def close(self) -> None:
         super().close()

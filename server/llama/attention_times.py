@@ -1,6 +1,6 @@
-"""How long decodes of few rows take on this CPU with flash attention and without, by the tokens before them.
+"""Time decodes of few rows on this CPU with and without flash attention, by the number of tokens before.
 
-Which is quicker depends on the CPU, the model, the rows and the context (docs/adr/0012).
+Which is faster depends on the CPU, the model, the rows and the context (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ BUDGET_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AttentionTimes:
-    """seconds: of a decode, by kind, then by WIDTHS and DEPTHS (as many as the context has room for)."""
+    """Seconds of a decode: by kind, then by WIDTHS, then by DEPTHS that the context has room for."""
 
     seconds: Mapping[Kind, Sequence[Sequence[float]]]
 
     def step_s(self, kind: Kind, n_rows: int, n_tokens: int) -> float:
-        """Seconds of a decode of n_rows rows after n_tokens tokens: lines through what was measured."""
+        """Return the seconds of a decode of n_rows rows after n_tokens tokens, interpolated."""
         rows = self.seconds[kind]
         at = [_line(DEPTHS[: len(row)], row, n_tokens) for row in rows]
         return _line(WIDTHS, at, n_rows)
 
 
 def _line(places: Sequence[int], values: Sequence[float], place: float) -> float:
-    """Between two values, or beyond the last one in the direction of the last two."""
+    """Interpolate between two values, or extrapolate along the last two."""
     if place <= places[-1] or len(places) < 2:
         return float(np.interp(place, places, values))
     slope = (values[-1] - values[-2]) / (places[-1] - places[-2])
@@ -110,7 +110,7 @@ def measure(
 
 
 def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int) -> list[list[list[float]]]:
-    """Seconds by depth, width and context. Leaves sequence 0 of all contexts empty."""
+    """Return seconds by depth, width and context. Leaves sequence 0 of all contexts empty."""
     found = [
         [_shortest_s(contexts, depth, width, n_rounds) for width in WIDTHS]
         for depth in _deepened(contexts, depths)
@@ -153,7 +153,7 @@ def small_context(
 
 
 def _moves(context: LlamaContext) -> bool:
-    """Whether its cells can be copied to later positions."""
+    """Return True if the context's cells can be copied to later positions."""
     return bool(context.handle) and bool(C.llama_memory_can_shift(context.memory))
 
 
@@ -179,7 +179,7 @@ def _deepened(contexts: Sequence[LlamaContext], depths: Sequence[int]) -> Iterat
 
 
 def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_rounds: int) -> list[float]:
-    """Of a decode of `width` rows in each context, after one that is not timed: it moves the cells."""
+    """Return the shortest decode of `width` rows in each context, after an untimed one that moves cells."""
     for context in contexts:
         _decode_s(context, depth, 1)
     rounds = [[_decode_s(context, depth, width) for context in contexts] for _ in range(n_rounds)]
@@ -187,7 +187,7 @@ def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_roun
 
 
 def _decode_s(context: LlamaContext, position: int, width: int, *, keep: bool = False) -> float:
-    """Seconds of a decode in sequence 0. keep: leave its tokens there."""
+    """Return the seconds of a decode in sequence 0; `keep` leaves its tokens there."""
     batch = Batch()
     batch.extend(0, position, [position % 7 + i % 50 for i in range(width)], width)
     leave_if_told()

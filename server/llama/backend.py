@@ -1,4 +1,4 @@
-"""The model as the engine sees it: ids in, logits out. `llamacpp.py` is real; the tests have a toy."""
+"""The model as the engine sees it: token ids in, logits out. `llamacpp.py` is real; tests have a fake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Logits: TypeAlias = npt.NDArray[np.float32]
 Hidden: TypeAlias = npt.NDArray[np.float32]
-"""(rows, n_embd): what a model's last layer says of each row, before the norm that precedes its head."""
+"""Hidden rows, (rows, n_embd): output of the last layer before the norm that precedes the head."""
 
 # list[int]() takes 0.3 µs, list() takes 0.04, and a batch is made for each guess
 _ints: type[list[int]] = list
@@ -21,20 +21,16 @@ _shares: type[dict[int, tuple[int, ...]]] = dict
 
 @dataclass(slots=True)
 class Batch:
-    """Rows of one decode as parallel lists: token id, position, sequence id, whether logits are wanted.
-
-    shared: for rows of several sequences (the stem of a tree), all of these by row index. meanwhile: called
-    once the decode is under way, by a backend that overlaps. stable: no bit of the logits may depend on how
-    busy the machine is.
-    """
+    """Rows of one decode as parallel lists."""
 
     tokens: list[int] = field(default_factory=_ints)
     positions: list[int] = field(default_factory=_ints)
-    seqs: list[int] = field(default_factory=_ints)
-    wanted: list[bool] = field(default_factory=_bools)
+    seqs: list[int] = field(default_factory=_ints)  # of each row; see `shared`
+    wanted: list[bool] = field(default_factory=_bools)  # logits of the row are wanted
+    # by row index: all sequences of a row that belongs to several (the stem of a tree)
     shared: dict[int, tuple[int, ...]] = field(default_factory=_shares)
-    meanwhile: Callable[[], None] | None = None
-    stable: bool = False
+    meanwhile: Callable[[], None] | None = None  # called once the decode runs, by a backend that overlaps
+    stable: bool = False  # no bit of the logits may depend on how busy the machine is
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -58,9 +54,9 @@ class Batch:
 
 
 class FillInMiddle(NamedTuple):
-    """Control tokens before the text's beginning, before its end, and before the part to generate.
+    """Control tokens before a text's beginning, before its end, and before the part to generate.
 
-    Where the model knows these, also before the name of a repository, and of each of its files.
+    If the model knows them, also before the name of a repository, and of each of its files.
     """
 
     prefix: int
@@ -71,15 +67,10 @@ class FillInMiddle(NamedTuple):
 
 
 class Vocabulary(Protocol):
-    """Token ids to text and back. Read-only: safe from any thread.
-
-    longest: bytes of the longest piece, control tokens written out: no text has fewer tokens than its bytes
-    divided by this. eog: every id that ends a generation. add_bos: a prompt must begin with bos. fim: None if
-    the model cannot fill in the middle of a text.
-    """
+    """Converts token ids to text and back. Read-only: safe from any thread."""
 
     size: int
-    longest: int
+    longest: int  # bytes of the longest piece; no text has fewer tokens than its bytes divided by this
 
     @property
     def bos(self) -> int | None: ...
@@ -88,23 +79,23 @@ class Vocabulary(Protocol):
     @property
     def fim(self) -> FillInMiddle | None: ...
 
-    eog: frozenset[int]
-    add_bos: bool
+    eog: frozenset[int]  # all ids that end a generation
+    add_bos: bool  # a prompt must begin with bos
 
     @property
     def added(self) -> Mapping[str, int]:
-        """Return ids by text of the tokens that tokenize() finds before it splits the rest of a text.
+        """Return, by text, the ids of tokens that tokenize() finds before it splits the rest of a text.
 
         They are control tokens, which have no piece unless it is special, and words added to the vocabulary.
         """
         ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Ids of text, without BOS. `special`: parse control tokens written out in the text."""
+        """Return the ids of a text without BOS; `special`: read control tokens that it spells."""
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token, perhaps part of a character; none for control tokens but `special`."""
+        """Return a token's bytes, perhaps part of a character; b"" for control tokens unless `special`."""
         ...
 
 
@@ -117,38 +108,38 @@ class Backend(Protocol):
     def vocab(self) -> Vocabulary: ...
 
     chat_template: str | None  # the model's Jinja template, if it has one
-    n_cells: int  # KV cells: the lengths of all sequences add up to at most that
-    n_ctx: int  # most positions of a sequence
+    n_cells: int  # KV cells: the maximum sum of the lengths of all sequences
+    n_ctx: int  # maximum positions of a sequence
     n_seqs: int
-    n_batch: int  # most rows of a decode
-    can_trim: bool  # the end of a sequence can be forgotten; False where it has a state of all its tokens
-    n_tail: int  # if not can_trim, how many of the last rows of a decode can be trimmed, once
+    n_batch: int  # maximum rows of a decode
+    can_trim: bool  # the end of a sequence can be removed; False if it has a state of all its tokens
+    n_tail: int  # if not can_trim: how many of the last rows of a decode can be removed, once
     can_copy: bool  # copy() works; can_trim implies it
     can_share: bool  # a row may belong to several sequences
     can_shift: bool  # shift() works; implies can_trim
-    overlaps: bool  # a GPU decodes, so that the thread is free for Batch.meanwhile
+    overlaps: bool  # a GPU decodes, so the thread is free for Batch.meanwhile
 
     def decode(self, batch: Batch) -> Logits:
         """Evaluate the rows.
 
         Returns:
-            Logits, (number of wanted rows, vocab size), in batch order, a view that is valid until the next
+            Logits, (number of wanted rows, vocab size), in batch order: a view that is valid until the next
             decode.
 
         Raises:
-            BackendError: What the KV cache holds of the batch's sequences is then unknown: trim them to 0.
+            BackendError: The KV cache of the batch's sequences is then unknown: trim them to 0.
         """
         ...
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
-        """Begin what decode() does, where `overlaps`. The result waits for the logits.
+        """Begin what decode() does, if `overlaps`; return a function that waits for the logits.
 
-        It must be called before the next decode. Raises BackendError, as decode() does.
+        Call it before the next decode. Raises BackendError as decode() does.
         """
         ...
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of the sequence; 0 frees it.
+        """Remove positions >= length from the sequence; 0 frees it.
 
         Raises:
             BackendError: It has a state of more tokens, beyond n_tail; nothing is changed.
@@ -156,13 +147,13 @@ class Backend(Protocol):
         ...
 
     def length(self, seq: int) -> int:
-        """One more than the last position of the sequence in the KV cache, 0 if it is empty."""
+        """Return one more than the last position of the sequence in the KV cache, 0 if it is empty."""
         ...
 
     def intact(self, seq: int, length: int) -> bool:
-        """Return whether the cells that the token after the first `length` attends to are there.
+        """Return True if the cells that the token after the first `length` attends to still exist.
 
-        With a state and a sliding window, older ones may have been given to others.
+        With a state and a sliding window, older cells may have been reused.
         """
         ...
 
@@ -171,26 +162,25 @@ class Backend(Protocol):
         ...
 
     def load(self, seq: int, data: bytes) -> None:
-        """Load what save() gave into an empty sequence.
+        """Load what save() returned into an empty sequence.
 
         Raises:
-            BackendError: It is of another model or other cache types; what the sequence holds is unknown
-                then.
+            BackendError: It is of another model or other cache types; the sequence's content is then unknown.
         """
         ...
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Append positions start to end of `source` to `target`, which has `start` positions.
 
-        Cheap where cells are shared. A state is copied too, even if start == end.
+        Cheap if cells are shared. A state is copied too, even if start == end.
         """
         ...
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Forget positions from start to end and move the later ones down to start.
+        """Remove positions start to end and move later ones down to start.
 
-        What these saw of the forgotten ones stays in them. No other sequence may share the later cells: they
-        would move there too.
+        They still contain what they attended to. No other sequence may share them, since they would move
+        there too.
         """
         ...
 
@@ -198,22 +188,22 @@ class Backend(Protocol):
 
 
 class PredictionBlock(Protocol):
-    """Layers in a model's file (MTP), or a head in a file of its own (EAGLE-3), that guess a token further.
+    """Layers in a model's file (MTP), or a head in its own file (EAGLE-3), that guess one token further.
 
-    They guess from the token at a position and a hidden row of the position before it. They have a KV cache
-    of their own, with the sequences and positions of the model's. Used by its thread only; the other methods
-    are those of Backend.
+    They guess from the token at a position and the hidden row of the position before. They have their own KV
+    cache, with the model's sequences and positions. Used by the model's thread only; the other methods are
+    those of Backend.
     """
 
-    source: str  # the name of its guesses
-    what: str  # itself, as messages name it
+    source: str  # name of its guesses
+    what: str  # how messages name it
     n_embd: int  # width of a hidden row
     n_batch: int  # most rows of a decode
-    n_depths: int  # most tokens that it guesses ahead, 0: any number
+    n_depths: int  # maximum tokens that it guesses ahead; 0: any number
     can_shift: bool  # shift() works
 
     def target_rows(self, n: int) -> Hidden:
-        """Return a copy of the hidden rows of the model's last decode, of n rows. Raises BackendError."""
+        """Return a copy of the hidden rows of the model's last decode of n rows. Raises BackendError."""
         ...
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
@@ -221,14 +211,14 @@ class PredictionBlock(Protocol):
 
         Args:
             batch: The rows.
-            hidden: hidden[i] is of the position before that of row i.
-            depth: Tokens that were guessed before.
+            hidden: By row: the hidden row of the position before.
+            depth: Number of tokens that were guessed before.
 
         Returns:
             Logits and hidden rows of the wanted rows, views that are valid until the next call.
 
         Raises:
-            BackendError: What its KV cache holds of these sequences is then unknown.
+            BackendError: The content of its KV cache for these sequences is then unknown.
         """
         ...
 

@@ -20,7 +20,7 @@ FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
 class LlamaBatch:
-    """The C arrays of a llama_batch, filled from a Batch without a Python loop."""
+    """C arrays of a llama_batch, filled from a Batch without a Python loop."""
 
     def __init__(self, capacity: int) -> None:
         self._tokens = (ctypes.c_int32 * capacity)()
@@ -53,15 +53,15 @@ class LlamaBatch:
             self._share(batch)
 
     def want(self, row: int) -> None:
-        """Have this row's logits be made, too."""
+        """Also compute this row's logits."""
         self._wanted[row] = True
 
     def embed(self, hidden: Hidden) -> None:
-        """Have the rows read these hidden rows, an array that may be written to, beside their tokens."""
+        """Make the rows read these hidden rows, a writable array, beside their tokens."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
     def _share(self, batch: Batch) -> None:
-        """Point rows of several sequences at theirs, after undoing that for the last batch."""
+        """Point rows of several sequences at theirs, after undoing that of the last batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
             self._seq_addresses[row] = self._own[row]
@@ -73,13 +73,13 @@ class LlamaBatch:
 
 
 class LlamaContext:
-    """The part of Backend that one context of a model does. Owns the context until close()."""
+    """The part of Backend that one llama.cpp context implements. Owns the context until close()."""
 
     handle: Any = None
     keys: GraphKeys | None = None  # with which it was made
 
     def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
-        """Use this context of the model. n_streams, overlaps: as in LlamaOptions and Backend."""
+        """Use this context of the model; n_streams and overlaps as in LlamaOptions and Backend."""
         self.handle = handle
         self.overlaps = overlaps
         self.n_batch = int(C.llama_n_batch(handle))
@@ -130,11 +130,11 @@ class LlamaContext:
         return lambda: np.delete(self._logits(n_wanted + len(places)), places, axis=0)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
-        """Return rows to want beside the wanted ones, if this decode would be recorded and must not be.
+        """Return extra rows to want, if this decode would be recorded and must not be.
 
-        See cuda_graphs.py. That is so for a part of a prompt with the shape of the latest one that had the
-        same graph: there is one for parts without wanted rows, one for those with some. With these rows
-        wanted it has another shape.
+        See cuda_graphs.py. That is the case for a part of a prompt with the same shape as the latest one that
+        used its graph: parts without wanted rows share one, those with some share another. The extra rows
+        change its shape.
         """
         n_rows, shapes, n_more = len(batch), self._shapes, 0
         if n_rows <= self.unlike_rows or n_wanted == n_rows:
@@ -204,11 +204,11 @@ class LlamaContext:
         self.trim(target, end)
 
     def state_bytes(self, seq: int) -> int:
-        """Of a sequence's state, without cells of attention layers."""
+        """Return the bytes of a sequence's state, without cells of attention layers."""
         return int(C.llama_state_seq_get_size_ext(self.handle, seq, _STATE))
 
     def _take_state(self, seq: int) -> None:
-        """Have the earlier state that a trimmed sequence uses be its own: a copy would take the last one."""
+        """Give a trimmed sequence its own copy of its earlier state; a copy would take the last one."""
         size = self.state_bytes(seq)
         data = (ctypes.c_uint8 * size)()
         if (
@@ -240,7 +240,7 @@ def _has_state(model: LoadedModel) -> bool:
 
 
 def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
-    """Return what keeps the cells of a model's sliding windows; None where sequences cannot be trimmed."""
+    """Return the keeper of a model's sliding windows; None if sequences cannot be trimmed."""
     architecture = model.metadata("general.architecture")
     if _has_state(model) or architecture in COMPRESSED:
         return None

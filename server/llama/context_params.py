@@ -1,4 +1,4 @@
-"""The parameters of a context of llama.cpp, from LlamaOptions."""
+"""Convert LlamaOptions to the parameters of a llama.cpp context."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _BF16 = 30  # GGML_TYPE_BF16, the only type of a cache that the bindings lack
 
 
 def context_params(options: LlamaOptions) -> Any:
-    """Return the parameters of a context as the options say.
+    """Return the parameters of a context.
 
-    llama.cpp rounds n_ctx up, but aborts if n_batch or n_ctx as it was given is smaller than the number of
+    llama.cpp rounds n_ctx up, but aborts if n_batch or the n_ctx given is smaller than the number of
     sequences.
     """
     params = C.llama_context_default_params()
@@ -40,7 +40,7 @@ def context_params(options: LlamaOptions) -> Any:
 
 
 def spare_sequence(params: Any) -> None:
-    """Have a context with one sequence more than asked for (windows.py)."""
+    """Add one sequence to the context (windows.py)."""
     params.n_seq_max += 1
     params.n_batch = max(params.n_batch, params.n_seq_max)
 

@@ -1,4 +1,4 @@
-"""The CPU cores that a process runs on, as llama-server's flags name them."""
+"""CPU cores to run on, in the notation of llama-server's flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_CORES = 8192  # cores that Linux can be built for (NR_CPUS on x86-64)
 
 
 def of_mask(text: str) -> frozenset[int]:
-    """Hexadecimal, one bit for each core, the first last. Raises ValueError."""
+    """Return the cores of a hexadecimal mask, whose last bit is the first core. Raises ValueError."""
     try:
         bits = int(text.removeprefix("0x"), 16) if text else 0
     except ValueError as error:
@@ -21,7 +21,7 @@ def of_mask(text: str) -> frozenset[int]:
 
 
 def of_range(text: str) -> frozenset[int]:
-    """Return the cores of FIRST-LAST, both included; a missing end is the first or last there is.
+    """Return the cores of FIRST-LAST, inclusive; a missing end is the first or last core.
 
     Raises ValueError.
     """

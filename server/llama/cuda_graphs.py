@@ -1,18 +1,18 @@
-"""Whether CUDA replays decodes from recorded graphs: not where that ends the process.
+"""Decide whether CUDA replays decodes from recorded graphs: not where that ends the process.
 
-ggml records a decode once it has the shape of the one before that had the same graph, and updates that graph.
-It multiplies up to 16 rows of 16-bit matrices by kernels of its own (its mmf.cu), more by cuBLAS, which has
-other kernels for other numbers of rows. With a model of 7B in F16 on an H100 a decode of 24 rows after 17
-never ended, though each width alone did; with 64 streams on an H200 the GPU reports an illegal instruction
-within seconds. Neither was seen without graphs, the second not with cuBLAS computing in 32 bits, which takes
-twice as long. The likely cause: an update keeps launch attributes that cannot be read back, such as the
-preferred size of a cluster, and reports success, so that a kernel of cuBLAS runs with those of another one
+ggml records a decode when it has the shape of the previous one that used the same graph, and updates that
+graph. It multiplies up to 16 rows of 16-bit matrices by kernels of its own (its mmf.cu), more by cuBLAS,
+which has other kernels for other numbers of rows. With a 7B model in F16 on an H100, a decode of 24 rows
+after 17 never ended, though each width alone did; with 64 streams on an H200 the GPU reports an illegal
+instruction within seconds. Neither was seen without graphs, the second not with cuBLAS computing in 32 bits,
+which takes twice as long. The likely cause: an update keeps launch attributes that cannot be read back, such
+as the preferred cluster size, and reports success, so a cuBLAS kernel runs with those of another
 (sgl-project/sglang, pull request 37657, on GB300). ggml multiplies quantised matrices itself.
 
-So each shape of decode has a graph of its own (graph_keys.py), which is never updated to another one's
-kernels, and parts of prompts, which share one, are not recorded: LlamaContext gives them another shape. That
-takes a model which is whole on one GPU. Elsewhere models with 16-bit weights have no graphs. With many slots
-no model has any: where clients come and go, few shapes come often enough to be worth recording.
+So each shape of decode has its own graph (graph_keys.py), which is never updated to other kernels, and parts
+of prompts, which share one, are not recorded: LlamaContext varies their shape. That requires a model that is
+whole on one GPU. Elsewhere models with 16-bit weights have no graphs. With many slots no model has any: where
+clients come and go, few shapes recur often enough.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_SLOTS = 16
 
 
 def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
-    """Whether each shape of decode can have a recorded graph of its own. whole: all layers are on GPUs."""
+    """Return True if each shape of decode can have its own graph; `whole`: all layers are on GPUs."""
     if not whole or weights.places or weights.rpc or weights.split_mode in ("row", "tensor"):
         return False
     gpus = [device for device in devices() if device.type == GPU and not device.borrowed]
@@ -46,10 +46,9 @@ def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
 
 
 def forgo_graphs(path: Path) -> bool:
-    """Have ggml record no CUDA graphs in this process if this model's graphs would be updated wrongly.
+    """Disable CUDA graphs in this process if this model's would be updated wrongly; return True if so.
 
-    That is: from one kernel of cuBLAS to another. Must come before the first decode. Returns whether that was
-    needed.
+    That is, from one cuBLAS kernel to another. Call it before the first decode.
     """
     if not _are_recorded() or not has_half_matrices(path):
         return False
@@ -58,7 +57,7 @@ def forgo_graphs(path: Path) -> bool:
 
 
 def forgo_graphs_of_many(n_slots: int) -> bool:
-    """As forgo_graphs(), if a lead with n_slots slots is faster without."""
+    """Disable CUDA graphs if a lead with n_slots slots is faster without; return True if so."""
     if not _are_recorded() or n_slots <= MOST_SLOTS:
         return False
     _forgo(f"with more than {MOST_SLOTS} slots they take more time than they save")
@@ -71,11 +70,11 @@ def _forgo(why: str) -> None:
 
 
 def forgo_graphs_on_host(weights: Weights) -> None:
-    """Have ggml record no CUDA graphs in this process if its model is in the host's memory.
+    """Disable CUDA graphs in this process if its model is in host memory.
 
-    A GPU then computes only what has 32 rows or more, such as prompts. Must come before the first decode.
-    With graphs the GPU reported an illegal instruction to drafters on the host's CPU within a minute in each
-    of three runs, without them in none of three (the bundled draft model, H200, 2026-11-27).
+    A GPU then computes only what has 32 rows or more, such as prompts. Call it before the first decode. With
+    graphs the GPU reported an illegal instruction to drafters on the host's CPU within a minute in each of
+    three runs, without them in none of three (the bundled draft model, H200, 2026-11-27).
     """
     if weights.n_gpu_layers == 0:
         os.environ.setdefault(OFF, BY_DUO)

@@ -1,7 +1,7 @@
-"""Where a text may be cut without changing its tokens: in front of special tokens. Pure.
+"""Cut texts at special tokens, where it does not change their tokens. Pure.
 
-llama.cpp looks for every special token from each one it has found on to the text's end: its time is quadratic
-in the number of special tokens in the text. In pieces of bounded length it is linear.
+llama.cpp searches for every special token from each one it has found to the text's end: its time is quadratic
+in the number of special tokens. In pieces of bounded length it is linear.
 """
 
 from __future__ import annotations
@@ -10,24 +10,27 @@ import re
 from collections.abc import Iterator, Sequence
 
 PIECE = 1024
-"""Characters, at least, of each piece but the last. With the bundled model 300,000 characters with 16,000
-special tokens take 94 ms in pieces of 64, 74 in pieces of 2048, 152 in pieces of 16,384, 1600 whole."""
+"""Minimum characters of each piece but the last.
+
+With the bundled model 300,000 characters with 16,000 special tokens take 94 ms in pieces of 64, 74 in pieces
+of 2048, 152 in pieces of 16,384, 1600 whole.
+"""
 
 
 class Cuts:
     """Cuts texts for one tokenizer.
 
-    Exact, since a tokenizer reads what follows a special token independently of what precedes it, and since
-    no cut is made at a token that another special token may overlap: of two that overlap llama.cpp takes the
-    longer one, wherever it stands.
+    It is exact: a tokenizer reads what follows a special token independently of what precedes it, and no cut
+    is made at a token that another special token may overlap: of two that overlap llama.cpp takes the longer
+    one, wherever it stands.
     """
 
     def __init__(self, texts: Sequence[str], safe: Sequence[str]) -> None:
-        """Find out where texts may be cut.
+        """Find the tokens where texts may be cut.
 
         Args:
-            texts: Those of all special tokens that are looked for.
-            safe: Those of the ones among them that leave alone the white space in front of them.
+            texts: All special tokens that are searched for.
+            safe: Those of them that keep the white space before them.
         """
         prefixes = {text[:n] for text in texts for n in range(1, len(text))}
         suffixes = {text[n:] for text in texts for n in range(1, len(text))}

@@ -1,4 +1,4 @@
-"""ggml's devices: those of this machine, those that lenders add to them, and lending this machine's."""
+"""ggml's devices: of this machine, of lenders, and lending this machine's."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class GgmlDevice:
     name: str
     description: str
     type: int
-    free: int
+    free: int  # bytes
     handle: int
-    borrowed: bool = False
+    borrowed: bool = False  # it is a lender's
 
 
 def devices() -> list[GgmlDevice]:
-    """All that ggml knows, in its order; llama.cpp must have been started."""
+    """Return all devices of ggml, in its order; llama.cpp must have been started."""
     GGML.ggml_backend_dev_count.restype = ctypes.c_size_t
     GGML.ggml_backend_dev_get.restype = ctypes.c_void_p
     count = int(GGML.ggml_backend_dev_count())
@@ -67,7 +67,7 @@ class _TensorOverride(ctypes.Structure):
 
 
 def tensor_overrides(places: Sequence[TensorPlace]) -> Any:
-    """As a C array, which an empty pattern ends. Raises StartupError about a buffer that no device has."""
+    """Return tensor places as a C array. Raises StartupError about a buffer that no device has."""
     GGML.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p
     GGML.ggml_backend_buft_name.restype = ctypes.c_char_p
     types = dict[str, int]()
@@ -83,12 +83,12 @@ def tensor_overrides(places: Sequence[TensorPlace]) -> Any:
 
 
 def has_rpc() -> bool:
-    """Whether this build of llama.cpp can lend and borrow devices."""
+    """Return True if this build of llama.cpp can lend and borrow devices."""
     return bool(_llama.llama_supports_rpc())
 
 
 def needs_rpc(flag: str = "") -> None:
-    """flag: what needs it. Raises StartupError if this build has no RPC backend."""
+    """Raise StartupError, naming the flag, if this build has no RPC backend."""
     if not has_rpc():
         raise StartupError(
             f"{flag}this build of llama.cpp has no RPC backend: build it with CMAKE_ARGS=-DGGML_RPC=on pip "
@@ -106,9 +106,14 @@ def _of_rpc(name: bytes, result: Any, *arguments: Any) -> Any:
 
 
 def lend(address: str, lent: Sequence[GgmlDevice], n_threads: int) -> None:
-    """Serve these devices to one lead after another; returns only if it cannot.
+    """Serve these devices to one lead after another; returns only on failure.
 
-    address: of IPv4, in digits, with a port. llama.cpp tells on C's standard output who comes and goes.
+    llama.cpp prints on standard output who connects and leaves.
+
+    Args:
+        address: IPv4 address in digits, with a port.
+        lent: The devices.
+        n_threads: CPU threads.
     """
     handles = ctypes.POINTER(ctypes.c_void_p)
     size, text = ctypes.c_size_t, ctypes.c_char_p
@@ -118,9 +123,9 @@ def lend(address: str, lent: Sequence[GgmlDevice], n_threads: int) -> None:
 
 
 def borrow(lenders: Sequence[str]) -> None:
-    """Make the devices of lenders (HOST:PORT) known to llama.cpp, as its command line does.
+    """Make lenders' devices (HOST:PORT) known to llama.cpp, as its command line does.
 
-    When one is gone later, `watch` tells. Raises StartupError.
+    If a lender is lost later, `watch` reports it. Raises StartupError.
     """
     needs_rpc("--rpc: ")
     add = _of_rpc(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
@@ -140,19 +145,19 @@ def borrow(lenders: Sequence[str]) -> None:
 
 
 def use_no_gpu() -> None:
-    """Keep the models that this process loads from now on off all GPUs.
+    """Keep models that this process loads from now on off all GPUs.
 
-    llama.cpp has a GPU compute prompts even if it has none of the layers: a drafter on the CPU would take
-    turns with the lead on that GPU.
+    llama.cpp uses a GPU for prompts even if none of the layers are on it: a drafter on the CPU would compete
+    with the lead for that GPU.
     """
     global _host_only
     _host_only = True
 
 
 def own_gpus() -> Any:
-    """Return what keeps a model from borrowed devices, or from all; None if it may use all.
+    """Return a C array of the devices that a model may use; None if it may use all.
 
-    It is a C array that ends with None.
+    It ends with None, and excludes borrowed devices, or all GPUs.
     """
     if _host_only:
         return (ctypes.c_void_p * 1)(None)
@@ -166,6 +171,6 @@ def own_gpus() -> Any:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 def _aborts(message: bytes) -> None:
-    """ggml calls it before it ends the process, which it does when this returns."""
+    """Report a loss of lenders; ggml calls it before it ends the process, and does so on return."""
     if not watch.aborted(message.decode(errors="replace")):
         os.write(2, message + b"\n")

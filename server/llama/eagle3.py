@@ -1,4 +1,4 @@
-"""An EAGLE-3 head: a small model in a file of its own that guesses from what layers of its target read."""
+"""Run an EAGLE-3 head: a small model, in its own file, that guesses from layers of its target."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _MANGLED = {
 class LlamaHead(BlockContext):
     """An EAGLE-3 head in a context of its own model, whose rows are the target's, fused.
 
-    Implements PredictionBlock. Embeddings and unembedding may be the target's. Owns the head's weights; to be
-    closed before the target. It has no cell at a text's first position, which no row precedes. llama.cpp's
-    own loop has each cell one position earlier; attention knows distances only.
+    Implements PredictionBlock. Embeddings and unembedding may be the target's. Owns the head's weights; close
+    it before the target. It has no cell at a text's first position, which no row precedes. llama.cpp's own
+    loop has each cell one position earlier; attention depends on distances only.
 
     Raises:
-        StartupError: The head is no head of this target, or the build lacks what it needs.
+        StartupError: The head does not fit this target, or the build lacks what it needs.
     """
 
     source = "eagle3"
@@ -120,7 +120,7 @@ class LlamaHead(BlockContext):
         self.model.close()
 
     def _misfit(self, path: Path) -> str | None:
-        """Why the head is none of this target: llama.cpp would end the process, or guesses would be noise."""
+        """Return why the head does not fit the target: llama.cpp would exit, or guesses would be noise."""
         target = self._target.model
         width, n_layers = int(C.llama_model_n_embd(target.handle)), int(C.llama_model_n_layer(target.handle))
         asked = int(self.model.metadata(f"{EAGLE3}.target_hidden_size") or 0)
@@ -138,7 +138,7 @@ class LlamaHead(BlockContext):
 
 
 def _functions() -> list[Any]:
-    """Those of _MANGLED, in its order. Raises StartupError where this build lacks one."""
+    """Return the functions of _MANGLED, in order. Raises StartupError if this build lacks one."""
     types = {
         "llama_set_embeddings_layer_inp": (None, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool]),
         "llama_get_embeddings_layer_inp": (FLOATS, [ctypes.c_void_p, ctypes.c_uint32]),

@@ -1,4 +1,4 @@
-"""Embeddings over llama.cpp: a context of its own, over the weights of the lead's model or of another one."""
+"""Compute embeddings in a llama.cpp context of the lead's model or of another model."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
 class LlamaEmbedder:
-    """Implements Embedder. Raises StartupError when the model, or a context of it, cannot be had."""
+    """Implements Embedder. Raises StartupError if the model or its context cannot be created."""
 
     def __init__(
         self, options: LlamaOptions, *, pooling: Pooling | None = None, model: LoadedModel | None = None
     ) -> None:
-        """Prepare an embedder. The context is made by the first embed().
+        """Prepare an embedder; the first embed() makes its context.
 
         Args:
-            options: n_cells bounds an input.
-            pooling: The file's by default, else the mean.
-            model: A loaded one of these options, which is not closed here.
+            options: n_cells limits an input.
+            pooling: By default the file's, else the mean.
+            model: A loaded model of these options, which is not closed here.
         """
         self._owned = model is None
         self.model = model or LoadedModel(options.model_path, options.weights)
@@ -88,10 +88,10 @@ class LlamaEmbedder:
         return tokenize(self._vocab, text, begin=framed, special=True)
 
     def pair(self, query: str, document: str) -> list[int]:
-        """Return the tokens of a query and a document, as llama-server does it.
+        """Return the tokens of a query and a document, as llama-server does.
 
-        In the template for ranking, if the file has one, else one after the other with the marks that the
-        vocabulary wants.
+        They fill the file's template for ranking, if it has one, else they are joined with the vocabulary's
+        marks.
         """
         vocab, template = self._vocab, C.llama_model_chat_template(self.model.handle, b"rerank")
         if template:
@@ -133,7 +133,7 @@ class LlamaEmbedder:
 
 
 def ranks(model: LoadedModel) -> bool:
-    """Whether the model's file says that its scores are for ranking."""
+    """Return True if the model's file declares its scores to be for ranking."""
     return _own_pooling(model) == _POOLINGS["rank"]
 
 

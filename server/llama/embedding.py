@@ -1,4 +1,4 @@
-"""What turns tokens into vectors, for the API. `embedder.py` is real, `tests/toy_embedder.py` a toy."""
+"""Seam between the API and models that embed. `embedder.py` is real, `tests/toy_embedder.py` a toy."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ Pooling: TypeAlias = Literal["mean", "cls", "last", "rank"]
 
 
 class Embedder(Protocol):
-    """A loaded model that embeds. embed() and close() are used by one thread only.
-
-    n_ctx: most tokens of all inputs of embed() together. n_seqs: most inputs of embed(). n_embd: length of a
-    vector; of a model that ranks, number of its scores.
-    """
+    """A loaded model that embeds. embed() and close() are called by one thread only."""
 
     name: str
     n_vocab: int
-    n_ctx: int
-    n_seqs: int
-    n_embd: int
+    n_ctx: int  # maximum tokens of all inputs of embed() together
+    n_seqs: int  # maximum inputs of embed()
+    n_embd: int  # length of a vector; of a model that ranks, number of its scores
 
     def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
-        """Ids of a text, framed: with what the model wants before and after it. Safe from any thread."""
+        """Return the ids of a text, with the model's marks around it if `framed`. Safe from any thread."""
         ...
 
     def pair(self, query: str, document: str) -> list[int]:
-        """Ids of both, as a model that ranks reads them. Safe from any thread."""
+        """Return the ids of query and document as a model that ranks reads them. Safe from any thread."""
         ...
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
@@ -44,6 +40,6 @@ class Embedder(Protocol):
 
 
 def normalised(vectors: Vectors) -> Vectors:
-    """Each row with Euclidean length 1; a row of zeros stays one."""
+    """Scale each row to Euclidean length 1; a row of zeros is unchanged."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Embeddings on a thread of their own, a few inputs at a time, so that streams go on meanwhile."""
+"""Compute embeddings on a thread, a few inputs at a time, so that streams go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_EMBED_WAITING = 32  # requests, the running one included: each holds at most
 
 
 class EmbeddingWorker:
-    """Embeds one request after another. embed() belongs to an event loop; close() ends the thread."""
+    """Embeds one request after another. embed() is for an event loop; close() ends the thread."""
 
     def __init__(self, embedder: Embedder, *, max_queued: int = MAX_EMBED_WAITING) -> None:
         self.embedder = embedder
@@ -28,7 +28,7 @@ class EmbeddingWorker:
     async def embed(self, inputs: Sequence[Sequence[int]], tenant: str = "") -> Vectors:
         """Return vectors, (number of inputs, n_embd), of length 1.
 
-        If cancelled, it leaves the queue, or ends after the group of inputs that is being embedded.
+        If cancelled, it leaves the queue, or ends after the current group of inputs.
 
         Args:
             inputs: None is empty or longer than the embedder's n_ctx.

@@ -1,16 +1,16 @@
-"""A recorded CUDA graph for each shape of decode, so that a change of shape records nothing.
+"""Give each shape of decode its own recorded CUDA graph, so that a change of shape records nothing.
 
 ggml keeps a recorded graph under the address of the first operation that a GPU computes in a decode
 (ggml_cuda_graph_get_key in its ggml-cuda.cu). llama.cpp makes the operations of each decode at the addresses
-of the one before, so that all decodes share one graph, and each change of their shape throws it away. Here an
-operation comes first that does nothing, at an address of its own for each shape: the number of rows, of those
-that are wanted, and of cells that the rows attend to, which llama.cpp rounds up to 256.
+of the previous one, so all decodes share one graph, and each change of shape discards it. Here an operation
+that does nothing comes first, at an own address per shape: the number of rows, of wanted rows, and of cells
+that the rows attend to, which llama.cpp rounds up to 256.
 
 llama.cpp lets a sampler add operations to the graph of a decode (llama_sampler_i.backend_apply in its
-llama.h). The sampler here belongs to a sequence that no row has, so that it samples nothing. It is asked once
-for each graph that llama.cpp builds, on the thread that decodes. It changes no bit of the logits. While a
-context has a sampler, llama.cpp builds a graph anew also where rows have other sequences, or other rows are
-wanted, than in the decode before.
+llama.h). The sampler here belongs to a sequence that no row has, so it samples nothing. It is called once for
+each graph that llama.cpp builds, on the thread that decodes. It changes no bit of the logits. While a context
+has a sampler, llama.cpp also rebuilds a graph if rows have other sequences, or other rows are wanted, than in
+the previous decode.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ _n_elements = _function("ggml_nelements", ctypes.c_int64, _POINTER)
 
 
 def _is_supported(_sampler: Any, _buffer_type: Any, _n_outputs: int) -> bool:
-    """For llama_sampler_i.backend_init: whether the device can compute what the sampler adds."""
+    """Return True for llama_sampler_i.backend_init: the device can compute what the sampler adds."""
     return True
 
 
 class GraphKeys:
-    """The keys of one context's graphs. To be closed after the context."""
+    """Keys of one context's graphs. Close them after the context."""
 
     def __init__(self, params: Any) -> None:
-        """params: of the context to be made, which gets the sampler."""
+        """Add the sampler to the parameters of a context to be made."""
         self.keys: dict[tuple[int, ...], int] = {}  # contexts of ggml by shapes, least recently used first
         self._interface = C.llama_sampler_i(
             backend_init=C.llama_sampler_i_backend_init(_is_supported),
@@ -86,9 +86,9 @@ class GraphKeys:
         params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
 
     def _apply(self, _sampler: Any, _context: Any, graph: int, _data: Any) -> None:
-        """Put the operation of this graph's shape first, after those only that read the tokens' embeddings.
+        """Put the operation of this graph's shape first, after those that read the tokens' embeddings.
 
-        These the CPU computes. graph: of a decode, complete but for this.
+        The CPU computes these. `graph` is that of a decode, complete but for this.
         """
         n = int(_n_nodes(graph))
         if not n:
@@ -109,7 +109,7 @@ class GraphKeys:
     def _key(self, shape: tuple[int, ...]) -> int:
         """Return a new tensor, the operation, at the address of this shape.
 
-        The one before is forgotten: a graph may have given it memory.
+        The old one is dropped, since a graph may have given it memory.
         """
         context = self.keys.pop(shape, 0) or int(_init(_InitParams(_overhead(), None, True)))
         self.keys[shape] = context  # the latest one is the last
@@ -128,5 +128,5 @@ class GraphKeys:
 
 
 def keys_of(model: LoadedModel, params: Any) -> GraphKeys | None:
-    """Of the graphs of a context that is made with these parameters. None if the model has no such graphs."""
+    """Return the keys of a context made with these parameters; None if the model has no graphs of its own."""
     return GraphKeys(params) if model.has_own_graphs else None

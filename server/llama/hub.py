@@ -1,4 +1,4 @@
-"""Models from Hugging Face: which file of a repository, downloaded once into Hugging Face's own cache."""
+"""Find a model's file in a Hugging Face repository, and download it once into their cache."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _MAX_LISTED = 12  # names that an error lists at most
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model on Hugging Face. quant: such as Q8_0, told by file names; file: a name instead of that."""
+    """A model on Hugging Face."""
 
     repository: str
-    quant: str | None = None
-    file: str | None = None
+    quant: str | None = None  # quantisation such as Q8_0, found in file names
+    file: str | None = None  # a file name instead
 
 
 def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo") -> Source:
-    """From what the flags say: USER/MODEL[:QUANT]. Raises StartupError."""
+    """Return the model that flags name: USER/MODEL[:QUANT]. Raises StartupError."""
     name, _, quant = repository.partition(":")
     if not _REPOSITORY.fullmatch(name):
         raise StartupError(f"{flag} is USER/MODEL or USER/MODEL:QUANT, not {repository}")
@@ -39,10 +39,7 @@ def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo")
 
 
 def choose(names: Sequence[str], wanted: Source) -> list[str]:
-    """Return the file names of the wanted model, its parts in order. Raises StartupError.
-
-    names: all of the repository.
-    """
+    """Return the wanted model's files among the repository's, its parts in order. Raises StartupError."""
     if wanted.file is not None:
         found = siblings(wanted.file)
         if missing := [name for name in found if name not in names]:
@@ -90,7 +87,7 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
 
 
 def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
-    """Return the repository's files, and whether that is only the local cache's part of them."""
+    """Return the repository's files, and True if these are only those in the local cache."""
     try:
         about = hub.HfApi().model_info(wanted.repository, timeout=HUB_TIMEOUT_S)
         return [file.rfilename for file in about.siblings or ()], False

@@ -1,6 +1,6 @@
-"""Lenders: machines that hold a part of a model (duo lend, or llama.cpp's rpc-server).
+"""Watch lenders: machines that hold a part of a model (duo lend, or llama.cpp's rpc-server).
 
-Whether they answer, and what happens when one is gone (docs/adr/0014).
+Checks whether they answer, and decides what happens when one is lost (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OnLoss: TypeAlias = Callable[[LostLenderError], None]
 
 
 def greet(lender: str) -> None:
-    """Raise StartupError unless HOST:PORT lends, to nobody else, and speaks our version."""
+    """Raise StartupError unless HOST:PORT lends, is free, and speaks our version."""
     what = f"--rpc: {lender}"
     try:
         with socket.socket() as link:
@@ -61,7 +61,7 @@ def _split(lender: str) -> tuple[str, int]:
 
 
 def _connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
-    """Those of llama.cpp, as duplicates of its sockets."""
+    """Yield llama.cpp's connections to lenders, as duplicates of its sockets."""
     names: dict[object, str] = {}
     for lender in lenders:
         with suppress(OSError):
@@ -76,7 +76,7 @@ def _connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
 
 
 def _own_sockets() -> Iterator[socket.socket]:
-    """Duplicates of this process's sockets of IPv4."""
+    """Yield duplicates of this process's IPv4 sockets."""
     for name in os.listdir("/dev/fd"):
         with suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
@@ -88,10 +88,10 @@ def _own_sockets() -> Iterator[socket.socket]:
 
 
 def miss_leads(host: str, port: int) -> bool:
-    """Have TCP ask, on the connections that will come to this address, whether the lead is still there.
+    """Make TCP check whether the lead is still there, on future connections to this address.
 
-    Else a lender would wait for ever for one that lost its network. Returns False if nobody listens there
-    yet.
+    Otherwise a lender would wait forever for a lead that lost its network. Returns False if nobody listens
+    there yet.
     """
     asked = False
     for link in _own_sockets():
@@ -103,15 +103,15 @@ def miss_leads(host: str, port: int) -> bool:
 
 
 def _end(error: LostLenderError) -> None:
-    """Of a process that answers nobody: a drafter, or a lead that loads or ends, which would never end."""
+    """End a process that answers nobody: a drafter, or a lead that loads or ends."""
     print(f"duo: {error.message}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 class Watch:
-    """Waits for the end of any connection to the lenders. May tell a loss twice.
+    """Waits for the end of any connection to lenders. May report a loss twice.
 
-    One for a process, since llama.cpp has one callback before it ends the process.
+    There is one per process, because llama.cpp has one callback before it ends the process.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Watch:
 
     @contextmanager
     def telling(self, on_loss: OnLoss) -> Generator[None]:
-        """Call on_loss, on a thread, as soon as a lender is gone; for a process whose models are loaded."""
+        """Call on_loss, on a thread, as soon as a lender is lost. For a process whose models are loaded."""
         if not self._lenders:
             yield
             return
@@ -142,7 +142,7 @@ class Watch:
                 link.close()
 
     def _wait(self, links: Sequence[tuple[str, socket.socket]], until: int) -> None:
-        """Until the pipe's other end is closed, too."""
+        """Wait for a lost connection, or until the pipe's other end is closed."""
         poll, names = select.poll(), {link.fileno(): name for name, link in links}
         for _, link in links:
             _ask_when_silent(link)
@@ -153,10 +153,10 @@ class Watch:
         os.close(until)
 
     def aborted(self, message: str) -> bool:
-        """Report the loss and never return, if a lender is the reason why llama.cpp aborts the process.
+        """Report the loss and never return, if llama.cpp aborts the process because of a lender.
 
-        llama.cpp calls this before it does so; the process ends in an orderly way instead. Returns False for
-        any other reason.
+        llama.cpp calls this first, so the process can end in an orderly way. Returns False for any other
+        reason.
         """
         if "ggml-rpc" not in message:
             return False

@@ -1,4 +1,4 @@
-"""llama.cpp itself: started once, its log, and a model as it is loaded from files."""
+"""llama.cpp itself: started once, its log, and models loaded from files."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ def forget_errors() -> None:
 
 
 def complaint() -> str:
-    """Return the first error that llama.cpp logged since forget_errors(), in brackets; "" if there is none.
+    """Return the first error that llama.cpp logged since forget_errors(), in brackets; "" without any.
 
-    Those after it say that something failed, not why.
+    Later errors say that something failed, not why.
     """
     return f" ({_first_error})" if _first_error else ""
 
 
 def hidden_rows(who_needs: str, instead: str) -> Any:
-    """Return the functions of llama.cpp that give hidden rows.
+    """Return the llama.cpp functions that give hidden rows.
 
     Args:
-        who_needs: Them, for the message.
+        who_needs: Subject of the message.
         instead: What to do instead of another build.
 
     Raises:
@@ -98,7 +98,7 @@ def hidden_rows(who_needs: str, instead: str) -> Any:
 
 
 def has_gpu() -> bool:
-    """Whether this build of llama.cpp can use a GPU of this machine."""
+    """Return True if this build of llama.cpp can use a GPU of this machine."""
     start_library()
     return bool(C.llama_supports_gpu_offload())
 
@@ -117,7 +117,7 @@ def free_memory_of_gpus() -> list[int]:
 
 
 def computes_elsewhere(weights: Weights) -> bool:
-    """Whether layers go to a GPU or an RPC server, which a build without GPUs can use too."""
+    """Return True if layers go to a GPU or an RPC server, which a build without GPUs can use too."""
     return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
 
 
@@ -193,7 +193,7 @@ class LoadedModel:
     def _count_blocks(self, path: Path) -> int:
         """Return how many prediction blocks are in the files and can be evaluated.
 
-        Where they are announced only, llama.cpp would end the process at the first use.
+        If they are only announced, llama.cpp would end the process at the first use.
         """
         n_blocks, n_layers = (f(self.handle) for f in (C.llama_model_n_layer_nextn, C.llama_model_n_layer))
         architecture = self.metadata("general.architecture")
@@ -209,11 +209,11 @@ class LoadedModel:
         return int(n_blocks)
 
     def is_whole(self, n_layers: int) -> bool:
-        """Whether n_layers are all layers of the model; -1: all."""
+        """Return True if n_layers are all layers of the model; -1: all."""
         return n_layers < 0 or n_layers >= int(C.llama_model_n_layer(self.handle))
 
     def longest(self, rope: Rope) -> int:
-        """Most positions of a sequence."""
+        """Return the maximum positions of a sequence."""
         trained = self._trained
         if not trained:  # llama.cpp does not know it if only the vocabulary was loaded
             key = f"{self.metadata('general.architecture')}.context_length"
@@ -229,7 +229,7 @@ class LoadedModel:
 
     @property
     def quantization(self) -> str | None:
-        """Of most weights, as llama.cpp names it: Q4_K_M, say."""
+        """Return the type of most weights as llama.cpp names it, such as Q4_K_M."""
         kind = self.metadata("general.file_type")
         return _file_types().get(int(kind)) if kind and kind.isdigit() else None
 
@@ -268,7 +268,7 @@ class LoadedModel:
 
 
 def _model_params(weights: Weights, vocab_only: bool) -> Any:
-    """llama_model_params, which own the arrays that they point at. Raises StartupError."""
+    """Return llama_model_params, which own the arrays they point to. Raises StartupError."""
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = weights.n_gpu_layers
@@ -293,7 +293,7 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
 
 
 def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
-    """Token ids. begin: add what the model wants before and after a text. special: parse control tokens."""
+    """Return token ids; `begin`: add the model's marks around a text, `special`: read control tokens."""
     data = text.encode()
     # tokens, more than there are but for odd vocabularies; few sizes, since each is a type that stays
     room = 1 << (len(data) + 8).bit_length()
@@ -314,7 +314,7 @@ def _file_types() -> dict[int, str]:
 
 
 def _c_overrides(overrides: Sequence[Override]) -> Any:
-    """As a C array, which an empty key ends."""
+    """Return overrides as a C array that ends with an empty key."""
     array = (C.llama_model_kv_override * (len(overrides) + 1))()
     for entry, override in zip(array, overrides, strict=False):
         entry.key = override.key.encode()

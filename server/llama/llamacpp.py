@@ -43,7 +43,7 @@ ChooseAttention = Callable[[LoadedModel, LlamaOptions], Literal["on", "off"]]
 
 
 class LlamaVocabulary:
-    """Implements Vocabulary over a loaded model, as long as that is open."""
+    """Implements Vocabulary over a loaded model, for as long as that is open."""
 
     def __init__(self, model: Any) -> None:
         self._vocab = C.llama_model_get_vocab(model)
@@ -70,7 +70,11 @@ class LlamaVocabulary:
         self._cuts = {special: self._cuts_at(attributes, special) for special in (False, True)}
 
     def _longest(self, texts: list[bytes]) -> int:
-        """texts: of all tokens, as the model file has them: none is shorter than the token's piece."""
+        """Return the bytes of the longest piece.
+
+        Args:
+            texts: Of all tokens, as in the model file: none is shorter than the token's piece.
+        """
         longest = 0
         for token in sorted(range(self.size), key=lambda token: -len(texts[token])):
             if len(texts[token]) <= longest:
@@ -79,7 +83,7 @@ class LlamaVocabulary:
         return longest
 
     def _cuts_at(self, attributes: list[int], special: bool) -> Cuts:
-        """Return what cuts texts at special tokens. special: control tokens count."""
+        """Return what cuts texts at special tokens; `special`: also at control tokens."""
         found = _ADDED | (_CONTROL if special else 0)
         marks = {text: attributes[token] for text, token in self.added.items() if attributes[token] & found}
         keeps_space = (text for text, attribute in marks.items() if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP)
@@ -107,7 +111,7 @@ def _template(model: Any, name: bytes | None) -> str | None:
 
 
 def _check_stands_alone(model: LoadedModel, path: Path) -> None:
-    """Raise StartupError about what guesses from its target's rows only."""
+    """Raise StartupError for a model that can only guess from its target's rows."""
     kinds = {EAGLE3: "is an EAGLE-3 head, which guesses from what its target computes"}
     kinds |= dict.fromkeys(ASSISTANTS, "guesses on the KV cache of its target")
     if (why := kinds.get(model.metadata("general.architecture") or "")) is not None:
@@ -116,7 +120,7 @@ def _check_stands_alone(model: LoadedModel, path: Path) -> None:
 
 
 def _divides(model: Any) -> bool:
-    """Whether any part of a sequence can be copied to a cache of its own: its saved state is all of it."""
+    """Return True if any part of a sequence can be copied to another cache: its saved state is all of it."""
     stateful = C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model)
     return not stateful and not C.llama_model_n_swa(model)
 
@@ -126,10 +130,10 @@ def _token_or_none(token: int) -> int | None:
 
 
 class LlamaBackend(LlamaContext):
-    """Implements Backend. Raises StartupError when the model cannot be loaded or its context not created."""
+    """Implements Backend. Raises StartupError if the model cannot be loaded or its context not created."""
 
     def __init__(self, options: LlamaOptions, attention: ChooseAttention | None = None) -> None:
-        """attention: chooses flash attention on a CPU where the options leave it open; None: without it."""
+        """Load a model; `attention` chooses flash attention on a CPU if the options leave it open."""
         before = own_memory()
         self.model = LoadedModel(options.model_path, options.weights)
         if own_memory() - before > self.model.n_bytes // 2:  # the weights were copied, in another order
@@ -196,7 +200,7 @@ class LlamaBackend(LlamaContext):
         return params
 
     def _forgets(self) -> bool:
-        """Try whether a sequence can be trimmed: it depends on the memory that llama.cpp chose.
+        """Return True if a sequence can be trimmed, by trying: it depends on llama.cpp's kind of memory.
 
         The KV cache is left empty. Raises StartupError.
         """

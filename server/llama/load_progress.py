@@ -1,4 +1,4 @@
-"""How far a model is loaded, told where that takes long."""
+"""Report how much of a model is loaded, if that takes long."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ EVERY_S = 5.0  # seconds between two lines. Half: a model that takes a minute to
 
 
 class LoadProgress:
-    """Called by llama.cpp while it reads a model's weights. Returns whether to go on.
-
-    That is False if the process is to end.
-    """
+    """Called by llama.cpp while it reads a model's weights; returns False if the process is to end."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -25,7 +22,7 @@ class LoadProgress:
         self._began = self._told = clock()
 
     def __call__(self, share: float, _: object = None) -> bool:
-        """share: of the weights that are read, from 0 to 1."""
+        """Log the share of the weights that is read, from 0 to 1, now and then."""
         now = self._clock()
         if now - self._told >= EVERY_S and 0 < share < 1:
             self._told = now

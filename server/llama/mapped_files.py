@@ -1,4 +1,4 @@
-"""The part of a mapped model file that a process has in memory."""
+"""Find and release a process's memory of mapped model files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def own_memory() -> int:
-    """Return bytes of this process's memory that no file lies in; 0 where the system does not tell."""
+    """Return the bytes of this process's memory that hold no file; 0 if the system does not tell."""
     try:
         found = re.search(r"^RssAnon:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     except OSError:
@@ -23,13 +23,13 @@ def own_memory() -> int:
 
 
 def release_mapped(files: Sequence[Path]) -> int:
-    """Give back the memory in which these mapped files lie; what is read again comes back by itself.
+    """Release the memory of these mapped files; what is read again is loaded again.
 
-    llama.cpp reads a whole file to bring its weights into the order that the CPU multiplies best, and keeps
-    those apart: the file's own pages are then used no more.
+    llama.cpp reads a whole file to bring its weights into the CPU's best order, and keeps those separately:
+    the file's own pages are then no longer used.
 
     Returns:
-        Bytes of address space that were given back, 0 where the system does not tell what is mapped.
+        Bytes of address space that were released, 0 if the system does not tell what is mapped.
     """
     try:
         lines = MAPS.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Flags about loading a model, for leads, drafters and the probe, named as llama.cpp names them."""
+"""Flags about loading a model, for leads, drafters and the probe, named as in llama.cpp."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from server.llama.options import (
 
 
 def separated(value: Any) -> list[str]:
-    """Return what stands between commas, without spaces around it; the flag may be given several times."""
+    """Split comma-separated texts and strip spaces; a flag may be given several times."""
     texts = [value] if isinstance(value, str) else value
     return [part for text in texts for piece in str(text).split(",") if (part := piece.strip())]
 
 
 def parsed(parse: Callable[[str], object]) -> AfterValidator:
-    """Return what checks that a text parses: parse raises ValueError if not."""
+    """Return a validator of a text; `parse` raises ValueError if it is invalid."""
 
     def check(text: str) -> str:
         parse(text)
@@ -45,7 +45,7 @@ def parsed(parse: Callable[[str], object]) -> AfterValidator:
 
 
 def each(parse: Callable[[str], object]) -> AfterValidator:
-    """Return what checks that every text parses: parse raises ValueError if not."""
+    """Return a validator of several texts; `parse` raises ValueError if one is invalid."""
 
     def check(texts: tuple[str, ...]) -> tuple[str, ...]:
         for text in texts:
@@ -68,7 +68,7 @@ Shares: TypeAlias = Annotated[tuple[Annotated[float, Field(ge=0)], ...], NoDecod
 
 
 class ModelSettings(BaseSettings):
-    """How a model is loaded and its context made."""
+    """Settings of how a model is loaded and its context made."""
 
     model: Path = Field(description="the model's GGUF file, or any part of a split one")
     hf_repo: str | None = Field(
@@ -131,9 +131,9 @@ class ModelSettings(BaseSettings):
     yarn_beta_fast: float = Field(-1.0, description="YaRN beta fast; -1: the model's")
 
     def pinned(self) -> Self:
-        """Return the settings, once the process runs on the cores that they name.
+        """Pin the process to the cores that the settings name, and return the settings.
 
-        To be called before threads start. Raises StartupError.
+        Call it before threads start. Raises StartupError.
         """
         cores.pin(cores.of_mask(self.cpu_mask) | cores.of_range(self.cpu_range))
         return self
@@ -168,7 +168,7 @@ class ModelSettings(BaseSettings):
         )
 
     def options(self, path: Path, *, n_cells: int, n_seqs: int, n_threads: int) -> LlamaOptions:
-        """Of the model in this file."""
+        """Return the options of the model in this file."""
         return LlamaOptions(
             model_path=path,
             n_cells=n_cells,
@@ -189,7 +189,7 @@ S = TypeVar("S", bound=ModelSettings)
 
 
 def downloaded(settings: S) -> S:
-    """Return the settings with the model's file instead of a repository. Raises StartupError."""
+    """Return the settings with the model's file in place of a repository. Raises StartupError."""
     if settings.hf_repo is None:
         if settings.hf_file is not None:
             raise StartupError("--hf-file is a file of a repository: give that with --hf-repo")

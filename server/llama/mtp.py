@@ -1,6 +1,6 @@
-"""The prediction block in a model's file (MTP), in a context of llama.cpp beside the model's.
+"""Run the prediction block in a model's file (MTP) in a llama.cpp context beside the model's.
 
-And what it shares with heads in files of their own.
+It also has what that shares with heads in their own files.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from server.llama.with_block import MOST_WAITING
 
 
 class BlockContext(LlamaContext):
-    """What every PredictionBlock of llama.cpp does: a context that reads a hidden row beside each token."""
+    """Base of llama.cpp's PredictionBlocks: a context that reads a hidden row beside each token."""
 
     def __init__(self, functions: Any, target: LlamaBackend, what: str) -> None:
-        """functions: of hidden rows."""
+        """Prepare a block of the target; `functions` give hidden rows."""
         self._ext, self._target, self.what = functions, target, what
 
     def begin(self, model: LoadedModel, options: LlamaOptions, kind: int) -> None:
         """Make the context of this model, which may be the target's. Raises StartupError.
 
-        kind: llama_context_type.
+        Args:
+            model: The model.
+            options: Of the context.
+            kind: A llama_context_type.
         """
         target = self._target
         params = context_params(options)
@@ -80,11 +83,11 @@ class _Guess(NamedTuple):
 
 
 class LlamaBlock(BlockContext):
-    """The block in the model's file, or its blocks, of which each guesses at one depth.
+    """The block in the model's file, or its blocks, each of which guesses at one depth.
 
-    Implements PredictionBlock. To be closed before the target. Several blocks have cells in common, each with
-    keys and values of its own. What the model evaluated all of them evaluate, one after the other in the same
-    cells. The block of a depth also evaluates the guesses before its own.
+    Implements PredictionBlock. Close it before the target. Several blocks share cells, each with its own keys
+    and values. All of them evaluate what the model evaluated, one after the other in the same cells. The
+    block of a depth also evaluates the guesses before its own.
 
     Raises:
         StartupError: No context can be made, or the build has no hidden rows.
@@ -93,7 +96,7 @@ class LlamaBlock(BlockContext):
     source = "mtp"
 
     def __init__(self, target: LlamaBackend, most: int = 0) -> None:
-        """most: guesses of a session in one step, 0: any number; deeper blocks are not used."""
+        """Make the context; blocks deeper than `most` guesses per session and step are not used (0: all)."""
         functions = hidden_rows("its block needs", "say --mtp off")
         n_blocks = target.model.n_blocks
         self.n_depths = 0 if n_blocks == 1 else min(n_blocks, most or n_blocks)
@@ -122,7 +125,7 @@ class LlamaBlock(BlockContext):
         return super().evaluate(batch, hidden)
 
     def _free(self, batch: Batch) -> None:
-        """Have the cells of these rows be free: the next decode of the rows finds them first."""
+        """Free the cells of these rows, so that the next decode of the rows finds them first."""
         firsts: dict[int, int] = {}
         for seq, position in zip(batch.seqs, batch.positions, strict=True):
             firsts.setdefault(seq, position)

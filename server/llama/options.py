@@ -1,4 +1,4 @@
-"""Options of llama.cpp: where weights are and what is added to them, and how a context is made."""
+"""Options of llama.cpp: where weights are, what is added to them, and how a context is made."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MAX_OVERRIDE_BYTES = 127  # bytes of a key or a text in llama_model_kv_override
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A value that replaces one of the model's metadata."""
+    """A value that replaces one in the model's metadata."""
 
     key: str
     value: int | float | bool | str
 
     @classmethod
     def parse(cls, text: str) -> Override:
-        """From KEY=TYPE:VALUE, llama.cpp's form. Raises ValueError."""
+        """Parse KEY=TYPE:VALUE, llama.cpp's form. Raises ValueError."""
         key, _, typed = text.partition("=")
         kind, colon, value = typed.partition(":")
         if not (key and colon) or max(len(key.encode()), len(value.encode())) > _MAX_OVERRIDE_BYTES:
@@ -56,7 +56,7 @@ class Adapter:
 
     @classmethod
     def parse(cls, text: str) -> Adapter:
-        """From PATH:SCALE. Raises ValueError."""
+        """Parse PATH:SCALE. Raises ValueError."""
         name, colon, scale = text.rpartition(":")
         if not (name and colon):
             raise ValueError(f"{text} is not PATH:SCALE")
@@ -77,7 +77,7 @@ class TensorPlace:
 
     @classmethod
     def parse(cls, text: str) -> TensorPlace:
-        """From PATTERN=BUFFER, llama.cpp's form. Raises ValueError."""
+        """Parse PATTERN=BUFFER, llama.cpp's form. Raises ValueError."""
         pattern, equals, buffer = text.rpartition("=")
         if not (equals and pattern and buffer):
             raise ValueError(f"{text} is not PATTERN=BUFFER")
@@ -89,7 +89,7 @@ class TensorPlace:
 
 
 def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tuple[TensorPlace, ...]:
-    """Return what --override-tensor, --cpu-moe and --n-cpu-moe say; the first match counts."""
+    """Return the places of --override-tensor, --cpu-moe and --n-cpu-moe; the first match counts."""
     named = [TensorPlace.parse(text) for text in texts]
     layers = [TensorPlace(rf"blk\.{i}{EXPERTS}", HOST) for i in range(n_cpu_moe)]
     return (*named, *([TensorPlace(EXPERTS, HOST)] if cpu_moe else layers))
@@ -97,24 +97,24 @@ def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where the weights are, and what is changed of the model."""
+    """Where weights are, and what is changed in the model."""
 
-    n_gpu_layers: int = -1  # -1 is all, where there is a GPU
+    n_gpu_layers: int = -1  # -1: all, if there is a GPU
     split_mode: SplitMode = "layer"
     tensor_split: tuple[float, ...] = ()  # shares of the GPUs, by free memory if empty
     main_gpu: int = 0
-    rpc: tuple[str, ...] = ()  # host:port of lenders, whose devices come before the GPUs of this machine
+    rpc: tuple[str, ...] = ()  # host:port of lenders, whose devices come before this machine's GPUs
     mmap: bool = True
     mlock: bool = False
     mtp: bool = False  # load prediction blocks, if the file has any
-    places: tuple[TensorPlace, ...] = ()  # of tensors that go elsewhere than their layer
+    places: tuple[TensorPlace, ...] = ()  # tensors that are not where their layer is
     overrides: tuple[Override, ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """How positions are scaled for contexts longer than trained. None, 0 and -1: as the model says."""
+    """Scaling of positions for contexts longer than trained; None, 0 and -1: the model's value."""
 
     scaling: RopeScaling | None = None
     freq_base: float = 0.0
@@ -127,13 +127,13 @@ class Rope:
 
     @property
     def stretch(self) -> float:
-        """Factor by which the context becomes longer."""
+        """Return the factor by which the context becomes longer."""
         return 1 / self.freq_scale if 0 < self.freq_scale < 1 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaOptions:
-    """What a model is opened with.
+    """Options with which a model is opened.
 
     F32 caches without flash attention are slower and closest to exact arithmetic.
     """
@@ -141,7 +141,7 @@ class LlamaOptions:
     model_path: Path  # the first part, if there are several
     n_cells: int  # KV cells shared by all sequences, rounded up to a multiple of 256
     n_seqs: int
-    n_batch: int = 512  # most rows of a decode, raised to one for each sequence
+    n_batch: int = 512  # maximum rows of a decode, raised to one per sequence
     n_threads: int = 1
     n_threads_batch: int = 0  # 0: n_threads
     n_ubatch: int = 0  # 0: n_batch
@@ -151,29 +151,29 @@ class LlamaOptions:
     flash_attention: FlashAttention = "auto"
     weights: Weights = Weights()
     rope: Rope = Rope()
-    # not 0: that many sequences instead of n_seqs, each with cells of its own, if the model allows
+    # above 0: this number of sequences in place of n_seqs, each with its own cells, if possible
     n_streams: int = 0
-    n_tail: int = 0  # most of Backend.n_tail
+    n_tail: int = 0  # maximum of Backend.n_tail
     head: Path | None = None  # file of an EAGLE-3 head, which guesses from the model's layers
 
     def with_few_threads(self) -> LlamaOptions:
         """Return the options for a model whose layers are all computed by GPUs.
 
-        The CPU looks up a row's embedding, for which one thread is as quick as many (8B in F16 on an H100:
-        5.70 ms a step instead of 5.78 with 16), and waits for none whose core others use. Prompts and wider
-        steps keep theirs.
+        The CPU only looks up a row's embedding, for which one thread is as fast as many (8B in F16 on an
+        H100: 5.70 ms a step instead of 5.78 with 16), and waits for none whose core others use. Prompts and
+        wider steps keep theirs.
         """
         return replace(self, n_threads=1, n_threads_batch=self.n_threads_batch or self.n_threads)
 
     @property
     def files(self) -> list[Path]:
-        """The files that the logits depend on, or saved states. Raises StartupError if one is missing."""
+        """Return the files that logits or saved states depend on. Raises StartupError if one is missing."""
         head = parts(self.head) if self.head else []
         return [*parts(self.model_path), *(adapter.path for adapter in self.weights.adapters), *head]
 
     @property
     def numerics(self) -> str:
-        """What else the logits depend on, to the last bit, and whether a saved state can be used."""
+        """Return a text of all else that the logits' bits and the use of a saved state depend on."""
         w = self.weights
         devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
         scales = tuple(adapter.scale for adapter in w.adapters)
@@ -183,7 +183,7 @@ class LlamaOptions:
 
     @property
     def costs(self) -> str:
-        """What beside the files the seconds and bits of a step depend on."""
+        """Return a text of what, beside the files, the seconds and bits of a step depend on."""
         weights = replace(self.weights, adapters=())
         alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights, head=None)
         return repr((alike, self.numerics))

@@ -1,6 +1,6 @@
-"""Fetches a pinned package with the tool that is here: pip of this Python, uv, or a pip on the PATH.
+"""Fetch a pinned package with an available tool: pip of this Python, uv, or a pip on the PATH.
 
-The tool's own settings and variables count: index, proxy, certificates, cache, offline.
+The tool's own settings and variables apply: index, proxy, certificates, cache, offline.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REASONS = (
     (r"Retrying|NewConnection|ConnectTimeout|[Cc]onnect|dns error|[Pp]roxy", "the index cannot be reached"),
     (r"No matching distribution|not found in|no version", "the index does not offer it"),
 )
-"""What a tool's complaint means, the first that matches."""
+"""Patterns of a tool's complaint, and what they mean; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class PackageTool:
     """A program that fetches packages."""
 
     name: str
-    command: tuple[str, ...]  # what comes before the requirement file
-    to: str  # the flag for the folder that it writes to
+    command: tuple[str, ...]  # arguments before the requirement file
+    to: str  # flag for the folder that it writes to
 
     def fetch(self, requirement: str, folder: Path, n_bytes: int) -> None:
         """Fetch one package into a subfolder of `folder`, whatever else is written there as well.
@@ -71,7 +71,7 @@ class PackageTool:
 
 
 def package_tool() -> PackageTool | None:
-    """Return the first tool that is here; None if there is none."""
+    """Return the first available tool, None if there is none."""
     pip = [*_PIP, "--retries", str(RETRIES), *_ONLY]
     if importlib.util.find_spec("pip") is not None:
         return PackageTool("pip", (sys.executable, "-m", "pip", *pip), "--dest")
@@ -84,7 +84,7 @@ def package_tool() -> PackageTool | None:
 
 
 def _run(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[bytes]) -> int:
-    """Return the exit status. The tool has its temporary files in the folder. Tells how far it is."""
+    """Run a tool, log its progress, and return its exit status. Its temporary files are in the folder."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints, env=environment
@@ -113,7 +113,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _largest(folder: Path) -> int:
-    """Bytes of the largest file in the folder, which is the one that is being fetched."""
+    """Return the bytes of the largest file in the folder, which is being fetched."""
     sizes = [0]
     for path in folder.rglob("*"):
         try:
@@ -124,7 +124,7 @@ def _largest(folder: Path) -> int:
 
 
 def _reason(complaint: bytes, tool: str) -> str:
-    """Return what the tool's complaint means, in a few words."""
+    """Return the meaning of a tool's complaint in a few words."""
     text = complaint.decode(errors="replace")
     for pattern, meaning in REASONS:
         if re.search(pattern, text):

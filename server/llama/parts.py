@@ -1,4 +1,4 @@
-"""The files of one model: a GGUF file, or the parts that llama.cpp's gguf-split makes of it."""
+"""Files of one model: a GGUF file, or the parts that llama.cpp's gguf-split makes."""
 
 from __future__ import annotations
 

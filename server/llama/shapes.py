@@ -1,7 +1,7 @@
-"""What a change of a decode's shape costs.
+"""Measure what a change of a decode's shape costs.
 
 A GPU replays a decode of the last one's shape from a recorded graph; for another shape the CPU builds and
-records the graph anew, which can take as long as the decode.
+records the graph again, which can take as long as the decode.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ MIN_SHAPE_GAIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Seconds of a decode by its rows. steady: all of one width; mixed: all widths in turn."""
+    """Seconds of a decode by its rows."""
 
-    steady: dict[int, float]
-    mixed: dict[int, float]
+    steady: dict[int, float]  # among decodes of one width
+    mixed: dict[int, float]  # among all widths in turn
 
     @property
     def change_costs(self) -> bool:
@@ -47,13 +47,13 @@ class Shapes:
 
     @property
     def change_s(self) -> float:
-        """Seconds that a decode after one of another width takes longer, on average."""
+        """Return the extra seconds, on average, of a decode after one of another width."""
         differences = [self.mixed[width] - steady_s for width, steady_s in self.steady.items()]
         return max(0.0, sum(differences) / len(differences)) if differences else 0.0
 
     @property
     def padding_pays(self) -> bool:
-        """Whether padding every decode to the widest is quicker than mixed widths."""
+        """True if padding every decode to the widest is faster than mixed widths."""
         return (
             median(self.mixed.values()) > MIN_SHAPE_GAIN * self.steady[max(self.steady)]
             if self.steady
@@ -65,7 +65,7 @@ UNKNOWN = Shapes({}, {})
 
 
 class TimedModel(Protocol):
-    """What of a Backend its decodes are timed with."""
+    """The part of a Backend that is needed to time decodes."""
 
     @property
     def vocab(self) -> Vocabulary: ...
@@ -103,7 +103,7 @@ def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
 
 
 def _timed(backend: TimedModel, widths: Sequence[int]) -> list[float]:
-    """Median seconds of decodes of these widths in turn."""
+    """Return the median seconds of decodes of these widths in turn."""
     seconds: list[list[float]] = [[] for _ in widths]
     for i in range(SETTLE + TIMED * len(widths)):
         at = i % len(widths)
@@ -119,7 +119,7 @@ def fill(backend: TimedModel) -> None:
 
 
 def decode_s(backend: TimedModel, position: int, width: int) -> float:
-    """Seconds of a decode of `width` rows of sequence 0 from this position on."""
+    """Return the seconds of a decode of `width` rows of sequence 0 from this position on."""
     text = backend.vocab.tokenize(TEXT, special=False)
     batch = Batch()
     batch.extend(0, position, [text[i % len(text)] for i in range(position, position + width)], width)

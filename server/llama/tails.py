@@ -1,6 +1,6 @@
-"""Bounded tails: earlier states of recurrent and hybrid models that llama.cpp keeps.
+"""Keep earlier states of recurrent and hybrid models, so that a step's last guesses can be taken back.
 
-So a step's last guesses can be taken back (docs/adr/0016).
+llama.cpp calls them a bounded tail (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
-    """Return whether a checkpoint before each step with guesses, which costs nothing, is not as good.
+    """Return True if a tail is better than a checkpoint before each step with guesses, which costs nothing.
 
-    A prediction block or head guesses in no step that evaluates rows again, and compressed cells cannot be
-    copied.
+    A prediction block or head makes no guesses in a step that evaluates rows again, and compressed cells
+    cannot be copied.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     guesses_inside = has_head or model.n_blocks > 0
@@ -46,7 +46,7 @@ def gains(model: LoadedModel, has_head: bool = False) -> bool:
 
 
 def _of_a_sequence(model: LoadedModel, options: LlamaOptions) -> tuple[int, int]:
-    """How long a tail a small context has, and the bytes of one state."""
+    """Return the length of a small context's tail, and the bytes of one state."""
     n_rows = options.n_tail + TAIL_MARGIN
     small = replace(options, n_cells=CELLS_STEP, n_seqs=1, n_streams=0, n_batch=n_rows, n_ubatch=n_rows)
     context = LlamaContext()

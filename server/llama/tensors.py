@@ -1,4 +1,4 @@
-"""What a model's files say without loading them: their architecture, names and sizes of their tensors."""
+"""Read a model's files without loading them: architecture, names and sizes of tensors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
 
 @contextmanager
 def _opened(path: Path) -> Generator[ctypes.c_void_p]:
-    """Open a file without its tensors' data. Yields a handle, which is false if llama.cpp cannot read it."""
+    """Open a file without its tensors' data; yield a handle, which is false if llama.cpp cannot read it."""
     GGML.gguf_init_from_file.restype = ctypes.c_void_p
     file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(path), _GGUFParams(True, None)))
     try:
@@ -69,7 +69,7 @@ def _opened(path: Path) -> Generator[ctypes.c_void_p]:
 
 
 def _key_of(file: ctypes.c_void_p, key: str, kind: int) -> ctypes.c_int64 | None:
-    """Return where this key is, None if it is not there or of another type."""
+    """Return where this key is, None if it is missing or of another type."""
     GGML.gguf_find_key.restype = ctypes.c_int64
     GGML.gguf_get_kv_type.restype = ctypes.c_int
     place = ctypes.c_int64(GGML.gguf_find_key(file, key.encode()))
@@ -89,17 +89,17 @@ def _number_of(file: ctypes.c_void_p, key: str) -> int:
 
 
 def tensors(path: Path) -> dict[str, int]:
-    """Bytes by name, of all parts of a model. Raises StartupError if a part is missing."""
+    """Return bytes by tensor name, of all parts. Raises StartupError if a part is missing."""
     return {name: n_bytes for name, _, n_bytes in _listed(path)}
 
 
 def has_half_matrices(path: Path) -> bool:
-    """Whether a model has matrices of 16-bit floats. Raises StartupError if a part is missing."""
+    """Return True if a model has matrices of 16-bit floats. Raises StartupError if a part is missing."""
     return any(kind in _HALF and n_bytes >= MATRIX for _, kind, n_bytes in _listed(path))
 
 
 def _listed(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Name, ggml_type and bytes of each tensor."""
+    """Yield name, ggml_type and bytes of each tensor."""
     GGML.gguf_get_n_tensors.restype = ctypes.c_int64
     GGML.gguf_get_tensor_name.restype = ctypes.c_char_p
     GGML.gguf_get_tensor_type.restype = ctypes.c_int
@@ -113,12 +113,12 @@ def _listed(path: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def has_block(path: Path) -> bool:
-    """Return whether a model's files hold a prediction block. Raises StartupError if a part is missing."""
+    """Return True if a model's files contain a prediction block. Raises StartupError if a part is missing."""
     return any(".nextn." in name for name in tensors(path))
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a file of one part is there and as long as its tensors say."""
+    """Return True if a one-part file exists and is as long as its tensors require."""
     if not path.is_file():
         return False
     for function in (GGML.gguf_get_data_offset, GGML.gguf_get_tensor_offset, GGML.gguf_get_tensor_size):
@@ -135,12 +135,12 @@ def is_whole(path: Path) -> bool:
 
 
 def unmatched(tensors: Sequence[str], places: Sequence[TensorPlace]) -> list[str]:
-    """Patterns that no tensor's name contains."""
+    """Return the patterns that match no tensor's name."""
     return [one.pattern for one in places if not any(re.search(one.pattern, name) for name in tensors)]
 
 
 def on_host(path: Path, places: Sequence[TensorPlace]) -> int:
-    """Bytes of the tensors that these put into the host's memory. Raises StartupError."""
+    """Return the bytes of the tensors that these places put into host memory. Raises StartupError."""
     if not places:
         return 0
     total = 0

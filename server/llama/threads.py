@@ -1,12 +1,12 @@
-"""How many threads a decode on the CPU has: fewer while other programs use the cores.
+"""Choose the number of threads of a decode on the CPU: fewer while other programs use the cores.
 
-llama.cpp's threads wait for each other many times in a step. If another program has the core of one thread,
+llama.cpp's threads wait for each other many times in a step. If another program uses the core of one thread,
 all others wait for that thread, and with GCC's OpenMP they keep their cores busy meanwhile. On two cores,
 beside one program that always computes, one thread makes 1.6 to 2 times the steps of two (docs/serving.md,
 section J of benchmarks/RESULTS.md).
 
-Only Linux tells what other programs use: elsewhere the number of threads stays. The number changes no bit of
-the logits (tests/model/test_threads.py), with one exception: for a single row with flash attention, from 512
+Only Linux tells what other programs use: elsewhere the number is fixed. The number changes no bit of the
+logits (tests/model/test_threads.py), with one exception: for a single row with flash attention, from 512
 cells in use on, llama.cpp divides the cells among the threads.
 """
 
@@ -39,10 +39,10 @@ STAT = Path("/proc/stat")
 
 
 class Threads:
-    """The threads of one context of llama.cpp, and how many of them compute."""
+    """Threads of one llama.cpp context, and how many of them compute."""
 
     def __init__(self, handle: Any, *, fixed: bool = False) -> None:
-        """Follow a context. fixed: all of its threads always compute."""
+        """Follow a context; if `fixed`, all of its threads always compute."""
         self._handle = handle
         self.most = int(C.llama_n_threads(handle)), int(C.llama_n_threads_batch(handle))
         self.n = max(self.most)
@@ -54,7 +54,7 @@ class Threads:
         self._in_use = self.n
 
     def settle(self, *, all_of_them: bool = False) -> None:
-        """Before a decode. all_of_them: in any case, since no bit may depend on how busy the machine is."""
+        """Set the number before a decode; `all_of_them`: no bit may depend on how busy the machine is."""
         now = time.monotonic()
         if now >= self._due:
             self._look(now)
@@ -78,21 +78,20 @@ class Threads:
 
 
 def n_threads(now: int, most: int, left: float) -> int:
-    """How many of `most` threads compute, where `now` did while others left this number of cores."""
+    """Return how many of `most` threads compute, if `now` did while others left this number of cores."""
     fewer, more = math.floor(left + TAKEN), math.floor(left + 1.0 - FREE)
     return max(1, min(most, fewer if fewer < now else max(now, more)))
 
 
 def own_cores() -> Collection[int]:
-    """Those that this thread may use. Empty where the system does not tell."""
+    """Return the cores that this thread may use, empty if the system does not tell."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def used_by_others(cores: Collection[int]) -> float | None:
-    """Return seconds of these cores that others than this process have used since the machine started.
+    """Return the seconds of these cores that other processes have used since the machine started.
 
-    None where the system does not tell. Threads of this process on other cores count as if they were on
-    these.
+    None if the system does not tell. Threads of this process on other cores count as if on these.
     """
     names = {f"cpu{core}" for core in cores}
     try:
@@ -104,10 +103,12 @@ def used_by_others(cores: Collection[int]) -> float | None:
 
 
 def _busy_s(ticks: Sequence[str]) -> float:
-    """Return seconds without what programs of low priority had, if this process is none: they give way to it.
+    """Return the busy seconds, without low-priority processes, which yield to this one unless it is one.
 
-    What a hypervisor took counts. ticks: user, nice, system, idle, iowait, irq, softirq, steal
-    (proc_stat(5)).
+    Time taken by a hypervisor counts.
+
+    Args:
+        ticks: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5)).
     """
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
     yielding = 0 if os.getpriority(os.PRIO_PROCESS, 0) <= 0 else nice

@@ -1,8 +1,8 @@
-"""Sliding windows that can be trimmed: the cells that a window has passed are kept, saved and loaded.
+"""Make sequences with sliding windows trimmable: keep, save and load the cells that a window has passed.
 
-llama.cpp writes over a cell that the window of its sequence has passed, and leaves it out of a saved state.
-But it never writes over a cell of two sequences. So each sequence here has a twin that shares its cells, and
-a saved state has a part for each window of the sequence.
+llama.cpp overwrites a cell that the window of its sequence has passed, and omits it from a saved state. But
+it never overwrites a cell of two sequences. So each sequence here has a twin that shares its cells, and a
+saved state has a part for each window of the sequence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAGIC = b"duo.windows.1\n\0\0"
 
 
 class Windows:
-    """What the layers with a window hold of each sequence of a context."""
+    """Cells of the layers with a window, for each sequence of a context."""
 
     def __init__(self, handle: Any, window: int, *, chunked: bool) -> None:
         """Keep the cells of a context that was made with one sequence too many, at most MOST_SEQS without it.
@@ -52,25 +52,25 @@ class Windows:
             self._keep(seq, length)
 
     def _keep(self, seq: int, length: int) -> None:
-        """Have the twin share the first `length` positions."""
+        """Make the twin share the first `length` positions."""
         C.llama_memory_seq_cp(self._memory, seq, self._twin(seq), self._n_kept[seq], length)
         self._n_kept[seq] = length
 
     def trim(self, seq: int, length: int) -> None:
-        """Forget positions >= length of the twin."""
+        """Remove positions >= length of the twin."""
         if self._n_kept[seq] > length:
             C.llama_memory_seq_rm(self._memory, self._twin(seq), length, -1)
             self._n_kept[seq] = length
 
     def cut(self, seq: int, start: int, end: int) -> None:
-        """Forget positions start to end of the twin, whose later ones are about to move to start."""
+        """Remove positions start to end of the twin, whose later ones are about to move to start."""
         n_kept = self._n_kept[seq]
         if n_kept > start:
             C.llama_memory_seq_rm(self._memory, self._twin(seq), start, end)
             self._n_kept[seq] = max(start, n_kept - (end - start))
 
     def save(self, seq: int, length: int, state: bytes) -> bytes:
-        """Add to the state of a sequence, which has its last window, those before it.
+        """Add the earlier windows to the state of a sequence, which has only its last window.
 
         Raises:
             BackendError: llama.cpp gives no state.
@@ -79,7 +79,12 @@ class Windows:
         return b"".join((_MAGIC, *(piece for part in parts for piece in (_SIZE.pack(len(part)), part))))
 
     def load(self, seq: int, data: bytes, load_state: Callable[[bytes], None]) -> None:
-        """Load what save() gave into an empty sequence. load_state: loads the state that was given to it.
+        """Load what save() returned into an empty sequence.
+
+        Args:
+            seq: The sequence.
+            data: What save() returned.
+            load_state: Loads the state that save() was given.
 
         Raises:
             BackendError: The data are of another model or version, or there are too few cells.

@@ -1,9 +1,9 @@
-"""A model with its prediction block: what happens to a sequence of the model happens to the block's.
+"""A model with its prediction block: whatever happens to a model's sequence happens to the block's.
 
 The block evaluates the model's tokens, each with the model's hidden row before it. Rows wait until a guess is
-wanted, since they are decoded with it then; many are evaluated during the model's next decode, for which a
-GPU has time. So a guess needs nothing but the last committed token, whatever was copied, saved, loaded or
-shifted before.
+wanted, since they are then decoded with it; many are evaluated during the model's next decode, while a GPU
+has time. So a guess needs nothing but the last committed token, whatever was copied, saved, loaded or shifted
+before.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SIZE = struct.Struct("<Q")
 
 @dataclass(slots=True)
 class _Waiting:
-    """What the block has not evaluated of a sequence."""
+    """Tokens of a sequence that the block has not evaluated."""
 
-    n_true: int = 0  # positions that the block holds and that are no guesses
+    n_true: int = 0  # positions that the block holds, without guesses
     n_held: int = 0  # positions that the block holds
     last: int = -1  # token at n_true - 1, which the model may not have evaluated yet
-    first: int = 0  # the first of the model's positions that are here, up to its end
+    first: int = 0  # first position of the model's tokens that are kept here
     # from `first` on; the first one is -1 if it is not known
-    tokens: list[int] = field(default_factory=list[int])
+    tokens: list[int] = field(default_factory=list[int])  # from `first` on; the first one is -1 if unknown
     rows: list[Hidden] = field(default_factory=list[Hidden])  # hidden rows of these
 
     @property
@@ -47,7 +47,7 @@ class _Waiting:
         return self.first + len(self.tokens)
 
     def add(self, position: int, token: int, row: Hidden) -> None:
-        """Add a token that the model has evaluated here."""
+        """Add a token that the model has evaluated at this position."""
         self.cut(position)
         if position < self.n_true and (position + 1 < self.n_true or token != self.last):
             self.n_true = position
@@ -57,13 +57,13 @@ class _Waiting:
         self.rows.append(row)
 
     def cut(self, length: int) -> None:
-        """Forget positions >= length, as the model has."""
+        """Remove positions >= length, as the model has."""
         self.first = min(self.first, length)
         n = length - self.first
         del self.tokens[n:], self.rows[n:]
 
     def forget(self) -> None:
-        """Drop rows that the block has evaluated, but for the last and those that a copy may lack."""
+        """Drop rows that the block has evaluated, except the last and those that a copy may lack."""
         n = min(self.n_true, self.end) - 1 - MOST_LAG - self.first
         if n > MOST_LAG:
             self.first += n
@@ -74,12 +74,12 @@ class Path(NamedTuple):
     """The next row of a session to guess from."""
 
     seq: int
-    token: int  # the last committed one, or the last guess
+    token: int  # last committed token, or last guess
     hidden: Hidden | None  # the block's own row for a guess, None after a committed token
 
 
 class WithBlock:
-    """Implements Backend. Owns neither part."""
+    """Implements Backend over a model and its block. Owns neither."""
 
     vocab: Vocabulary
     name: str
@@ -132,18 +132,23 @@ class WithBlock:
         return finish
 
     def n_late(self, seq: int) -> int:
-        """Positions that the model has evaluated and the block has not."""
+        """Return how many positions the model has evaluated and the block has not."""
         waiting = self._waiting[seq]
         return waiting.end - waiting.n_true
 
     def read(self, seq: int) -> None:
-        """Have the block evaluate these during the model's next decode."""
+        """Make the block evaluate these positions during the model's next decode."""
         self._late.add(seq)
 
     def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
-        """Return one row of logits and one of hidden values for each path, valid until the next call.
+        """Return one row of logits and one hidden row for each path, valid until the next call.
 
-        depth: tokens guessed before, in this step. Raises BackendError; the block is not used then.
+        Args:
+            paths: Where to guess from.
+            depth: Number of tokens guessed before in this step.
+
+        Raises:
+            BackendError: The block is not used any more then.
         """
         batch = Batch()
         hidden: list[Hidden] = []
@@ -193,9 +198,9 @@ class WithBlock:
         own.forget()
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Shift the model's sequence, and the block's. A block that cannot shift forgets what it has read.
+        """Shift the model's sequence and the block's; a block that cannot shift forgets what it has read.
 
-        The text must not depend on whether there is a block, so the model shifts in either case.
+        The text must not depend on the block, so the model shifts in either case.
         """
         self._agree(seq)
         self._backend.shift(seq, start, end)
@@ -228,7 +233,7 @@ class WithBlock:
         self._waiting[seq] = _Waiting(n, n, -1, n - 1, [-1], [row])
 
     def close(self) -> None:
-        """Nothing: the parts are closed by who made them."""
+        """Do nothing: whoever made the parts closes them."""
 
     # -- rows ----------------------------------------
 
@@ -247,14 +252,14 @@ class WithBlock:
         self._late = {seq for seq in set(batch.seqs) if self.n_late(seq) > MOST_WAITING}
 
     def _agree(self, seq: int) -> None:
-        """Have the block hold what the model holds of the sequence."""
+        """Make the block hold what the model holds of the sequence."""
         self._catch_up([seq])
         waiting = self._waiting[seq]
         waiting.n_true = min(waiting.n_true, waiting.end)
         self._settle(seq)
 
     def _catch_up(self, seqs: Iterable[int]) -> None:
-        """Have the block evaluate what the model has of these sequences."""
+        """Make the block evaluate what the model has of these sequences."""
         try:
             for seq in seqs:
                 waiting = self._waiting[seq]
@@ -270,7 +275,7 @@ class WithBlock:
             logger.warning("%s is not used any more: %s", self.block.what, error.message)
 
     def _add_waiting(self, batch: Batch, seq: int, end: int) -> list[Hidden]:
-        """Add the rows of positions n_true to `end`; returns the hidden rows before them."""
+        """Add the rows of positions n_true to `end`, and return the hidden rows before them."""
         waiting = self._waiting[seq]
         start = waiting.n_true = min(waiting.n_true, end)
         self._settle(seq)
@@ -288,7 +293,7 @@ class WithBlock:
         return self._nothing
 
     def _settle(self, seq: int) -> None:
-        """Have the block forget guesses."""
+        """Remove guesses from the block."""
         waiting = self._waiting[seq]
         if waiting.n_held > waiting.n_true:
             self.block.trim(seq, waiting.n_true)

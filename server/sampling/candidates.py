@@ -1,8 +1,8 @@
-"""The tokens that can still be chosen in one draw, and the filters that drop some.
+"""Candidates of one draw, and the filters that drop some of them.
 
 Each filter keeps what llama.cpp's does (src/llama-sampler.cpp), with two exceptions: impossible tokens (minus
-infinity) are no candidates, and of equals at the edge of top_k, typ_p or top_p all stay. Filters whose
-parameter switches them off are not called: see SamplingParams.steps().
+infinity) are no candidates, and all equals at the edge of top_k, typ_p or top_p stay. Filters that parameters
+switch off are not called, see SamplingParams.steps().
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ _MAX_CANDIDATES_KEPT = 4_096  # candidates: more are drawn faster from a whole r
 
 
 class Candidates:
-    """ids ascend, None stands for the whole vocabulary; logits has a value for each. At least one.
-
-    Mutable, for one draw. The given array is not written to.
-    """
+    """Tokens that can still be drawn, at least one. Mutable; the given array is not written to."""
 
     def __init__(self, row: npt.NDArray[np.float32]):
         self.ids: Ids | None = None
@@ -35,18 +32,18 @@ class Candidates:
         return len(self.logits)
 
     def drop_impossible(self) -> None:
-        """Drop those at minus infinity, as the filters expect. At least one must be finite."""
+        """Drop tokens at minus infinity, which the filters rely on. At least one must be finite."""
         possible = self.logits > -np.inf
         if not possible.all():
             self.keep(np.flatnonzero(possible))
 
     def keep(self, at: Ids) -> None:
-        """Keep those at these indices, which ascend."""
+        """Keep only the candidates at these ascending indices."""
         self.ids = at if self.ids is None else self.ids[at]
         self.logits = self.logits[at].astype(np.float64)
 
     def find(self, tokens: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Return the indices of those tokens that are candidates, and a mask that says which are."""
+        """Return the indices of those tokens that are candidates, and a mask that marks them."""
         if self.ids is None:
             return tokens, np.ones(len(tokens), np.bool_)
         at = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)
@@ -59,6 +56,7 @@ class Candidates:
         self.logits[at] = values
 
     def token(self, at: int) -> int:
+        """Return the id of the candidate at this index."""
         return at if self.ids is None else int(self.ids[at])
 
     def distribution(self) -> Distribution:
@@ -94,12 +92,12 @@ def top_p(c: Candidates, p: float) -> None:
 
 
 def min_p(c: Candidates, p: float) -> None:
-    """Those at least p times as likely as the likeliest."""
+    """Keep those at least p times as likely as the likeliest."""
     c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) + math.log(min(p, 1.0))))
 
 
 def top_n_sigma(c: Candidates, n: float) -> None:
-    """Those whose logit is within n standard deviations of the largest (arXiv:2411.07641)."""
+    """Keep those whose logit is within n standard deviations of the largest (arXiv:2411.07641)."""
     if n > 0.0 and len(c) > 1:
         deviation = float(c.logits.std(dtype=np.float64))
         c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) - n * deviation))

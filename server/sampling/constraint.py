@@ -1,4 +1,4 @@
-"""What a grammar allows next: the seam between sampling and compiled grammars."""
+"""Seam between sampling and compiled grammars: what a grammar allows next."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 
 class Constraint(Protocol):
-    """The state of one generation under one grammar. Advances on accept() only."""
+    """The state of one generation under one grammar. Only accept() changes it."""
 
     def allows(self, token: int) -> bool:
-        """Whether this token may come next."""
+        """Return True if this token may come next."""
         ...
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """(vocab size,): which tokens may come next; at least one."""
+        """Return a mask, (vocab size,), of the tokens that may come next, at least one."""
         ...
 
     def accept(self, token: int) -> None:
@@ -28,11 +28,11 @@ class Constraint(Protocol):
         ...
 
     def forced(self) -> tuple[int, ...]:
-        """Tokens that must follow now, as far as is known."""
+        """Return tokens that must follow now, as far as known."""
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many leading tokens of these guesses may follow; another number where that is not known.
+        """Return how many leading tokens of these guesses may follow; another number if that is unknown.
 
         Changes nothing that allows() or mask() return, now or later.
         """

@@ -1,6 +1,6 @@
-"""One guess of a draft model from its row of logits: what the target draws if it has a similar row. Pure.
+"""Guess the token that the target will draw, from a draft model's row of logits. Pure.
 
-The gate learns how often each confidence comes true, so that a rough one will do, without a pass over the
+The hit rates show how often each confidence comes true, so an estimate suffices, without a pass over the
 vocabulary.
 """
 
@@ -15,21 +15,21 @@ from server.sampling.peaks import Peaks
 
 
 class DraftGuess(NamedTuple):
-    """A token that a model guesses, and what else its row of logits says; None: not asked for."""
+    """A token that a model guesses, and other values of its row of logits; None if not requested."""
 
     token: int
     confidence: float  # estimated probability of the token, given all before it
-    second: int | None = None  # guess for the case that it is wrong
+    second: int | None = None  # guess in case the token is wrong
     second_confidence: float = 0.0
     drawn: int | None = None  # what the rule 'drawn' of drafting/guessing.py guesses
     likeliest: int | None = None  # what the rule 'likeliest' guesses
-    drafted: Distribution | None = None  # what the token is a sample of
+    drafted: Distribution | None = None  # distribution that the token was sampled from
     third: int | None = None
     third_confidence: float = 0.0
 
     @property
     def others(self) -> list[tuple[int, float]]:
-        """The second and the third guess with their confidences, if they are known."""
+        """Return the second and third guess with their confidences, where known."""
         both = (self.second, self.second_confidence), (self.third, self.third_confidence)
         return [(token, confidence) for token, confidence in both if token is not None]
 

@@ -1,7 +1,7 @@
-"""One draw from one row of logits. Pure: the same row, parameters and position give the same token.
+"""Draw one token from one row of logits. Pure: the same row, parameters and position give the same token.
 
-Works on the few tokens that can win: one pass over the vocabulary finds the row's peaks (peaks.py), at most
-one more the others near the top. No Python loop runs over the vocabulary.
+It works on the few tokens that can win: one pass over the vocabulary finds the row's peaks (peaks.py), at
+most one more finds the others near the top. No Python loop runs over the vocabulary.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from server.sampling.race import Floats, race
 
 Row: TypeAlias = npt.NDArray[np.float32]
 
-_WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)  # logits below the top where the nucleus is looked for
+_WINDOWS = (2.0, 4.0, 7.0, 12.0, 24.0)  # distances in logits from the top within which the nucleus is sought
 _FEW_LOGITS = 8  # logits that may suffice to know what filters leave
 _SUM_ERROR = 1e-9  # bound of the rounding error of sums of weights
 _SORTED_WHOLE = 512  # logits that are sorted without finding the edge first
@@ -54,7 +54,7 @@ def draw(row: Row, params: SamplingParams, position: int) -> int:
 
 
 def draw_from(peaks: Peaks, params: SamplingParams, position: int) -> int:
-    """draw() at a temperature above 0, for a row whose peaks are known."""
+    """Draw at a temperature above 0, from a row whose peaks are known."""
     temperature, seed = params.temperature, params.seed
     if params.top_k <= 0:
         return race(peaks, temperature, seed, position, _floor(peaks, params))
@@ -85,7 +85,7 @@ def distribution(row: Row, params: SamplingParams) -> Distribution:
 
 
 def softmax(logits: Floats) -> Floats:
-    """At least one of them finite."""
+    """Return the softmax of logits, at least one of which is finite."""
     weights = np.exp(logits - logits.max())
     return weights / weights.sum()
 
@@ -109,7 +109,7 @@ def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
 
 
 def _from(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
-    """Those with logits of at least `floor`."""
+    """Return the ids and logits of at least `floor`."""
     (kept,) = (logits >= floor).nonzero()
     return (ids, logits) if len(kept) == len(ids) else (ids.take(kept), logits.take(kept))
 
@@ -142,7 +142,7 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
 
 
 def _edge(ascending: Floats, top_p: float) -> float:
-    """nucleus_floor of sorted logits."""
+    """Return nucleus_floor() of sorted logits."""
     if top_p >= 1.0 or len(ascending) > _SORTED_WHOLE:
         return nucleus_floor(ascending, top_p)
     weights = np.exp(ascending - ascending[-1])

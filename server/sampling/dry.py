@@ -1,4 +1,4 @@
-"""Penalties of repetitions, by llama.cpp's DRY ("don't repeat yourself").
+"""Penalise repetitions as llama.cpp's DRY ("don't repeat yourself") sampler does.
 
 A token that would continue a repetition is penalised by the repetition's length.
 """
@@ -20,7 +20,7 @@ _LARGEST = 1e30  # a penalty: as good as a ban, without overflow
 
 
 class Dry:
-    """Remembers the last `dry_penalty_last_n` tokens (-1: all) of one generation, the prompt included."""
+    """Remembers the last `dry_penalty_last_n` tokens (-1: all) of one generation, including the prompt."""
 
     def __init__(self, params: SamplingParams, history: Sequence[int]):
         self._params = params
@@ -63,9 +63,9 @@ class Dry:
         return tokens[~breaks], penalties[~breaks]
 
     def _repeats(self, newest_first: Ids) -> Ids:
-        """Return for every k how long the run is that ends k tokens before the newest and repeats the end.
+        """Return, for each k, the length of the run that ends k tokens before the newest and repeats the end.
 
-        Lengths are bounded by the one that gives the largest penalty.
+        Lengths are limited to the one that gives the largest penalty.
         """
         longest = self._params.dry_allowed_length + self._largest_exponent(len(newest_first))
         lengths = np.zeros(len(newest_first), np.int64)

@@ -1,4 +1,4 @@
-"""llama.cpp's sampler for text between two others: an end, or no choice where one token is likely enough."""
+"""llama.cpp's sampler for infill: choose an end of text, or the likely tokens only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.sampling.draw import Floats, Ids, softmax
 from server.sampling.params import Pieces
 
 LIKELY = 0.2
-"""Probability, llama.cpp's: a text without any token that likely ends."""
+"""Probability, llama.cpp's, of a likely token; a text without any likely token ends."""
 MAX_COMPARED = 256
 """Candidates that are compared with each other, the likeliest: llama.cpp compares all. At most five can be as
 likely as LIKELY, so half or twice as many change hardly anything but the time."""

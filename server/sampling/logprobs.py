@@ -1,4 +1,4 @@
-"""A token's probability, by the model before any sampler, or by what it was drawn from."""
+"""Log probabilities of tokens, by the model before any sampler, or by what a token was drawn from."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ FLOOR = -9999.0  # instead of minus infinity, which JSON lacks: OpenAI's value
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms, finite. top: (token id, logprob), likeliest first, lowest id first among equals."""
+    """Natural logarithms, finite."""
 
     token: int
     logprob: float
+    # token ids with logprobs, likeliest first, lowest id first among equals
     top: tuple[tuple[int, float], ...] = ()
 
 
@@ -49,7 +50,7 @@ def token_logprobs(
 
 
 def drawn_logprobs(distribution: Distribution, token: int, n_top: int) -> TokenLogprobs:
-    """By what it was drawn from. Tokens that could not be drawn are none of the likeliest."""
+    """Return logprobs by the distribution that the token was drawn from; others than it are omitted."""
     ids, shares = distribution
     order = np.lexsort((ids, -shares))[:n_top]
     best = tuple((int(ids[i]), float(np.log(shares[i]))) for i in order if shares[i] > 0.0)

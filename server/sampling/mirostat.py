@@ -18,14 +18,14 @@ _M = 100  # tokens from which version 1 estimates the exponent of Zipf's law, as
 
 
 class Mirostat:
-    """The state of one generation. mu: the largest surprise in bits that a token may have."""
+    """State of one generation."""
 
     def __init__(self, params: SamplingParams):
         self._params = params
         self.mu = 2.0 * params.mirostat_tau
 
     def choose(self, c: Candidates, n_vocab: int, position: int) -> tuple[int, float]:
-        """Return the token and its surprise. Filters c; does not change mu."""
+        """Draw a token, and return it with its surprise in bits. Filters c; does not change mu."""
         if self._params.mirostat == 1:
             top_k(c, _zipf_k(c, self.mu, n_vocab))
         else:

@@ -1,12 +1,11 @@
-"""Gumbel noise that depends on nothing but (seed, position, token id).
+"""Gumbel noise that is a function of (seed, position, token id) alone.
 
-The seed gives equal noise in any order, for any subset of the vocabulary. So a text is independent of drafts,
-and a drafter can guess the lead's draw, not only its likeliest token (Daliri, Musco, Suresh,
-arXiv:2408.07978).
+It is the same in any order, and for any subset of the vocabulary. So a text does not depend on drafts, and a
+drafter can guess the lead's draw, not only its likeliest token (Daliri, Musco, Suresh, arXiv:2408.07978).
 
-One token in RARITY is loud: its noise is in the upper tail. The loud ones are chosen by gaps with a geometric
-distribution, that of independent trials, so that they are known without a pass over the vocabulary. All
-others have less noise than LOUD.
+One token in RARITY is loud: its noise is in the upper tail. Loud tokens are chosen by gaps of a geometric
+distribution, that of independent trials, so they are known without a pass over the vocabulary. All others
+have less noise than LOUD.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LOG_QUIET = math.log1p(-1.0 / RARITY)
 
 
 class Noise(NamedTuple):
-    """ids ascend; values[i] is the noise of ids[i]."""
+    """Ascending token ids, and the noise of each."""
 
     ids: Ids
     values: Floats
@@ -74,7 +73,7 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 
 
 def quiet(seed: int, position: int, tokens: Ids) -> Floats:
-    """Return the noise of these tokens if they are not loud; it is less than the noise of a loud one."""
+    """Return the noise that these tokens have if they are not loud; less than that of any loud token."""
     key = _key(seed, position)
     if len(tokens) > _QUICK_IN_PYTHON:
         return -np.log(-_LOG_QUIET - np.log(_uniforms(np.uint64(key), tokens)))

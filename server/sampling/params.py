@@ -1,4 +1,4 @@
-"""How the next token is chosen."""
+"""Parameters of sampling, and the order of its steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIRRORED = ("top_k", "top_p", "min_p", "temperature")  # the samplers of draw(),
 
 
 class Pieces(Protocol):
-    """What a vocabulary knows of its tokens."""
+    """The part of a vocabulary that samplers read."""
 
     eos: int | None
     eog: frozenset[int]
@@ -22,54 +22,47 @@ class Pieces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Names, meanings and neutral values as in llama.cpp. Drafters get the first five fields.
+    """Names, meanings and neutral values as in llama.cpp. Drafters get the first five fields."""
 
-    temperature 0 is argmax; top_k 0, top_p 1, min_p 0, typical_p 1 and top_n_sigma <= 0 switch a filter off;
-    seed: 64 bits. repeat_last_n, dry_penalty_last_n: number of last tokens that count, -1 for all.
-    dry_sequence_breakers: token sequences that no repetition crosses. logit_bias: (token id, value added to
-    its logit), -inf bans it. banned_first: tokens that may not be chosen before min_tokens are generated.
-    samplers: those that run, in this order. pieces: of the vocabulary, for infill.
-    """
-
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    seed: int = 0
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
+    temperature: float = 0.8  # 0: argmax
+    top_k: int = 40  # 0: off
+    top_p: float = 0.95  # 1: off
+    min_p: float = 0.05  # 0: off
+    seed: int = 0  # 64 bits
+    typical_p: float = 1.0  # 1: off
+    top_n_sigma: float = -1.0  # 0 or less: off
     dynatemp_range: float = 0.0
     dynatemp_exponent: float = 1.0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
     repeat_penalty: float = 1.0
-    repeat_last_n: int = 64
+    repeat_last_n: int = 64  # last tokens that count; -1: all
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     dry_multiplier: float = 0.0
     dry_base: float = 1.75
     dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: tuple[tuple[int, ...], ...] = ()
+    dry_penalty_last_n: int = -1  # last tokens that count; -1: all
+    dry_sequence_breakers: tuple[tuple[int, ...], ...] = ()  # token sequences that no repetition crosses
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids and values added to their logits; -inf bans
     min_tokens: int = 0
-    banned_first: frozenset[int] = frozenset()
-    samplers: tuple[str, ...] = ORDER
-    pieces: Pieces | None = None
+    banned_first: frozenset[int] = frozenset()  # tokens that must not come before min_tokens are generated
+    samplers: tuple[str, ...] = ORDER  # those that run, in this order
+    pieces: Pieces | None = None  # of the vocabulary, for infill
 
     @property
     def is_plain(self) -> bool:
-        """Whether only the first five fields matter, so that draw() gives every token without state."""
+        """True if only the first five fields matter, so draw() gives every token without state."""
         if self.logit_bias or self.mirostat or (self.min_tokens > 0 and self.banned_first):
             return False
         wanted = tuple(name for name in MIRRORED if self._acts(name))
         return self.dynatemp_range <= 0.0 and self.steps() == wanted
 
     def steps(self) -> tuple[str, ...]:
-        """Return the samplers of the chain that change anything, in order (mirostat replaces the chain)."""
+        """Return the samplers of the chain that have an effect, in order; mirostat replaces the chain."""
         return tuple(name for name in self.samplers if self._acts(name))
 
     def _acts(self, name: str) -> bool:
@@ -103,5 +96,5 @@ class SamplingParams:
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
 
     def reseeded(self, seed: int) -> SamplingParams:
-        """With another seed, for another choice of a request."""
+        """Return the parameters with another seed, for another choice of a request."""
         return replace(self, seed=seed % (1 << 64))

@@ -1,4 +1,4 @@
-"""Where a row of logits is high: one pass over the vocabulary, then a look at a few columns. Pure.
+"""Find the large logits of a row by one pass over the vocabulary and a look at few columns. Pure.
 
 A long row is folded into lines of equal length, one below the other: the largest logit of each column is
 found at the speed of memory. The logits after the last whole line are a column of their own.
@@ -22,14 +22,14 @@ _SPREAD = 8  # logits per token that likeliest() looks for
 
 
 class Peaks:
-    """The largest logit of every column of a row."""
+    """Largest logit of each column of a row."""
 
     maxima: npt.NDArray[Any]
 
     __slots__ = ("_highest", "_length", "_lines", "maxima", "row", "top")
 
     def __init__(self, row: Logits) -> None:
-        """row: (vocab size,), not written to. maxima: (columns,), the largest logit of each; top: of all."""
+        """Fold a row, (vocab size,), which is not written to."""
         self.row = row
         n = len(row)
         n_lines = 1 if n <= _UNFOLDED_ROW else (1 << n.bit_length() // 2) >> 3  # an eighth of the square root
@@ -46,7 +46,7 @@ class Peaks:
         self.top = float(self.maxima[self._highest])
 
     def best(self) -> int:
-        """Return the id of the largest logit, any among equals."""
+        """Return the id of a largest logit."""
         return self._best_of(self._highest)
 
     def lowest_best(self) -> int:
@@ -63,7 +63,7 @@ class Peaks:
         return self.runners_up(token, 1)[0]
 
     def runners_up(self, token: int, n: int) -> list[int]:
-        """Return the ids of the largest logits of n other columns than this token's; there must be more."""
+        """Return the ids of the largest logits of n columns other than this token's; there must be more."""
         others = self.maxima.copy()
         found: list[int] = []
         column = token % self._length if token < self._lines.size else self._length
@@ -86,7 +86,7 @@ class Peaks:
         return float(np.add.reduce(np.exp(weights, out=weights)))
 
     def above(self, threshold: float) -> Ids:
-        """Return the ids of all logits of at least this, ascending; perhaps some a rounding error below."""
+        """Return ascending ids of all logits of at least the threshold, or a rounding error below it."""
         floor = _below(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         if self.maxima is not self.row and 4 * len(columns) > len(self.maxima):
@@ -94,7 +94,7 @@ class Peaks:
         return self._within(columns, floor)
 
     def few_above(self, threshold: float, most: int) -> Ids | None:
-        """above(); None if these ids are in more than `most` columns."""
+        """Return what above() does, or None if the ids are in more than `most` columns."""
         floor = _below(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         return self._within(columns, floor) if len(columns) <= most else None

@@ -1,8 +1,8 @@
-"""The winner of a draw: the token with the largest logit / temperature + noise. Pure.
+"""Find the winner of a draw: the token with the largest logit / temperature + noise. Pure.
 
-Exact, though few tokens are scored. The best score of loud tokens and the likeliest one is the mark; a token
-that is not loud can only win with a logit within LOUD of it. The few others are scored one by one, which is
-faster than passes over a short array, and equal but for rounding.
+It is exact, though few tokens are scored. The best score among loud tokens and the likeliest token is the
+mark; a token that is not loud can only win with a logit within LOUD of it. Those few are scored one by one,
+which is faster than passes over a short array, and equal but for rounding.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _loudest(row: Logits, temperature: float, seed: int, position: int, floor: f
 
 
 def _scores(logits: Logits, temperature: float, noise: Floats, floor: float) -> Floats:
-    """Minus infinity for logits below the floor."""
+    """Return the scores, minus infinity for logits below the floor."""
     scaled = logits if temperature == 1.0 else np.divide(logits, temperature, dtype=np.float64)
     scores: Floats = scaled + noise
     if floor > -math.inf:

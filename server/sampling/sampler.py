@@ -1,4 +1,4 @@
-"""All sampling parameters of a request, for one generation.
+"""Apply all sampling parameters of a request, for one generation.
 
 The order is llama.cpp's (common/sampling.cpp): logit bias, the chain of samplers in the request's order or
 mirostat instead, the draw. A grammar is asked about the drawn token only; if it refuses, the row is masked
@@ -30,23 +30,23 @@ XTC = 0x787463  # the purpose of the number that decides whether xtc acts at a p
 
 
 class _Pick(NamedTuple):
-    """logit: the token's, edited. surprise: for mirostat, in bits."""
+    """A drawn token."""
 
     token: int
-    logit: float
-    surprise: float = 0.0
+    logit: float  # of the token, after edits
+    surprise: float = 0.0  # in bits, for mirostat
 
 
 class Sampler:
-    """Chooses the tokens of one generation, in order.
+    """Draws the tokens of one generation, in order.
 
-    A token depends on its row, its position, the parameters and the committed tokens before it, and on
-    nothing else. All ids in the parameters are of the vocabulary. Where no token has a finite logit, a draw
-    raises an exception, ValueError for one.
+    A token depends only on its row, its position, the parameters and the committed tokens before it. All ids
+    in the parameters must be in the vocabulary. If no token has a finite logit, a draw raises, ValueError for
+    one.
     """
 
     def __init__(self, params: SamplingParams, history: Sequence[int], constraint: Constraint | None):
-        """history: the prompt; read now and not kept."""
+        """Begin a generation after the prompt `history`, which is read now and not kept."""
         self._params = params
         self._constraint = constraint
         self._direct = params.is_plain and constraint is None
@@ -62,12 +62,16 @@ class Sampler:
         self._banned = np.array(sorted(params.banned_first), np.int64)
 
     def choose(self, row: Row, position: int) -> int:
-        """Draw the token for `position` and commit it. row: (vocab size,) logits, not written to.
+        """Draw the token for `position` and commit it.
 
-        With a constraint the token is drawn without it first. If it is not allowed, the row is masked and the
-        token drawn again with equal noise. So the mask, which costs a walk through the grammar for the whole
-        vocabulary, is rarely needed. Unfiltered, the result is that of a mask from the start: the highest
-        score among allowed tokens does not depend on the others.
+        With a constraint, the token is drawn without it first. If it is not allowed, the row is masked and
+        the token drawn again with the same noise. So the mask, which costs a walk through the grammar for the
+        whole vocabulary, is rarely needed. Without filters the result is that of a mask from the start: the
+        highest score among allowed tokens does not depend on the others.
+
+        Args:
+            row: Logits, (vocab size,), not written to.
+            position: The key of the noise.
         """
         if self._direct:
             token = draw(row, self._params, position)
@@ -84,7 +88,7 @@ class Sampler:
         return picked.token
 
     def accept(self, token: int) -> None:
-        """Follow a committed token that choose() did not draw. Mirostat does not learn from it."""
+        """Follow a committed token that choose() did not draw; mirostat does not learn from it."""
         self._generated += 1
         if self._penalties is not None:
             self._penalties.accept(token)
@@ -185,13 +189,13 @@ class Sampler:
 
 
 def _check(value: float) -> None:
-    """Raise if a logit or a probability is no number: a token of that was not drawn."""
+    """Raise ValueError if a logit or probability is not a finite number."""
     if not isfinite(value):
         raise ValueError(NO_NUMBERS)
 
 
 def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:
-    """Parameters with which draw() does these steps, None if it cannot."""
+    """Return parameters with which draw() does these steps, None if it cannot."""
     in_order = tuple(name for name in MIRRORED if name in steps)
     if tuple(steps) != in_order or ("temperature" in steps and params.dynatemp_range > 0.0):
         return None
@@ -205,7 +209,7 @@ def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | 
 
 
 def _bias(params: SamplingParams) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | None:
-    """Token ids, each once, and the values added to their logits."""
+    """Return token ids, each once, and the values to add to their logits; None without any."""
     total: dict[int, float] = {}
     for token, value in params.logit_bias:
         total[token] = total.get(token, 0.0) + value
