@@ -39,3 +39,7 @@ class Drafter(Protocol):
     def close(self, session: DraftSession, *, keep: bool) -> None:
         """The session ended. keep: its KV cells, since the conversation may go on."""
         ...
+
+    def report(self) -> str:
+        """Return what else there is to tell of it, for people; empty if there is nothing."""
+        return ""

@@ -69,6 +69,9 @@ class TranslatingDrafter(Drafter):
         if twin is not None and twin.own is not None:
             self._drafter.close(twin.own, keep=keep)
 
+    def report(self) -> str:
+        return self._drafter.report()
+
     def _translate(self, session: DraftSession) -> _Twin:
         """The twin, with all committed tokens; guesses that agree stay."""
         twin = self._twins.get(session.id)

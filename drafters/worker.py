@@ -29,6 +29,7 @@ LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked
 UNANSWERED = 3  # times LEASE_S without an answer: it is closed, after 15 s with its cells held. Twice: 30 s
 MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off by two changes nothing else
 MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
+REPORT_S = 60.0  # between two lines of the log: half: twice as many; twice: half
 TD_CHANGE = 0.2  # of the time per guess: less is not told. Half: more messages; twice: an older one is shown
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None
@@ -54,6 +55,7 @@ class Worker:
         self._published_at = 0.0
         drafter.watch(lambda: not self._arrived.empty(), lambda: self._arrived.put("wake"))
         self.n_drafted = 0
+        self._report, self._reported_at = "", clock()
 
     # -- the bus's reader thread
 
@@ -72,6 +74,11 @@ class Worker:
     @property
     def n_sessions(self) -> int:
         return len(self._sessions)
+
+    @property
+    def report(self) -> str:
+        """Return what else there is to tell of the drafter."""
+        return self._drafter.report()
 
     @property
     def leads(self) -> list[str]:
@@ -96,6 +103,7 @@ class Worker:
         self._idle = not progress or not self._busy
         self._publish(all_of_it=self._idle)
         self._tell_td()
+        self._tell_report()
         return True
 
     def _servable(self) -> list[DraftSession]:
@@ -157,6 +165,16 @@ class Worker:
         if abs(td_us - told) > TD_CHANGE * told:
             self._own = replace(self._own, td_us=td_us)
             self._bus.describe(self._own)
+
+    def _tell_report(self) -> None:
+        """Log what else there is to tell, if that has changed."""
+        now = self._clock()
+        if now - self._reported_at < REPORT_S:
+            return
+        report, self._reported_at = self._drafter.report(), now
+        if report != self._report:
+            self._report = report
+            logger.info("%s", report)
 
     # -- arrivals
 

@@ -84,6 +84,8 @@ MAY_IMPORT = {
     ),
     "server/drafting/": (
         "server.drafting",
+        "server.engine.proposer",
+        "server.engine.verify",
         "server.estimators",
         "server.errors",
         "server.llama.backend",
@@ -121,6 +123,8 @@ MAY_IMPORT = {
     "drafters/": (
         "drafters",
         "server.drafting",
+        "server.engine.proposer",
+        "server.engine.request",
         "server.estimators",
         "server.speculation",
         "server.llama",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from server.drafting.branch import NO_SEQ, Branch
@@ -32,11 +32,26 @@ class DraftCache:
         self.slots = DraftSlots(backend, n_branches, n_scratch)
         self.held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
+        self._n_unsure = 0  # cells of guesses in the decode that is planned
 
     def add(self, batch: Batch, session: DraftSession, n: int, n_wanted: int) -> None:
         """Add rows for the session's next n tokens, with logits for the last n_wanted."""
         batch.extend(self.slots.seq(session.seq), session.n_kv, session.pending[:n], n_wanted)
         session.n_kv += n
+
+    def add_guesses(self, batch: Batch, session: DraftSession, guesses: Sequence[int]) -> bool:
+        """Add rows for guesses that follow the session's tokens. False if there is no room."""
+        if not self.make_room(len(guesses)):
+            return False
+        batch.extend(self.slots.seq(session.seq), len(session.tokens), guesses, len(guesses))
+        self._n_unsure += len(guesses)
+        return True
+
+    def settle_guesses(self, session: DraftSession, n_guesses: int, n_right: int) -> None:
+        """Forget the cells of the session's guesses but for those of the first n_right."""
+        self._n_unsure -= n_guesses
+        session.n_kv += n_right
+        self.slots.shrink(session.seq, session.n_kv)
 
     def add_branch(self, batch: Batch, branch: Branch) -> None:
         """Add rows for what a branch has to evaluate, with logits for the last."""
@@ -100,6 +115,7 @@ class DraftCache:
     def drop(self, slots: Iterable[int]) -> None:
         """Empty slots whose contents are unknown after a failed decode; their sessions begin anew."""
         self.end_branches()
+        self._n_unsure = 0
         for slot in slots:
             session = self.held.pop(slot, None)
             self.slots.forget(slot)
@@ -157,4 +173,4 @@ class DraftCache:
         """Return the cells that neither sessions nor branches (if they count) have reserved."""
         reserved = sum([len(session.tokens) for session in self.held.values()])
         n_own = self._backend.n_cells - len(self.slots.scratch)
-        return n_own - reserved - branches * BRANCH_LENGTH * len(self._branches)
+        return n_own - reserved - self._n_unsure - branches * BRANCH_LENGTH * len(self._branches)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from server.drafting.branch import NO_SEQ, Branch
 from server.drafting.draft_cache import DraftCache
 from server.drafting.draft_session import DraftSession
 from server.drafting.expansion import PATH_MIN, TD_WEIGHT, DecodeTimes, Expansion, Leaf, Slack
-from server.drafting.guessing import NextToken, Rule
+from server.drafting.guessing import ChoiceRule, NextToken, Rule, choose
+from server.drafting.own_drafts import OwnDrafts
 from server.drafting.started_decode import StartedDecode
 from server.errors import BackendError
 from server.estimators import Smoothed
@@ -33,6 +34,9 @@ class _DraftStep:
     slots: set[int]  # with rows
     behind: set[int]  # with more to evaluate than the last guess
     n_paths: int = 0  # of grown: paths come first
+    is_timed: bool = True  # its time is that of one decode
+    # guesses for the model's own next tokens, by session: rows after the path's
+    guesses: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
 
 class ModelDrafter:
@@ -45,7 +49,8 @@ class ModelDrafter:
     shape costs more than rows do, decodes are padded, in sequences of their own.
 
     Where a GPU decodes, it begins with the next token of paths as soon as that is known, so that all other
-    work is done while it computes.
+    work is done while it computes. Where something guesses for this model (own_drafts.py), a decode verifies
+    these guesses as the lead does its own, and makes as many tokens of a path as are right, and one more.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class ModelDrafter:
         path_min: float = PATH_MIN,
         n_branches: int = 0,
         shapes: Shapes = UNKNOWN,
+        own: OwnDrafts | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begin without sessions.
@@ -65,6 +71,7 @@ class ModelDrafter:
             n_branches: Sequences of the backend for branches; 0: paths only.
             shapes: Times of its decodes. Where padding pays, the backend has as many sequences more as the
                 widest of these has rows beyond the first.
+            own: What guesses for this model; its sequences have to be trimmed then.
             clock: Seconds.
         """
         self._backend = backend
@@ -73,6 +80,7 @@ class ModelDrafter:
         self._slack = Slack()
         self._cache = DraftCache(backend, n_branches, self._times.width - 1)
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
+        self.own = own if own and backend.can_trim else OwnDrafts()
         self.td = Smoothed(TD_WEIGHT)
         self.rule = Rule()
         self._news: Callable[[], bool] = lambda: False
@@ -101,6 +109,9 @@ class ModelDrafter:
         floor = self._slack.floor(self.td.value, len(self._cache.held))
         return self._expansion.leaves(session, min(self._expansion.path_min, floor))
 
+    def report(self) -> str:
+        return self.own.report()
+
     def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
         self._news = news
 
@@ -110,7 +121,7 @@ class ModelDrafter:
         started, self._started = self._started, None
         try:
             if started is not None:
-                began = started.begun
+                began, step.is_timed = started.begun, started.timed
                 paths, logits = started.finish()
                 step.grown += [(session, None) for session in paths]
                 step.n_paths, step.slots = len(paths), {session.seq for session in paths}
@@ -124,28 +135,59 @@ class ModelDrafter:
         except BackendError:
             self._cache.drop(step.slots)
             raise
-        for (session, branch), choice in zip(step.grown, choices, strict=True):
-            (branch or session).add(choice.guess(second=self._cache.slots.has_branches))
+        grown = list[DraftSession]()
+        for (session, branch), found in zip(step.grown, choices, strict=True):
+            grown += [session] * self._grow(step, session, branch, found)
         if step.grown:
-            self._times.guess_s.observe((self._clock() - decoded) / len(step.grown))
-        if not step.behind and step.n_paths and (started is None or started.timed):  # no catching up
-            self.td.observe((decoded if self._started else self._clock()) - began)
+            self._times.guess_s.observe((self._clock() - decoded) / len(grown))
+        self._time(step, (decoded if self._started else self._clock()) - began, len(grown))
         if self._starts_early:
             self._look_ahead(sessions)
-        return [session for session, _ in step.grown]
+        return grown
+
+    def _time(self, step: _DraftStep, seconds: float, n_grown: int) -> None:
+        """Learn what a token of each path takes, unless some session is catching up."""
+        if step.behind or not step.n_paths or not step.is_timed:
+            return
+        n_tokens = n_grown - (len(step.grown) - step.n_paths)
+        self.td.observe(seconds * step.n_paths / n_tokens)
+        self.own.book(step.n_paths, n_tokens, seconds, guessed=bool(step.guesses))
+
+    def _grow(
+        self, step: _DraftStep, session: DraftSession, branch: Branch | None, choices: Sequence[NextToken]
+    ) -> int:
+        """Add the tokens to the branch or the path, which may end before the last. Returns how many."""
+        second, guesses = self._cache.slots.has_branches, step.guesses.get(session.id)
+        if branch is not None or guesses is None:
+            (branch or session).add(choices[0].guess(second=second))
+            return 1
+        n = 0
+        for choice in choices:
+            session.add(choice.guess(second=second))
+            n += 1
+            if not self._expansion.may_grow(session):
+                break
+        n_right = next((i for i, c in enumerate(choices) if guesses[i : i + 1] != [c.token]), len(choices))
+        self.own.learn(session.id, n_right, len(choices))
+        self._cache.settle_guesses(session, len(guesses), min(n_right, n - 1))
+        return n
 
     def _choose(
         self, step: _DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
-    ) -> list[NextToken]:
+    ) -> list[list[NextToken]]:
         """Return the tokens of step.grown, with the next decode under way if it is for these paths alone."""
-        early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
-        rows = logits[: len(step.grown)]
-        choices: list[NextToken] = []
-        for (session, branch), row in zip(step.grown, rows.copy() if early else rows, strict=True):
+        alone = step.n_paths == len(step.grown) == len(sessions) and not step.guesses
+        early = self._starts_early and self._paths_alone and alone
+        rows = logits.copy() if early else logits
+        choices, at = list[list[NextToken]](), 0
+        for session, branch in step.grown:
             position = (len(session.tokens) if branch is None else branch.end) + session.n_dropped
-            choices.append(NextToken(row, session.sampling, position, likeliest=self.rule.likeliest))
+            guesses = step.guesses.get(session.id, []) if branch is None else []
+            of_session, at = rows[at : at + 1 + len(guesses)], at + 1 + len(guesses)
+            how, limit = ChoiceRule(session.sampling, self.rule.likeliest), self._expansion.room(session)
+            choices.append(choose(of_session, how, position, guesses, limit, self._expansion.eog))
         if early:
-            self._start_next([session for session, _ in step.grown], choices, now)
+            self._start_next([session for session, _ in step.grown], [found[0] for found in choices], now)
         return choices
 
     # -- decodes that are started early
@@ -170,7 +212,8 @@ class ModelDrafter:
         """Find out whether a plan made now would be one row for each path, as the started decode is."""
         chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
         paths = [leaf for leaf in chosen if not leaf.branch and not leaf.second]
-        self._paths_alone = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
+        alone = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
+        self._paths_alone = alone and not self.own.pays(sessions)
         if self._started:
             self._started.timed = self._paths_alone
 
@@ -194,6 +237,7 @@ class ModelDrafter:
             self._started = None
         self._settle(session)
         session.settled = 0, 0.0
+        self.own.close(session.id, keep=keep)
         self._cache.release(session, keep=keep)
 
     # -- a step
@@ -211,13 +255,26 @@ class ModelDrafter:
             self._cache.free_branches()
         chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
         paths = [leaf.session for leaf in chosen if not leaf.branch and not leaf.second]
+        if self.own.pays(sessions):
+            self._propose(step, paths)
         for session in sorted(paths, key=_n_to_evaluate):
             if self._cache.admit(session, step.slots) and not self._add_path(step, session):
                 break
         step.n_paths = len(step.grown)
+        of_one_shape = bool(step.guesses and self.own.width)  # with branches it would have another
         for leaf in chosen:
-            if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind:
+            if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind and not of_one_shape:
                 self._add_branch(step, leaf)
+
+    def _propose(self, step: _DraftStep, paths: Sequence[DraftSession]) -> None:
+        """Have what guesses for this model guess for the paths that evaluate one token."""
+        ready = [session for session in paths if session.seq != NO_SEQ and len(session.pending) == 1]
+        rooms = [self._expansion.room(session) - 1 for session in ready]
+        seqs = [self._cache.slots.seq(session.seq) for session in ready]
+        step.guesses = self.own.propose(ready, rooms, seqs, likeliest=self.rule.likeliest)
+        for session, room in zip(ready, rooms, strict=True):
+            if guesses := step.guesses.get(session.id):
+                guesses += [PAD] * (min(self.own.width - 1, room) - len(guesses))
 
     def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
         """Add rows for the session's pending tokens, or the first of them. False if no row is left."""
@@ -233,6 +290,10 @@ class ModelDrafter:
         step.slots.add(session.seq)
         if complete:
             step.grown.append((session, None))
+        if guesses := step.guesses.get(session.id):
+            n_free = self._backend.n_batch - len(step.batch)
+            if len(guesses) > n_free or not self._cache.add_guesses(step.batch, session, guesses):
+                del step.guesses[session.id]
         return True
 
     def _add_branch(self, step: _DraftStep, leaf: Leaf) -> None:

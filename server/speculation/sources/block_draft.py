@@ -77,7 +77,7 @@ class BlockDraft:
             logger.warning("the model's prediction block is not used: %s", error.message)
         self._model.trim(0, 0)
 
-    def follow(self, session: OpenedSession, ask: Ask) -> None:
+    def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
         """None begins where rows are decoded before the guesses: the hidden row is not known yet."""
         before = self._paths.pop(session.id, None)
         if ask.n_pending == 1 and not self._model.failed:

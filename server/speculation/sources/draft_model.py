@@ -55,6 +55,7 @@ class DraftModel:
         self._clock = clock
         self._cache = DraftCache(backend)
         self._paths: dict[int, DraftSession] = {}
+        self._n_firm: dict[int, int] = {}  # tokens of a session that cannot change, if others can
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
@@ -77,7 +78,7 @@ class DraftModel:
                 self.td.observe(self._clock() - began)
             self._backend.trim(0, 0)
 
-    def follow(self, session: OpenedSession, ask: Ask) -> None:
+    def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
         """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
@@ -85,9 +86,13 @@ class DraftModel:
             opened = Open("", session.id, 0, NO_GUESS_LIMIT, session.sampling, tuple(tokens), salt, n_dropped)
             self._paths[session.id] = path = DraftSession(opened)
         else:
+            if n_firm is not None:
+                path.rewind(tokens, self._n_firm.get(session.id, 0))
             path.follow(list(tokens[path.n_committed :]))
             path.forget_guesses()
             self._cache.trim(path)
+        if n_firm is not None:
+            self._n_firm[session.id] = n_firm
         self._cache.admit(path)
 
     def behind(self, session: int) -> int:
@@ -133,6 +138,7 @@ class DraftModel:
     def close(self, session: int, *, keep: bool) -> None:
         """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
         path = self._paths.pop(session, None)
+        self._n_firm.pop(session, None)
         if path is not None:
             path.forget_guesses()
             self._cache.release(path, keep=keep and not self._failed)

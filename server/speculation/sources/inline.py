@@ -26,8 +26,14 @@ class InlineModel(Protocol):
         guess tells, which is slower than all others, and what seems slow is hardly tried."""
         ...
 
-    def follow(self, session: OpenedSession, ask: Ask) -> None:
-        """Begin a path after the session's committed tokens."""
+    def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
+        """Begin a path after the session's tokens.
+
+        Args:
+            session: Whose tokens.
+            ask: What is wanted of it.
+            n_firm: Tokens that will not change any more; None: none of them will.
+        """
         ...
 
     def behind(self, session: int) -> int:
