@@ -1,4 +1,4 @@
-"""A bus with a fixed latency each way, for measurements."""
+"""Delay messages by a fixed latency each way, for measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DelayedBus:
         self._bus.describe(presence)
 
     def close(self) -> None:
-        """Messages on their way are lost."""
+        """Close the bus; delayed messages are lost."""
         self._closed.set()
         self._later(lambda: None)  # wakes a thread that has nothing to wait for
         if self._thread.is_alive():

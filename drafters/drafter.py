@@ -1,4 +1,4 @@
-"""The seam between the worker and whatever guesses: a model, a lookup, a replay."""
+"""Seam between the worker and whatever guesses: a model, an engine, a lookup, a replay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from server.estimators import Smoothed
 
 
 class Drafter(Protocol):
-    """Extends the paths of sessions. Used by one thread. td: measured seconds per guess of one session."""
+    """Extends the paths of sessions. Used by one thread."""
 
-    td: Smoothed
+    td: Smoothed  # measured seconds per guess of one session
 
     def obstacle(self, session: DraftSession) -> str | None:
         """Return why this session cannot be drafted for now, None if it can."""
@@ -23,21 +23,23 @@ class Drafter(Protocol):
         ...
 
     def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
-        """Take what the worker offers.
+        """Take two functions from the worker.
 
         Args:
-            news: Tells whether a message waits, so that it is no time to begin another decode.
-            wake: Gives this drafter another turn when somebody it asked has answered. Any thread may call it.
+            news: Returns True if a message waits, so no further decode should begin.
+            wake: Gives this drafter another turn when an answer has arrived. Any thread may call it.
         """
 
     def advance(self, sessions: Sequence[DraftSession]) -> Sequence[DraftSession] | None:
-        """One step for the sessions that fit into a batch: evaluate a chunk, or add guesses to the path
-        (DraftSession.add, lengthen) and to branches. Returns each session as often as it got a guess; None if
-        no session had room, until a lead says something. Raises BackendError."""
+        """Take one step for the sessions that fit into a batch: evaluate a chunk, or add guesses.
+
+        Guesses go to the path (DraftSession.add, lengthen) and to branches. Returns each session as often as
+        it got a guess; None if no session had room until a lead sends something. Raises BackendError.
+        """
         ...
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """The session ended. keep: its KV cells, since the conversation may go on."""
+        """Forget a session that ended; `keep` its KV cells, since the conversation may continue."""
         ...
 
     def report(self) -> str:

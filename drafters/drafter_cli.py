@@ -1,4 +1,4 @@
-"""The duo-drafter command: a model, a bus and the worker, put together."""
+"""The duo-drafter command: puts a drafter, a bus and the worker together."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ STATUS_S = 0.5  # between two status lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit status: 0, 1 after an expected failure told in one line, 2 for
-    bad usage."""
+    """Run the command; return 0, 1 after an expected failure told in one line, or 2 for bad usage."""
     try:
         settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv).pinned()
         return run(settings)
@@ -90,8 +89,7 @@ def _stop_at_end_of_input(worker: Worker) -> None:
 
 
 def status_line(worker: Worker, console: Console) -> AbstractContextManager[object]:
-    """A line of a worker's counts, rewritten in place until the end of the with block; none without a
-    terminal."""
+    """Show a worker's counts in a line that is rewritten within the block; nothing without a terminal."""
     if not console.is_terminal:
         return contextlib.nullcontext()
     line = _lines(worker).__next__

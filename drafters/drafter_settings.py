@@ -1,4 +1,4 @@
-"""What a person can set of a drafter: one definition each for the flag, the environment and the default."""
+"""Settings of a drafter: one definition each for flag, environment variable and default."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def _found(path: Path) -> Path:
 
 
 class DrafterSettings(ModelSettings):
-    """Speculate for the leads of a pool, with a small model or without one. Each flag can also be given in
-    the environment, as DUO_DRAFTER_MODEL and so on; the URL of Redis also as DUO_REDIS."""
+    """Speculate for the leads of a pool, with a small model or without one.
+
+    Each flag can also be given in the environment, as DUO_DRAFTER_MODEL and so on; the URL of Redis also as
+    DUO_REDIS.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="DUO_DRAFTER_",
@@ -94,5 +97,5 @@ class DrafterSettings(ModelSettings):
 
     @property
     def redis_url(self) -> str | None:
-        """The URL of Redis, which a drafter may have in common with a lead's environment."""
+        """Return the URL of Redis, which may come from a lead's environment variable."""
         return self.redis or os.environ.get("DUO_REDIS")

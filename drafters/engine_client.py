@@ -1,4 +1,4 @@
-"""Asks an engine over HTTP from an event loop on a thread of its own, so that no answer is waited for."""
+"""Ask an engine over HTTP, from an event loop on its own thread, without waiting for answers."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class Reply:
 
     def __init__(self) -> None:
         self.said: list[Said] = []
-        self.is_done = False  # nothing more comes
+        self.is_done = False  # no more will come
         self.error: str | None = None
         self.first_s = self.last_s = 0.0  # when the first piece came, and the last one
         self._cancel: Callable[[], object] = lambda: None
 
     @property
     def token_s(self) -> float:
-        """Seconds for a piece, 0.0 before there are two."""
+        """Return the seconds per piece; 0.0 before there are two."""
         return (self.last_s - self.first_s) / (len(self.said) - 1) if len(self.said) > 1 else 0.0
 
     def cancel(self) -> None:
-        """Close the connection, so that the engine stops. Safe from any thread, also after the end."""
+        """Close the connection, so the engine stops. Safe from any thread, even after the end."""
         self._cancel()
 
 
 class EngineClient:
-    """One engine. For one thread; close() ends what is under way."""
+    """A client of one engine. For one thread; close() ends running requests."""
 
     def __init__(self, url: str, *, key: str | None = None, model: str = "") -> None:
-        """Begin without a connection. key: sent as a bearer token; model: the name that requests carry."""
+        """Begin without a connection; `key` is a bearer token, `model` the name in requests."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self.model = model
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -52,7 +52,7 @@ class EngineClient:
         self._thread.start()
 
     def fetch(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the JSON of an answer, None if there is no such thing there.
+        """Return the JSON of an answer, None if the path does not exist.
 
         Raises:
             EngineError: There is no engine at the URL, or it refuses this client.
@@ -68,12 +68,12 @@ class EngineClient:
         salt: str,
         ready: Callable[[], None],
     ) -> Reply:
-        """Begin a request.
+        """Begin a request, and return its reply.
 
         Args:
             dialect: How to ask.
             prompt: The text to continue.
-            n_tokens: How far.
+            n_tokens: Maximum tokens.
             salt: Engines that know cache_salt share no cache between salts.
             ready: Called from another thread whenever the reply has grown or is done.
         """
@@ -84,7 +84,7 @@ class EngineClient:
         return reply
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call this later, from another thread."""
+        """Call a function after this time, from another thread."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call)
 
     def close(self) -> None:

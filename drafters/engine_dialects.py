@@ -1,4 +1,4 @@
-"""How inference engines are asked for a continuation, and how they answer. Pure.
+"""Dialects in which inference engines are asked for a continuation, and answer. Pure.
 
 Sources: llama.cpp's tools/server/README.md (build 11549), Ollama's docs/api.md (0.13), OpenAI's reference of
 completions, which LM Studio, vLLM and others follow.
@@ -18,7 +18,7 @@ UNTOLD = 0.7
 
 
 class EngineError(ValueError):
-    """An answer that no engine of this dialect gives."""
+    """An answer that is invalid in this dialect."""
 
 
 class Said(NamedTuple):
@@ -28,7 +28,7 @@ class Said(NamedTuple):
     token: int | None = None  # its id, if the engine tells one
     confidence: float = UNTOLD  # its probability, given all before
     is_end: bool = False  # the reply is over
-    ends_text: bool = False  # since the model ended the text, not since it was long enough
+    ends_text: bool = False  # because the model ended the text, not because of the length limit
 
 
 class Dialect(Protocol):
@@ -39,20 +39,20 @@ class Dialect(Protocol):
     takes_ids: bool  # prompts and replies are token ids
 
     def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:
-        """Return the request for n_tokens that follow the prompt, likeliest ones, streamed."""
+        """Return a streaming request for the n_tokens likeliest tokens after the prompt."""
         ...
 
     def read(self, line: bytes) -> list[Said]:
-        """Return what a line of the answer says.
+        """Return the pieces in a line of the answer.
 
         Raises:
-            EngineError: No engine of this dialect says that.
+            EngineError: The line is invalid in this dialect.
         """
         ...
 
 
 class LlamaServer:
-    """llama-server's /completion: also duo's own."""
+    """llama-server's /completion, which duo has too."""
 
     name, path, takes_ids = "llama-server", "/completion", True
 
@@ -79,7 +79,7 @@ class LlamaServer:
 
 
 class LlamaServerText(LlamaServer):
-    """The same for a model of another vocabulary: its tokens say nothing to the lead."""
+    """The same for a model of another vocabulary, whose token ids mean nothing to the lead."""
 
     takes_ids = False
 

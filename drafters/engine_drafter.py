@@ -1,4 +1,4 @@
-"""Guesses of another inference engine: llama-server, Ollama, LM Studio, vLLM, or another duo."""
+"""Draft with another inference engine: llama-server, Ollama, LM Studio, vLLM, or another duo."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class _Asked:
 
     @property
     def start(self) -> int:
-        """Tokens of the session that the engine was told."""
+        """Return how many tokens of the session the engine was sent."""
         return self.n_committed + len(self.path)
 
 
 class EngineDrafter(Drafter):
-    """Asks the engine for the likeliest continuation of each session, and again where that proves wrong."""
+    """Asks the engine for the likeliest continuation of each session, and again when that is wrong."""
 
     def __init__(self, client: EngineClient, dialect: Dialect, vocab: Vocabulary) -> None:
         self._client = client
@@ -77,7 +77,7 @@ class EngineDrafter(Drafter):
         return None
 
     def wants(self, session: DraftSession) -> bool:
-        """Return whether the engine said something new, or must be asked."""
+        """Return True if the engine has sent more, or must be asked."""
         if session.lost or session.n_ahead >= session.max_ahead:
             return False
         asked = self._asked.get(session.id)
@@ -86,7 +86,7 @@ class EngineDrafter(Drafter):
         return bool(asked.reply.error) or asked.seen != (len(asked.reply.said), session.n_committed)
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
-        """Add what engines have said. Never waits for them."""
+        """Add what engines have sent, without waiting."""
         grown: list[DraftSession] = []
         for session in sessions:
             asked = self._asked.get(session.id)
@@ -102,7 +102,7 @@ class EngineDrafter(Drafter):
         self._forget(session)
 
     def _lengthen(self, session: DraftSession, asked: _Asked) -> int:
-        """Add what the reply says beyond the path. Returns the number of guesses added."""
+        """Add the reply's tokens beyond the path; return the number of guesses added."""
         asked.seen = len(asked.reply.said), session.n_committed
         if not asked.reply.said:
             return 0
@@ -115,7 +115,7 @@ class EngineDrafter(Drafter):
         return session.lengthen([*told, *guesses[max(0, -n_before) :]], PATH_MIN)
 
     def _holds(self, asked: _Asked, session: DraftSession) -> bool:
-        """Return whether the reply is to this text, and may say more of it."""
+        """Return True if the reply continues this text and may still be of use."""
         if asked.n_opened != session.n_opened:
             return False
         if session.tokens[asked.n_committed : asked.start] != asked.path:
@@ -158,7 +158,7 @@ class EngineDrafter(Drafter):
         self._asked[session.id] = _Asked(reply, session.n_opened, n, session.tokens[n:], (0, n))
 
     def _prompt(self, tokens: Sequence[int]) -> str | list[int]:
-        """Return the text as the engine is told it: without the first token if it adds that by itself."""
+        """Return the text for the engine, without the first token if the engine adds that itself."""
         if self._dialect.takes_ids:
             return list(tokens)
         vocab = self._vocab
@@ -166,7 +166,7 @@ class EngineDrafter(Drafter):
         return text_of(vocab, tokens[1:] if adds else tokens).decode(errors="ignore")
 
     def _failed(self, session: DraftSession, error: str) -> None:
-        """Leave the engine alone for a while."""
+        """Stop using the engine for a while."""
         self._forget(session)
         if not self._n_failures:
             logger.warning("the engine at %s fails: %s", self._client.url, error)
@@ -186,7 +186,7 @@ class EngineDrafter(Drafter):
 
 
 def dialect_of(client: EngineClient, vocab: Vocabulary) -> Dialect:
-    """Return how this engine is talked to, by what it answers, and tell it in the log.
+    """Return the engine's dialect, found by its answers, and log it.
 
     Raises:
         EngineError: There is no engine, or it refuses this client.
@@ -206,14 +206,14 @@ def dialect_of(client: EngineClient, vocab: Vocabulary) -> Dialect:
 
 
 def _tokenized(client: EngineClient, text: str) -> list[int] | None:
-    """Return the engine's tokens of a text, None if it cannot tell them."""
+    """Return the engine's tokens of a text, None if it cannot tokenise."""
     answer = client.fetch("POST", "/tokenize", {"content": text, "add_special": False, "parse_special": True})
     tokens: object = cast(dict[str, Any], answer).get("tokens") if isinstance(answer, dict) else None
     return cast(list[int], tokens) if isinstance(tokens, list) else None
 
 
 def _difference(client: EngineClient, vocab: Vocabulary) -> str | None:
-    """Return where the engine's vocabulary differs from the leads', None if it does not seem to."""
+    """Return where the engine's vocabulary differs from the leads', None if no difference is found."""
     special = [vocab.piece(token, special=True).decode(errors="ignore") for token in sorted(vocab.eog)]
     for text in filter(None, [*PROBES, *special]):
         own, theirs = vocab.tokenize(text, special=True), _tokenized(client, text)

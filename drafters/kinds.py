@@ -1,4 +1,4 @@
-"""The kinds of drafters, put together from the settings."""
+"""Put the kinds of drafters together from the settings."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ WITHOUT_MODEL: dict[str, Callable[[DrafterSettings], Drafter]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A drafter, and what its process says of itself. capacity: sessions at once."""
+    """A drafter, and how its process describes itself."""
 
     drafter: Drafter
     name: str
     vocabulary: VocabularyCard
-    capacity: int
+    capacity: int  # sessions at once
 
 
 def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
-    """The drafter that the settings ask for; the stack closes what it needs. Raises StartupError."""
+    """Return the drafter that the settings name; the stack closes its resources. Raises StartupError."""
     if settings.kind != "model" and (settings.draft_model is not None or settings.lookup):
         why = "has no model that --draft-model or --lookup could draft for"
         raise StartupError(f"--kind {settings.kind} {why}")
@@ -114,6 +114,6 @@ def _card(path: Path) -> VocabularyCard:
 
 
 def _opened(path: Path) -> LlamaBackend:
-    """A model for its vocabulary only."""
+    """Open a model for its vocabulary only."""
     options = LlamaOptions(path, n_cells=_CELLS, n_seqs=1, n_batch=_CELLS, weights=Weights(n_gpu_layers=0))
     return LlamaBackend(options)

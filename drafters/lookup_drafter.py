@@ -1,4 +1,4 @@
-"""Guesses without a model: what followed before in the session's text or in other recent ones."""
+"""Draft without a model: from what followed before in the session's text or other recent ones."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ PORTION = 4096  # tokens indexed in one step, for 5 to 10 ms; other sessions wai
 
 @dataclass(slots=True)
 class _Followed:
-    """One session's index. n_opened: Opens that it was compared with; n_guessed: committed tokens when it
-    guessed last."""
+    """One session's index."""
 
     lookup: Lookup
-    n_opened: int
-    n_guessed: int = 0
+    n_opened: int  # Opens that it was compared with
+    n_guessed: int = 0  # committed tokens at its last guess
 
 
 class LookupDrafter(Drafter):
-    """For any vocabulary. Remembers the replies of its leads, those of each salt by themselves."""
+    """Drafts for any vocabulary. Remembers replies of its leads, separately per salt."""
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._pools = LookupPools()
@@ -36,7 +35,7 @@ class LookupDrafter(Drafter):
         self.td = Smoothed(TD_WEIGHT)
 
     def wants(self, session: DraftSession) -> bool:
-        """True once after each commit."""
+        """Return True once after each commit."""
         followed = self._followed.get(session.id)
         now = session.n_opened, session.n_committed
         return not session.lost and (followed is None or now != (followed.n_opened, followed.n_guessed))
@@ -59,14 +58,14 @@ class LookupDrafter(Drafter):
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """Kept or not, its reply may help others of its salt."""
+        """Keep the session's reply in any case, for others of its salt."""
         if self._followed.pop(session.id, None) is not None:
             pool = self._pools.of(session.salt)
             pool.add(session.tokens[session.n_prompt : session.n_committed])
             pool.index(session.n_committed)
 
     def _follow(self, session: DraftSession) -> _Followed:
-        """The session's index; a new one if the latest Open contradicts it."""
+        """Return the session's index, a new one if the latest Open contradicts it."""
         followed = self._followed.get(session.id)
         if followed is not None and followed.n_opened != session.n_opened:
             followed.n_opened, followed.n_guessed = session.n_opened, 0

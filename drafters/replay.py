@@ -23,17 +23,16 @@ _TOKENS = TypeAdapter(list[int])
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """accept: probability that a guess is right; td_s: seconds per guess of all sessions; seed: says where it
-    errs."""
+    """How a replay drafts."""
 
-    accept: float
-    td_s: float
-    seed: int = 0
+    accept: float  # probability that a guess is right
+    td_s: float  # seconds per guess of all sessions
+    seed: int = 0  # decides where it errs
 
 
 @dataclass(slots=True)
 class _Matched:
-    """The text that a session is, if any, after n_opened Opens and n_checked committed tokens."""
+    """The text that a session follows, if any, after n_opened Opens and n_checked committed tokens."""
 
     n_opened: int
     text: int | None = None
@@ -41,8 +40,10 @@ class _Matched:
 
 
 class ReplayDrafter(Drafter):
-    """For sessions that begin one of the texts. Goes on after a wrong guess, like a model
-    that does not know better."""
+    """Drafts for sessions that begin one of the texts.
+
+    It continues after a wrong guess, as a model does.
+    """
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class ReplayDrafter(Drafter):
         return not session.lost and (text is None or len(session.tokens) < min(end, len(self._texts[text])))
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
-        """One guess for each session, after td_s seconds."""
+        """Make one guess for each session, after td_s seconds."""
         now = self._clock()
         self.busy_until = max(self.busy_until, now) + self._script.td_s
         self._sleep(max(0.0, self.busy_until - now))
@@ -87,18 +88,18 @@ class ReplayDrafter(Drafter):
         session.add(DraftGuess(token, self._script.accept))
 
     def token(self, text: int, position: int) -> int:
-        """The guess at a position: the text's token, or a neighbouring id."""
+        """Return the guess at a position: the text's token, or a neighbouring id."""
         right = self._texts[text][position]
         if self._chance(text, position) < self._script.accept:
             return right
         return right - 1 if right > 0 else 1
 
     def _chance(self, text: int, position: int) -> float:
-        """A number in [0, 1) that depends on the arguments and the seed only."""
+        """Return a number in [0, 1) that depends only on the arguments and the seed."""
         return mix(mix(mix(self._script.seed) + text) + 4 * position + 1) / (1 << 64)
 
     def _text(self, session: DraftSession) -> int | None:
-        """The text that begins with the committed tokens: found at an Open, checked at each commit."""
+        """Return the text that begins with the committed tokens: found at an Open, checked at each commit."""
         matched = self._matched.get(session.id)
         if matched is None or matched.n_opened != session.n_opened:
             matched, candidates = _Matched(session.n_opened), range(len(self._texts))
@@ -112,7 +113,7 @@ class ReplayDrafter(Drafter):
 
 
 def replay_drafter(settings: DrafterSettings) -> ReplayDrafter:
-    """Raises StartupError."""
+    """Return a replay of the settings' texts. Raises StartupError."""
     if settings.texts is None:
         raise StartupError("nothing to replay: give a file of texts with --texts")
     script = Script(settings.accept, settings.td_ms / 1000, settings.seed)
@@ -120,7 +121,7 @@ def replay_drafter(settings: DrafterSettings) -> ReplayDrafter:
 
 
 def read_texts(path: Path) -> list[list[int]]:
-    """Texts as lists of token ids, prompt included, one JSON list to a line. Raises StartupError."""
+    """Read texts, prompts included: a JSON list of token ids per line. Raises StartupError."""
     try:
         lines = path.read_bytes().splitlines()
         return [_TOKENS.validate_json(line) for line in lines if line.strip()]

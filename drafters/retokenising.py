@@ -1,4 +1,4 @@
-"""Between two vocabularies: token ids of one to those of the other, and guesses back. Pure."""
+"""Translate token ids of one vocabulary to another, and guesses back. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDONE = 32
 
 
 class Growing:
-    """A growing text as tokens of one vocabulary. Only its end is tokenised again."""
+    """A growing text in tokens of one vocabulary. Only its end is tokenised again."""
 
     def __init__(self, vocab: Vocabulary) -> None:
         self._vocab = vocab
@@ -27,12 +27,15 @@ class Growing:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last bytes only begin a character."""
+        """True if the last bytes only begin a character."""
         return bool(self._decoder.getstate()[0])
 
     def extend(self, data: bytes) -> list[int]:
-        """All tokens, with `data` added. An unfinished character at the end is left out; other bytes that are
-        not UTF-8 become replacement characters."""
+        """Append bytes, and return all tokens.
+
+        An unfinished character at the end is left out; other bytes that are not UTF-8 become replacement
+        characters.
+        """
         self._rest += self._decoder.decode(data)
         rest = self._tokens(self._rest)
         tokens = [*self._start, *self._done, *rest]
@@ -54,8 +57,10 @@ class Growing:
 
 
 def tokens_of(vocab: Vocabulary, text: str, *, follows: bool) -> list[int]:
-    """Tokens of a text, control tokens included. follows: other text precedes it, so the space that some
-    vocabularies put before every text is removed."""
+    """Return the tokens of a text, control tokens included.
+
+    If other text precedes it (`follows`), the space that some vocabularies put before every text is removed.
+    """
     tokens = vocab.tokenize(text, special=True) if text else []
     if follows and tokens and text_of(vocab, tokens) == b" " + text.encode():
         first = vocab.piece(tokens[0], special=True)
@@ -69,7 +74,7 @@ def text_of(vocab: Vocabulary, tokens: Sequence[int]) -> bytes:
 
 
 class Piece(NamedTuple):
-    """Some bytes of a text that is guessed, and the probability that they are right, given all before."""
+    """Some bytes of a guessed text, and the probability that they are right given all before."""
 
     data: bytes
     confidence: float
@@ -124,7 +129,7 @@ def retokenised(
 
 
 def _decodable(data: bytes) -> str:
-    """The text before the first byte that is not UTF-8."""
+    """Return the text before the first byte that is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Drafting for a lead of another vocabulary: by way of text, for its tokens and for the guesses."""
+"""Draft for a lead of another vocabulary, by translating tokens and guesses through text."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from server.speculation.wire.messages import Open, chain_start
 
 @dataclass(slots=True)
 class _Twin:
-    """A lead's session in own tokens. n_opened, n_committed: how far it is translated."""
+    """A lead's session in the drafter's own tokens, translated up to n_opened and n_committed."""
 
     text: Growing
     n_opened: int
     own: DraftSession | None = None  # None: no token yet
     n_committed: int = 0
-    n_guesses: int = -1  # of the own path when it was last translated
+    n_guesses: int = -1  # of its own path when it was last translated
 
 
 class TranslatingDrafter(Drafter):
-    """For sessions in `target` tokens, with a drafter that guesses in `own` tokens.
+    """Drafts for sessions in `target` tokens with a drafter that guesses in `own` tokens.
 
     Noise depends on token ids and positions, which differ between vocabularies, so guesses are the likeliest
-    tokens. Own branches are not translated.
+    tokens. Branches are not translated.
     """
 
     def __init__(self, drafter: Drafter, own: Vocabulary, target: Vocabulary) -> None:
@@ -73,7 +73,7 @@ class TranslatingDrafter(Drafter):
         return self._drafter.report()
 
     def _translate(self, session: DraftSession) -> _Twin:
-        """The twin, with all committed tokens; guesses that agree stay."""
+        """Return the twin with all committed tokens; guesses that agree stay."""
         twin = self._twins.get(session.id)
         own = twin.own if twin else None
         if twin is None or twin.n_opened != session.n_opened:
@@ -91,7 +91,7 @@ class TranslatingDrafter(Drafter):
         return twin
 
     def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
-        """Add the own path's guesses to the path. Returns the number added."""
+        """Add the twin's guesses to the path; return the number added."""
         if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
             return 0
         twin.n_guesses = twin.own.n_ahead
@@ -100,6 +100,6 @@ class TranslatingDrafter(Drafter):
 
 
 def _opening(session: DraftSession, tokens: tuple[int, ...]) -> Open:
-    """A session's Open, in own tokens."""
+    """Return a session's Open in own tokens."""
     chain = chain_start(tokens)
     return Open(session.lead, session.id, chain, session.max_ahead, GREEDY, tokens, session.salt)

@@ -1,4 +1,4 @@
-"""The drafter's loop: take in messages of leads, extend paths, publish them as they grow."""
+"""Run the drafter's loop: take in leads' messages, extend paths, publish guesses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Worker:
 
     @property
     def leads(self) -> list[str]:
-        """Those that accept this drafter."""
+        """Return the leads that accept this drafter."""
         return sorted(self._present - self._refusals.keys())
 
     # -- the main thread
@@ -93,8 +93,10 @@ class Worker:
             pass
 
     def turn(self, *, wait: bool = True) -> bool:
-        """Take in what arrived, then advance every session once. Blocks if there is nothing to do and `wait`.
-        Returns False after stop()."""
+        """Take in what arrived, then advance every session once; return False after stop().
+
+        Blocks if there is nothing to do and `wait`.
+        """
         if not self._take_in(wait and self._idle):
             return False
         progress = bool(self._busy) and self._advance(self._busy)
@@ -110,7 +112,7 @@ class Worker:
         return [s for s in self._sessions.values() if self._drafter.wants(s) and not self._hindered(s)]
 
     def _hindered(self, session: DraftSession) -> bool:
-        """Whether the session cannot be served; says why the first time."""
+        """Return True if the session cannot be served; log the reason the first time."""
         obstacle = self._drafter.obstacle(session)
         if obstacle and not session.is_obstructed:
             session.is_obstructed = True
@@ -118,8 +120,10 @@ class Worker:
         return obstacle is not None or session.n_failures >= MAX_FAILURES
 
     def _advance(self, sessions: list[DraftSession]) -> bool:
-        """One step for all; sessions of a failed step go alone, so that the faulty one is found. Returns
-        whether there was room for any."""
+        """Take one step for all sessions; return True if any had room.
+
+        Sessions of a failed step are advanced alone, to find the faulty one.
+        """
         sound = [session for session in sessions if not session.n_failures]
         suspects = [[session] for session in sessions if session.n_failures]
         progress = False
@@ -144,8 +148,10 @@ class Worker:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
     def _publish(self, *, all_of_it: bool) -> None:
-        """Send guesses: at once where a path begins, else those of PUBLISH_S or longer, branches after their
-        path."""
+        """Send guesses: at once where a path begins, else those of PUBLISH_S or longer.
+
+        Branches follow their path.
+        """
         now, td_us = self._clock(), self._td_us
         apart_s = max(PUBLISH_S, MESSAGE_S * len(self._busy))
         due = all_of_it or now + td_us / 1e6 - self._published_at > apart_s
@@ -230,7 +236,7 @@ class Worker:
             self._want(message.session, self.leads)
 
     def _renew_leases(self) -> None:
-        """Ask leads for sessions that they say nothing about, and close those that nobody answers for."""
+        """Ask leads about silent sessions, and close those that no lead answers for."""
         now = self._clock()
         for session in list(self._sessions.values()):
             silent_s = now - session.heard_at
@@ -241,7 +247,7 @@ class Worker:
                 self._want(session.id, [session.lead], n_known, every_s=LEASE_S)
 
     def _want(self, session: int, leads: list[str], n_known: int = 0, every_s: float = WANT_S) -> None:
-        """Ask for a session whose first n_known tokens are there, not more often than every_s."""
+        """Ask for a session whose first n_known tokens are here, at most once in every_s seconds."""
         now = self._clock()
         if now - self._wanted.get(session, -every_s) < every_s:
             return

@@ -19,11 +19,11 @@ class Branch:
     """
 
     def __init__(self, fork: int, chain: int, guesses: Sequence[DraftGuess] = ()) -> None:
-        """Begin with these guesses. chain: the chain hash before the first one."""
+        """Begin with these guesses, after a text whose chain hash is `chain`."""
         self.fork = fork
         self.guesses: list[DraftGuess] = []
         self.chains = [chain]  # before the first guess, and after each
-        self.scores = [1.0]  # the probability of the guesses so far, given all before the fork; as above
+        self.scores = [1.0]  # probability of the guesses so far, given all before the fork
         self.seq = NO_SEQ
         self.n_kv = fork
         self.n_published = 0
@@ -36,12 +36,12 @@ class Branch:
 
     @property
     def end(self) -> int:
-        """The tokens of the session if this comes true."""
+        """Return the length of the session if this comes true."""
         return self.fork + len(self.guesses)
 
     @property
     def pending(self) -> list[int]:
-        """The tokens to evaluate before the next guess."""
+        """Return the tokens to evaluate before the next guess."""
         return [guess.token for guess in self.guesses[self.n_kv - self.fork :]]
 
     def add(self, guess: DraftGuess) -> None:
@@ -50,14 +50,14 @@ class Branch:
         self.scores.append(self.scores[-1] * guess.confidence)
 
     def confirm(self, n: int) -> None:
-        """Move the fork behind the first n guesses, which came true."""
+        """Move the fork behind the first n guesses, which were right."""
         self.fork += n
         self.n_published = max(0, self.n_published - n)
         del self.guesses[:n], self.chains[:n]
         self.scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
 
     def take_draft(self, drafter: str, session: int, td_us: int) -> Draft:
-        """Return the first MAX_NODES unpublished guesses as a message; they are published now."""
+        """Return the first MAX_NODES unpublished guesses as a message, and count them as published."""
         start = self.n_published
         guesses = self.guesses[start : start + MAX_NODES]
         self.n_published += len(guesses)

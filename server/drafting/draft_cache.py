@@ -1,4 +1,4 @@
-"""The KV cache of a model that drafts: who holds which cells, in the lead and in drafters."""
+"""Manage the KV cache of a model that drafts, in the lead and in drafters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DraftCache:
     """
 
     def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
-        """Begin empty. n_branches: sequences for branches; n_scratch: empty ones between decodes."""
+        """Begin empty, with n_branches sequences for branches and n_scratch empty ones between decodes."""
         self._backend = backend
         self.slots = DraftSlots(backend, n_branches, n_scratch)
         self.held: dict[int, DraftSession] = {}  # by slot
@@ -54,7 +54,7 @@ class DraftCache:
         self.slots.shrink(session.seq, session.n_kv)
 
     def add_branch(self, batch: Batch, branch: Branch) -> None:
-        """Add rows for what a branch has to evaluate, with logits for the last."""
+        """Add rows for a branch's pending tokens, with logits for the last."""
         batch.extend(self.slots.seq(branch.seq), branch.n_kv, branch.pending, 1)
         branch.n_kv = branch.end
 
@@ -90,7 +90,7 @@ class DraftCache:
         return True
 
     def release(self, session: DraftSession, *, keep: bool) -> None:
-        """Free the session's slot. keep: the cells stay cached, since the conversation may go on."""
+        """Free the session's slot; `keep`: its cells stay cached, since the conversation may continue."""
         self.trim(session)
         session.branches = []
         self.free_branches()
@@ -101,7 +101,7 @@ class DraftCache:
         session.seq, session.n_kv = NO_SEQ, 0
 
     def trim(self, session: DraftSession) -> None:
-        """Forget the cells of guesses that were wrong; a branch that came true takes the path's place."""
+        """Remove the cells of wrong guesses; a branch that came true takes the path's place."""
         if session.taken is not None:
             self.slots.exchange(session.seq, session.taken.seq)
             session.taken = None
@@ -109,11 +109,11 @@ class DraftCache:
             session.n_kv = self.slots.shrink(session.seq, session.n_kv)
 
     def make_room(self, n: int) -> bool:
-        """Evict closed sessions until n cells are free. False if that is not enough."""
+        """Evict closed sessions until n cells are free; return False if that is not enough."""
         return self.slots.limit_idle(self._spare() - n)
 
     def drop(self, slots: Iterable[int]) -> None:
-        """Empty slots whose contents are unknown after a failed decode; their sessions begin anew."""
+        """Empty slots whose content is unknown after a failed decode; their sessions start over."""
         self.end_branches()
         self._n_unsure = 0
         for slot in slots:
@@ -126,16 +126,16 @@ class DraftCache:
     # -- branches ----------------------------------------
 
     def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
-        """Begin a branch in a free sequence or that of a less likely one, whose guesses stay.
+        """Begin a branch in a free sequence, or in that of a less likely branch, whose guesses stay.
 
         Args:
             session: Whose branch it is.
             fork: Tokens before it.
             second: Its first guess.
-            gain: The probability that the lead gets there.
+            gain: Probability that the lead gets there.
 
         Returns:
-            None where there is no room.
+            None if there is no room.
         """
         if session.seq == NO_SEQ:
             return None
@@ -170,7 +170,7 @@ class DraftCache:
         del self._branches[slot]
 
     def _spare(self, *, branches: bool = True) -> int:
-        """Return the cells that neither sessions nor branches (if they count) have reserved."""
+        """Return the cells not reserved by sessions, nor by branches if they count."""
         reserved = sum([len(session.tokens) for session in self.held.values()])
         n_own = self._backend.n_cells - len(self.slots.scratch)
         return n_own - reserved - self._n_unsure - branches * BRANCH_LENGTH * len(self._branches)

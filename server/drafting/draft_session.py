@@ -1,4 +1,4 @@
-"""A session as a drafter sees it: committed tokens, guesses beyond, and what is in the KV cache. Pure."""
+"""A session as a drafter sees it: committed tokens, guesses beyond, and its KV cache. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ COLDEST = 1e-6  # temperature: below it, scores overflow. A lead tells none belo
 class DraftSession:
     """The committed tokens, then those of the path; the first n_kv are in the KV sequence `seq`.
 
-    To evaluate the rest gives the next guess. Branches are alternatives to the path, ready for when it turns
-    out wrong. A branch that the lead commits becomes the path; it is `taken` until the KV cache has put its
+    Evaluating the rest gives the next guess. Branches are alternative continuations, used if the path is
+    rejected. A branch that the lead commits becomes the path; it is `taken` until the KV cache has put its
     sequence in the place of the path's (n_kv already counts that sequence's tokens).
     """
 
@@ -55,12 +55,12 @@ class DraftSession:
 
     @property
     def pending(self) -> list[int]:
-        """The tokens to evaluate before the next guess; none while a decode of the last one goes on."""
+        """Return the tokens to evaluate before the next guess; none while the last one is decoded."""
         return self.tokens[self.n_kv :]
 
     @property
     def score(self) -> float:
-        """The path's probability, by the drafter's own account."""
+        """Return the path's probability, by the drafter's own estimate."""
         return self.path.scores[-1]
 
     @property
@@ -107,10 +107,10 @@ class DraftSession:
         return not self.lost
 
     def follow(self, new: list[int]) -> None:
-        """Take in tokens that are committed now.
+        """Take in newly committed tokens.
 
-        A path or else a branch that agrees is kept; what diverges is rolled back to the longest common
-        prefix, and the next evaluation covers the gap with the last token not evaluated yet.
+        The path or a branch that agrees is kept; what diverges is rolled back to the longest common prefix,
+        and the next evaluation covers the gap with the last token that is not evaluated yet.
         """
         agreed = common_prefix(self.tokens[self.n_committed :], new)
         wrong = agreed < min(len(new), self.n_ahead)
@@ -152,9 +152,9 @@ class DraftSession:
         self.path.add(guess)
 
     def lengthen(self, guesses: Sequence[DraftGuess], path_min: float = 0.0) -> int:
-        """Add to the path what goes beyond it, until it is less likely than path_min.
+        """Extend the path by guesses until it is less likely than path_min; return the number added.
 
-        Nothing is added if the guesses do not begin with the path's. Returns the number added.
+        Nothing is added unless the guesses begin with the path's.
         """
         n = self.n_ahead
         if [guess.token for guess in guesses[:n]] == self.path.tokens:
@@ -167,7 +167,7 @@ class DraftSession:
     # -- branches
 
     def alternatives(self) -> Iterator[tuple[float, int, DraftGuess]]:
-        """Yield (path probability, position, guess) for other guesses along the path that have no branch."""
+        """Yield (path probability, position, guess) of guesses along the path without a branch."""
         begun = {(branch.fork, branch.guesses[0].token) for branch in self.branches}
         for i, guess in enumerate(self.path.guesses):
             if guess.second is None:
@@ -178,24 +178,24 @@ class DraftSession:
                     yield score * confidence, at, DraftGuess(token, confidence)
 
     def branch(self, position: int, guess: DraftGuess) -> Branch:
-        """Begin a branch with another guess than the path's at this position."""
+        """Begin a branch at this position, with another guess than the path's."""
         branch = Branch(position, self.path.chains[position - self.n_committed], [guess])
         self.branches.append(branch)
         return branch
 
     def score_of(self, branch: Branch) -> float:
-        """Return the probability of a branch, the path up to its fork included."""
+        """Return the probability of a branch, including the path up to its fork."""
         return self.path.scores[branch.fork - self.n_committed] * branch.scores[-1]
 
     @property
     def all_branches(self) -> list[Branch]:
-        """The branches that grow, and the one that was taken."""
+        """Return the branches that grow, and the one that was taken."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
     def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
-        """Yield the unpublished guesses as messages: the path's, then those of branches off it.
+        """Yield unpublished guesses as messages: the path's, then those of branches off it.
 
-        due: else only the first ones of a path of which nothing is published.
+        Unless `due`, only those of a path of which nothing is published.
         """
         while self.n_unpublished and (due or not self.path.n_published):
             yield self.path.take_draft(drafter, self.id, td_us)
@@ -207,7 +207,7 @@ class DraftSession:
     # -- changes
 
     def _adopt(self, opened: Open, guesses: Sequence[DraftGuess] = ()) -> None:
-        """Begin with the Open's tokens and an unpublished path beyond them."""
+        """Start with the Open's tokens and an unpublished path beyond them."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
         self.sampling = _mirrored(opened.sampling)
@@ -217,7 +217,7 @@ class DraftSession:
         self.lost = False
 
     def _take(self, fork: int, token: int) -> bool:
-        """Make the branch with this token there the path. False if there is none."""
+        """Make the branch with this token at the fork the path; return False if there is none."""
         found = (b for b in self.branches if b.fork == fork and b.guesses[0].token == token)
         branch = next(found, None)
         if branch is None:
@@ -245,7 +245,7 @@ class DraftSession:
 
 
 def _mirrored(sampling: SamplingParams) -> SamplingParams:
-    """Return how to draw guesses: as the lead does, or greedily if its parameters make no sense."""
+    """Return the sampling of guesses: the lead's, or greedy if its parameters make no sense."""
     sane = (
         (sampling.temperature == 0.0 or COLDEST <= sampling.temperature < math.inf)
         and sampling.top_k >= 0

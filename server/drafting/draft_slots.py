@@ -1,4 +1,4 @@
-"""The KV sequences of a draft model: one for each conversation, and some for branches."""
+"""KV sequences of a draft model: one per conversation, and some for branches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.llama.backend import Backend
 
 
 class DraftSlots:
-    """Slots, each with a sequence: that of its number until two slots exchange theirs.
+    """Slots, each with a sequence: at first that of its number, until two slots exchange theirs.
 
     The first are for conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last
     n_scratch are empty between decodes.
@@ -38,7 +38,7 @@ class DraftSlots:
 
         Args:
             tokens: The conversation.
-            salt: Cells are shared with conversations of this salt.
+            salt: Cells are shared only with conversations of this salt.
             busy: What busy slots hold, to copy a common beginning from.
 
         Returns:
@@ -55,13 +55,13 @@ class DraftSlots:
         return reuse.seq, length
 
     def release(self, slot: int, tokens: list[int], n_kept: int) -> None:
-        """Have the slot of an idle conversation keep the first n_kept of these tokens, if it can."""
+        """Make the slot idle, with the first n_kept of these tokens if it can keep them."""
         self._cache.release(slot, tokens[: self.shrink(slot, n_kept)])
 
     def limit_idle(self, n_cells: int) -> bool:
-        """Evict idle conversations, those worth least first, until they have at most n_cells.
+        """Evict idle conversations, least worth first, until they have at most n_cells.
 
-        Returns False, with nothing changed, where that is below 0.
+        Returns False, with nothing changed, if n_cells is below 0.
         """
         while 0 <= n_cells < self._cache.n_cells:
             evicted = self._cache.evict()
@@ -87,7 +87,7 @@ class DraftSlots:
     def shrink(self, slot: int, length: int) -> int:
         """Trim a slot to `length` positions, or to none if sequences cannot be trimmed.
 
-        Returns how many of the first `length` are left.
+        Returns how many of the first `length` stay.
         """
         held = self._backend.length(self._seqs[slot])
         if length < held:
@@ -96,7 +96,7 @@ class DraftSlots:
         return min(length, held)
 
     def forget(self, slot: int) -> None:
-        """Empty a slot whose contents are unknown after a failed decode."""
+        """Empty a slot whose content is unknown after a failed decode."""
         self._backend.trim(self._seqs[slot], 0)
 
     def _copy(self, source: int, target: int, length: int) -> None:

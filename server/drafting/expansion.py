@@ -1,7 +1,7 @@
-"""Which guesses a drafter makes next: those that bring the most tokens per second of its time. Pure.
+"""Choose a drafter's next guesses: those that bring the most tokens per second of its time. Pure.
 
-A guess brings the probability that the lead gets to its place, which is at the end of the path, or beside the
-path where a second or third guess may prove right.
+A guess brings the probability that the lead gets to its place: at the end of the path, or beside the path
+where a second or third guess may prove right.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ BETTER = 1.25  # times as much another width must bring, as a change is slow. 1.
 
 
 class Leaf(NamedTuple):
-    """Where a session's tree may grow."""
+    """A place where a session's tree may grow."""
 
-    gain: float  # the probability that the lead gets there
+    gain: float  # probability that the lead gets there
     session: DraftSession
     branch: Branch | None = None  # None: the path, or a branch that begins
-    fork: int = 0  # where that one begins
+    fork: int = 0  # where that branch begins
     second: DraftGuess | None = None  # its first guess
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The bounds of a session's tree."""
+    """Limits of a session's tree."""
 
-    path_min: float  # least probability of a path that grows
+    path_min: float  # minimum probability of a path that grows
     limit: int  # tokens of a sequence
     eog: frozenset[int]  # tokens that end a text
 
@@ -52,13 +52,13 @@ class Expansion:
         return self._may_grow(session, len(session.tokens), session.tokens[-1])
 
     def goes_on(self, session: DraftSession, token: int) -> bool:
-        """Return whether the path may grow beyond this next token, whose probability is not known yet."""
+        """Return True if the path may grow beyond this next token, whose probability is unknown yet."""
         return len(session.tokens) + 1 < self.limit and self._may_grow(
             session, len(session.tokens) + 1, token
         )
 
     def _may_grow(self, session: DraftSession, length: int, last: int) -> bool:
-        """Return whether the session's path may grow once it has this length and last token."""
+        """Return True if the session's path may grow at this length and last token."""
         room = length < session.n_committed + session.max_ahead
         return room and session.score >= self.path_min and last not in self.eog
 
@@ -80,20 +80,20 @@ class Expansion:
 
 
 class Slack:
-    """The cost of a decode that makes guesses for branches only.
+    """Opportunity cost of a decode that guesses for branches only.
 
-    If the lead leaves the path meanwhile, the new path begins half a decode later, on average.
+    If the lead leaves the path meanwhile, the new path starts half a decode late on average.
     """
 
     def __init__(self) -> None:
         self._mistakes = Ratio(MISTAKES_KEPT)
 
     def committed(self, n_mistakes: int, step_s: float) -> None:
-        """Count n_mistakes tokens that a session's lead said in step_s seconds and nobody had guessed."""
+        """Count n_mistakes tokens, committed within step_s seconds, that nobody had guessed."""
         self._mistakes.observe(n_mistakes, step_s)
 
     def floor(self, td_s: float, n_sessions: int) -> float:
-        """Return the probability from which a branch is worth a decode of td_s seconds.
+        """Return the minimum probability of a branch that is worth a decode of td_s seconds.
 
         That is the probability of a mistake of n_sessions sessions in half of that time; infinite before the
         first commit.
@@ -102,15 +102,15 @@ class Slack:
 
 
 class DecodeTimes:
-    """Seconds of a decode by rows, and how many rows bring the most tokens per second."""
+    """Seconds of a decode by rows, and the number of rows with the most tokens per second."""
 
     def __init__(self, steady: Mapping[int, float], *, one_shape: bool) -> None:
-        """Begin with what was measured.
+        """Begin with measured times.
 
         Args:
             steady: Seconds by rows, from 1 on; {}: rows cost nothing.
-            one_shape: A change of width costs more than rows, so that decodes have a row or the most, or
-                multiples of that.
+            one_shape: A change of width costs more than rows, so decodes have one row, or multiples of the
+                most.
         """
         self._steady = steady or {1: 1.0}
         self._most = max(self._steady)
@@ -129,7 +129,7 @@ class DecodeTimes:
         return guess_s + self._steady[self._most] + max(0.0, per_row) * (n_rows - self._most)
 
     def best(self, leaves: Iterable[Leaf]) -> list[Leaf]:
-        """Return the leaves that get a row in the next decode, likeliest first."""
+        """Return the leaves that get a row in the next decode, most probable first."""
         ranked = sorted(leaves, key=itemgetter(0), reverse=True)
         if self._gains:
             self._settle_width([leaf.gain for leaf in ranked[: self._most]])

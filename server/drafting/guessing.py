@@ -1,7 +1,7 @@
-"""A guess from a row of logits, and others for the case that it is wrong. Pure.
+"""Make a guess from a row of logits, and further ones in case it is wrong. Pure.
 
-Where the lead samples there are two rules, the shared noise's and the likeliest token; it is learned which
-one is right more often.
+Where the lead samples there are two rules, the shared noise's draw and the likeliest token; Rule learns which
+is right more often.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _QUICK_ROW = 8192
 
 
 class NextToken:
-    """The token that the lead will choose for `position`, by a row (vocab size,) of own logits.
+    """The token that the lead will choose for `position`, by a draft model's row of logits, (vocab size,).
 
-    That is the draw with the shared noise, or the `likeliest` token. The token is there at once, so that the
-    model can go on; guess() tells the rest while the row is there.
+    It is the draw with the shared noise, or the `likeliest` token. The token is known at once, so the model
+    can go on; guess() computes the rest while the row exists.
     """
 
     __slots__ = ("_drawn", "_likeliest", "_peaks", "_position", "_sampling", "_top", "token")
@@ -61,11 +61,11 @@ class NextToken:
 
     @property
     def is_sound(self) -> bool:
-        """False for a row of a model that computes nonsense."""
+        """Return False for a row of a model that computes nonsense."""
         return math.isfinite(self._peaks.top)
 
     def guess(self, *, second: bool) -> DraftGuess:
-        """Return the token with its confidence. second: with others where the first is unsure."""
+        """Return the token with its confidence; `second`: with alternatives if it is unsure."""
         peaks, drawn, top = self._peaks, self._drawn, self._top
         if not self.is_sound:
             return DraftGuess(top, 0.0)
@@ -127,7 +127,7 @@ def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
 
 
 def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGuess:
-    """Return the guess with its second and third, which have together what the first leaves."""
+    """Return the guess with a second and third, which share the probability that the first leaves."""
     (second, a), (third, b) = [*others, (None, 0.0), (None, 0.0)][:2]
     a = min(a, 1.0 - guess.confidence)
     b = min(b, 1.0 - guess.confidence - a)
@@ -144,8 +144,8 @@ def _mass(peaks: Peaks) -> float:
 class _NoisyScores:
     """Tokens that may win the noisy draw, with their scores: logit / temperature + noise.
 
-    A token's share in the softmax of these scores tells better than its probability how surely another model
-    with this noise draws it: log loss 0.53 against 0.81 with the bundled pair at temperature 1.
+    A token's share in the softmax of these scores predicts another model's draw with this noise better than
+    its probability does: log loss 0.53 against 0.81 with the bundled pair at temperature 1.
     """
 
     def __init__(self, peaks: Peaks, sampling: SamplingParams, position: int, drawn: int) -> None:
@@ -164,9 +164,9 @@ class _NoisyScores:
         return float(self._weights[self._ids.searchsorted(token)]) / self._sum
 
     def best_but(self, tokens: set[int]) -> list[tuple[int, float]]:
-        """Return the two tokens with the highest scores but these, and their shares.
+        """Return the two tokens with the highest scores except these, and their shares.
 
-        Only those that min_p leaves count, if there are any.
+        Only tokens that min_p leaves count, if there are any.
         """
         others = ~np.isin(self._ids, list(tokens))
         able = others & (self._logits >= self._floor)
@@ -176,7 +176,7 @@ class _NoisyScores:
 
 
 def _near(peaks: Peaks, drawn: int) -> Ids:
-    """Return the ids of the likeliest tokens, _MAX_CANDIDATES at most, and the drawn one; ascending."""
+    """Return ascending ids of the likeliest tokens, at most _MAX_CANDIDATES, and the drawn one."""
     ids = peaks.above(peaks.top - _WIDEST_GAP)
     for window in _NARROWER_GAPS:
         if len(ids) <= _MAX_CANDIDATES:
@@ -188,9 +188,9 @@ def _near(peaks: Peaks, drawn: int) -> Ids:
 
 
 class Rule:
-    """Learns which guess is right more often.
+    """Learns which rule of guessing is right more often.
 
-    Begins with the shared noise, which is better where distributions are flat and alike.
+    It begins with the shared noise, which is better where distributions are flat and alike.
     """
 
     def __init__(self) -> None:
@@ -199,8 +199,8 @@ class Rule:
         self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise
 
     def judge(self, guess: DraftGuess, token: int) -> None:
-        """Learn that `token` was committed in the place of this guess."""
-        drawn, likeliest = token == guess.drawn, token == guess.likeliest
+        """Learn that `token` was committed in place of this guess."""
+        drawn, likeliest = token == guess.drawn, token == guess.likeliest  # guess the likeliest token
         self.n_judged += 1
         if guess.drawn == guess.likeliest:
             return

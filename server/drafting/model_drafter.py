@@ -1,4 +1,4 @@
-"""Guesses from a small model: several sessions to a decode, each with a sequence of the KV cache."""
+"""Draft with a small model: several sessions per decode, each with a KV sequence."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ class _DraftStep:
     """One decode."""
 
     batch: Batch
-    grown: list[tuple[DraftSession, Branch | None]]  # whose next guesses its logits give, in order of rows
-    slots: set[int]  # with rows
-    behind: set[int]  # with more to evaluate than the last guess
-    n_paths: int = 0  # of grown: paths come first
+    # sessions or branches whose next guesses its logits give, in order of rows; paths first
+    grown: list[tuple[DraftSession, Branch | None]]
+    slots: set[int]  # that have rows
+    behind: set[int]  # slots with more to evaluate than the last guess
+    n_paths: int = 0  # number of paths in `grown`
     is_timed: bool = True  # its time is that of one decode
     # guesses for the model's own next tokens, by session: rows after the path's
     guesses: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
@@ -44,13 +45,12 @@ class ModelDrafter:
 
     A closed session's sequence stays cached, and a session that continues it evaluates only new tokens.
 
-    Where sequences are left, the guesses for a session are a small tree: rows go to paths, and to branches at
+    If there are sequences left, a session's guesses are a small tree: rows go to paths, and to branches at
     their doubtful positions, where they bring the most tokens per second (expansion.py). Where a change of
-    shape costs more than rows do, decodes are padded, in sequences of their own.
+    shape costs more than rows do, decodes are padded, in their own sequences.
 
-    Where a GPU decodes, it begins with the next token of paths as soon as that is known, so that all other
-    work is done while it computes. Where something guesses for this model (own_drafts.py), a decode verifies
-    these guesses as the lead does its own, and makes as many tokens of a path as are right, and one more.
+    Where a GPU decodes, it starts with the next token of paths as soon as that is known, so all other work is
+    done while it computes.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class ModelDrafter:
     def _choose(
         self, step: _DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
     ) -> list[list[NextToken]]:
-        """Return the tokens of step.grown, with the next decode under way if it is for these paths alone."""
+        """Return the tokens of step.grown; the next decode is started if it is for these paths alone."""
         alone = step.n_paths == len(step.grown) == len(sessions) and not step.guesses
         early = self._starts_early and self._paths_alone and alone
         rows = logits.copy() if early else logits
@@ -193,7 +193,7 @@ class ModelDrafter:
     # -- decodes that are started early
 
     def _start_next(self, paths: list[DraftSession], choices: Sequence[NextToken], now: float) -> None:
-        """Begin with the next token of all these paths, if none of them ends and no message waits.
+        """Start a decode of the next token of all these paths, unless one ends or a message waits.
 
         Raises BackendError.
         """
@@ -209,7 +209,7 @@ class ModelDrafter:
             session.n_kv += 1
 
     def _look_ahead(self, sessions: Sequence[DraftSession]) -> None:
-        """Find out whether a plan made now would be one row for each path, as the started decode is."""
+        """Check whether a plan made now would be one row per path, as the started decode is."""
         chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
         paths = [leaf for leaf in chosen if not leaf.branch and not leaf.second]
         alone = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
@@ -245,7 +245,7 @@ class ModelDrafter:
     def _plan(self, step: _DraftStep, sessions: Sequence[DraftSession]) -> None:
         """Add rows for as many sessions as fit in one decode.
 
-        First come those with the least to evaluate, last those without a sequence.
+        Those with the least to evaluate come first, those without a sequence last.
         """
         told = [session for session in self._cache.held.values() if session.told]
         for session in told:
@@ -277,7 +277,7 @@ class ModelDrafter:
                 guesses += [PAD] * (min(self.own.width - 1, room) - len(guesses))
 
     def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
-        """Add rows for the session's pending tokens, or the first of them. False if no row is left."""
+        """Add rows for the session's pending tokens or the first of them; return False if none fits."""
         pending = session.pending
         most = min(SHARED_ROWS, self._backend.n_batch) if step.grown else self._backend.n_batch
         n = min(len(pending), most - len(step.batch))
@@ -308,7 +308,7 @@ class ModelDrafter:
         step.grown.append((leaf.session, branch))
 
     def _settle(self, session: DraftSession) -> None:
-        """Learn from commits."""
+        """Learn from what was committed."""
         for guessed, token in session.evidence:
             self.rule.judge(guessed, token)
         session.evidence.clear()

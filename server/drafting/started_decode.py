@@ -1,4 +1,4 @@
-"""A decode that a GPU works on while the drafter looks at the guesses before it."""
+"""A decode that a GPU runs while the drafter handles the guesses before it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from server.llama.backend import Logits
 
 @dataclass(slots=True)
 class StartedDecode:
-    """One row for the last token of each session's path, begun before that guess was looked at.
-
-    begun: seconds of the clock at which the logits before these had come. timed: the time until its logits
-    come is that of one decode, since the drafter plans no other decode meanwhile.
-    """
+    """One row for the last token of each session's path, started before that guess was handled."""
 
     sessions: list[DraftSession]
     logits: Callable[[], Logits]
-    begun: float
-    timed: bool = False
+    begun: float  # seconds, by the clock, when the logits before these arrived
+    timed: bool = False  # the time until its logits is that of one decode: no other is planned meanwhile
 
     def finish(self) -> tuple[list[DraftSession], Logits]:
-        """Wait for the logits. Returns the sessions whose path has not changed meanwhile, and their rows."""
+        """Wait for the logits; return the sessions whose path has not changed meanwhile, and their rows."""
         logits = self.logits()
         kept = [i for i, session in enumerate(self.sessions) if not session.pending]
         return [self.sessions[i] for i in kept], logits[kept]

@@ -1,9 +1,9 @@
-"""What a source brought, less what it cost, and whether it may go on. Pure.
+"""Keep account of what a source gained and cost, and decide whether it may go on. Pure.
 
-One rule for all: a source that has lost more than its stake pauses until its loss is LOSS of the tokens that
-were made since. So whatever a source is, it costs LOSS of the speed at most, and its stake. An account is
-kept for a group of sources, for the models in one session, for a drafter that joins, and for guesses that do
-not seem to pay; the terms differ, the rule does not. The unit is the token of one session, or the second.
+One rule for all: a source that has lost more than its stake pauses until its loss is LOSS of the tokens made
+since. So any source costs at most LOSS of the speed, and its stake. There are accounts for groups of sources,
+for the models in one session, for drafters on trial, and for probes; their terms differ, the rule does not.
+The unit is tokens of one session, or seconds.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ MAX_DOUBLED = 3
 
 
 class Terms(NamedTuple):
-    """What is agreed with a source."""
+    """What an account allows its source."""
 
-    stake: float = 0.0  # what it may lose before it has gained anything
-    forget: float = 0.0  # share of its gain that is forgotten in each step
-    patience: float = 0.0  # evidence after which the account may pause the source
-    per_step: float = 0.0  # what one step may cost a source that has gained nothing
-    warm_up: int = 0  # steps without the source, at first and again now and then, to see what they take
-    look_share: float = 1.0  # share of the steps that are such
-    doubles: bool = False  # pauses double while it gains nothing
+    stake: float = 0.0  # loss allowed before any gain
+    forget: float = 0.0  # share of the gain that is forgotten per step
+    patience: float = 0.0  # evidence from which on the account may pause the source
+    per_step: float = 0.0  # maximum cost of one step while there is no gain
+    warm_up: int = 0  # steps without the source, at first and again now and then, to time such steps
+    look_share: float = 1.0  # share of these among all steps
+    doubles: bool = False  # pauses double while there is no gain
 
 
 class Account:
     """The balance of one source.
 
-    Told of each step: book() where the source worked, wait() where it did not.
+    Call book() for each step in which the source worked, wait() for each in which it did not.
     """
 
     __slots__ = (
@@ -53,26 +53,26 @@ class Account:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self.paused = terms.warm_up  # steps until the source may work again; 0: it may
-        self.is_look = terms.warm_up > 0  # it pauses only to see what steps take without it
+        self.paused = terms.warm_up  # steps until the source may work; 0: it may
+        self.is_look = terms.warm_up > 0  # it is paused only to time steps without it
         self._n_pauses = 0  # in a row, between which it gained nothing
         self._begin()
 
     def _begin(self) -> None:
-        self.net = 0.0  # what it gained of late, or lost since it began
-        self.allowance = self._terms.per_step  # what the next step may cost it
-        self._lost = 0.0  # since its gain was largest
+        self.net = 0.0  # recent gain, or loss since the beginning
+        self.allowance = self._terms.per_step  # maximum cost of the next step
+        self._lost = 0.0  # since the highest gain
         self._evidence = 0.0
         self._n_worked = 0  # steps since the last look
 
     @property
     def is_active(self) -> bool:
-        """Whether the source may work in the next step."""
+        """True if the source may work in the next step."""
         return not self.paused
 
     @property
     def has_evidence(self) -> bool:
-        """Whether the account may pause the source."""
+        """True once the account may pause the source."""
         return self._evidence >= self._terms.patience
 
     def wait(self) -> None:
@@ -87,10 +87,10 @@ class Account:
         """Count a step in which the source worked.
 
         Args:
-            net: What it gained, less what it cost.
-            stake: What it may lose before it has gained anything, if that is not what the terms say.
-            evidence: How much the step says of the source; at Terms.patience it may pause.
-            n_sessions: Sessions that share a loss: a pause is as much shorter.
+            net: Its gain less its cost.
+            stake: Loss allowed before any gain, if not that of the terms.
+            evidence: Weight of the step; at Terms.patience the source may pause.
+            n_sessions: Sessions that share a loss: it shortens a pause.
         """
         terms, gained = self._terms, self.net
         self.net += net - terms.forget * gained if gained > 0.0 else net
@@ -107,7 +107,7 @@ class Account:
             self.paused, self.is_look, self._n_worked = terms.warm_up, True, 0
 
     def _pause(self, n_sessions: int) -> None:
-        """Pause until the loss is LOSS of the tokens made since, and begin anew then."""
+        """Pause until the loss is LOSS of the tokens made since, then begin again."""
         doubled = 1 << min(self._n_pauses, MAX_DOUBLED) if self._terms.doubles else 1
         steps = math.ceil(doubled * self._lost / (LOSS * n_sessions))
         self.paused, self.is_look = max(1, self._terms.warm_up, steps), False
@@ -115,27 +115,29 @@ class Account:
         self._begin()
 
     def pause_for(self, steps: int) -> None:
-        """Pause for as many steps as was found out before a restart."""
+        """Pause for the number of steps remembered from before a restart."""
         self.paused = max(self._terms.warm_up, steps)
         self.is_look = 0 < self.paused <= self._terms.warm_up
 
     def for_more_sessions(self) -> Account:
-        """Return an account for more sessions, which begins with this one's losses but not with its gains:
-        what helps one session may hurt sixteen."""
+        """Return an account for more sessions, with this one's losses but not its gains.
+
+        What helps one session may hurt sixteen.
+        """
         account = copy(self)
         account.net = min(0.0, self.net)
         return account
 
 
 class GroupAccount:
-    """The accounts of one group of sources, by powers of two of the number of sessions."""
+    """Accounts of one group of sources, by powers of two of the number of sessions."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._by_bits = {0: Account(terms)}
 
     def of(self, n_sessions: int) -> Account:
-        """Return the account for about this number of sessions."""
+        """Return the account for about this number of sessions; a new one inherits losses, not gains."""
         bits = n_sessions.bit_length()
         account = self._by_bits.get(bits)
         if account is None:
@@ -144,11 +146,11 @@ class GroupAccount:
         return account
 
     def memory(self) -> dict[str, int]:
-        """Return what recall() takes after a restart: steps that each account still pauses."""
+        """Return the remaining pauses, for recall() after a restart."""
         return {str(bits): account.paused for bits, account in self._by_bits.items() if bits}
 
     def recall(self, memory: object) -> None:
-        """Begin with what was found out before a restart."""
+        """Continue with the pauses from before a restart."""
         found = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
         for bits, steps in found.items():
             if bits.isdecimal() and type(steps) is int and steps >= 0:

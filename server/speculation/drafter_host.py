@@ -1,4 +1,4 @@
-"""The drafters of one machine: a group with one account, since they share the lead's cores. Pure."""
+"""Group the drafters of one machine, which share an account if they use the lead's cores. Pure."""
 
 from __future__ import annotations
 
@@ -30,16 +30,14 @@ OF_TRIAL = Terms(TRIAL_S)  # in seconds
 
 
 class Charge(NamedTuple):
-    """What drafters cost a timed step, and those before it that were not timed, in tokens that plain steps
-    would make in that time."""
+    """Costs of drafters in a timed step, and in untimed ones before it, in tokens of undrafted steps."""
 
     told: float = 0.0  # messages, and choosing among guesses
-    crowded: float = 0.0  # how much longer decodes took because drafters worked on the lead's cores
-    saved: float | None = (
-        None  # what each guess of a drafter saved a draft model in the lead; None: there is none
-    )
-    most_saved: float = 0.0  # what all of them saved at most: that model would not have made more guesses
-    token_s: float = 0.0  # seconds in which plain steps make a token
+    crowded: float = 0.0  # extra decode time because drafters used the lead's cores
+    # what each guess of a drafter saved a draft model in the lead; None: there is none
+    saved: float | None = None
+    most_saved: float = 0.0  # maximum of these savings: the draft model would not have made more guesses
+    token_s: float = 0.0  # seconds per token of undrafted steps
 
 
 @dataclass(slots=True)
@@ -49,18 +47,24 @@ class DrafterHost:
     records: Sequence[DrafterRecord]
     account: GroupAccount | None  # None: they use no core of the lead
     ids: frozenset[str] = frozenset()
-    new: Sequence[DrafterRecord] = ()  # those on trial: they work in any case until a guess was right
+    new: Sequence[DrafterRecord] = ()  # drafters on trial: they may run at a loss until a guess is right
     trial: Account | None = None
-    alone: bool = False  # the others pause meanwhile
+    alone: bool = False  # the other drafters pause meanwhile
 
     @property
     def counts(self) -> bool:
-        """Whether what its drafters bring has to be counted."""
+        """True if the gains of its drafters have to be counted."""
         return bool(self.new) or self.account is not None
 
     def book(self, n: int, tally: tuple[int, int], guess_cost: float, charge: Charge) -> None:
-        """Count a step of n sessions: what drafters brought beyond rows and messages, and beyond what decodes
-        took longer beside those that use the lead's cores."""
+        """Count a step of n sessions: the drafters' gain, less rows, messages and slower decodes.
+
+        Args:
+            n: Sessions.
+            tally: Verified and accepted guesses.
+            guess_cost: Tokens that each verified guess costs.
+            charge: Their other costs.
+        """
         n_verified, n_right = tally
         brought = n_right - guess_cost * n_verified
         if charge.saved is not None:  # the draft model would have had these rows, too
@@ -86,15 +90,14 @@ def meet(
     pausing: Collection[str],
     known: Mapping[str, object],
 ) -> dict[str, DrafterHost]:
-    """Return the machines with the drafters that are there now. One that pauses begins anew when a drafter
-    joins it: nothing is known of that one.
+    """Return the machines with their current drafters. A paused machine starts over when a drafter joins it.
 
     Args:
         before: The machines so far, by name.
         hosts: The drafters now, by machine.
-        own_kernel: Of the lead's machine: drafters of it use its cores.
-        pausing: Machines whose account pauses them, or that have none.
-        known: Accounts before a restart, by host_name().
+        own_kernel: Of the lead's machine: drafters on it use its cores.
+        pausing: Machines that are paused by their account, or have none.
+        known: Accounts from before a restart, by host_name().
     """
     found = dict[str, DrafterHost]()
     joined = {record.join for machine in before.values() for record in machine.records}
@@ -118,5 +121,5 @@ def meet(
 
 
 def host_name(host: str, records: Sequence[DrafterRecord]) -> str:
-    """Return what the drafters of a machine are called, after a restart, too."""
+    """Return a name of a machine's drafters that is the same after a restart."""
     return f"{host}: {', '.join(sorted(record.presence.model for record in records))}"

@@ -1,9 +1,9 @@
-"""Is a guess worth its time? One rule, for whatever is chosen among. Pure.
+"""Decide whether a guess is worth its time, by one rule for all choices. Pure.
 
-The server makes `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere. To
-take whatever gains more maximises tokens per second in the long run (renewal reward; Dinkelbach's parametric
-form). A rate that no choice reaches is that of another text, so the rate is at most what the best choice
-reaches: else a reply that went fast would bar the guesses of the next one for about 20 steps.
+The server makes `rate` tokens per second, so a step that takes dt longer costs rate · dt tokens elsewhere.
+Always taking the choice with the largest net gain maximises tokens per second in the long run (renewal
+reward; Dinkelbach's parametric form). The rate is clamped to what the best choice reaches; otherwise a fast
+reply would bar the guesses of the next one for about 20 steps.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from operator import mul
 
 
 def reached(tokens: Sequence[float], seconds: Sequence[float]) -> float:
-    """Return the most tokens per second that any of these steps makes; infinite where one takes no time.
+    """Return the highest tokens per second of these steps; infinite if one takes no time.
 
     Args:
-        tokens: What each step commits.
-        seconds: What each step takes. Longer or shorter sequences are cut.
+        tokens: Committed by each step.
+        seconds: Taken by each step. The longer sequence is cut.
     """
     try:
         return max([n / s for n, s in zip(tokens, seconds, strict=False)])
@@ -28,15 +28,16 @@ def reached(tokens: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tuple[int, float]:
-    """Choose among steps, the first of which is the one without guesses.
+    """Choose among steps, the first of which has no guesses.
 
     Args:
-        tokens: What each step commits.
-        seconds: What each step takes. Longer or shorter sequences are cut.
+        tokens: Committed by each step.
+        seconds: Taken by each step. The longer sequence is cut.
         rate: Tokens per second that time is worth.
 
     Returns:
-        The index of the step that gains most, the first of equals, and its gain over the first, in tokens.
+        The index of the step with the largest gain, the first of equals, and its gain over the first, in
+        tokens.
     """
     gains = [n - rate * s for n, s in zip(tokens, seconds, strict=False)]
     most = max(gains)
@@ -44,34 +45,42 @@ def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tupl
 
 
 def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
-    """Return the tokens that 0, 1, … n guesses in a row bring.
+    """Return the expected tokens of 0, 1, … n guesses in a row.
 
     Args:
-        acceptance: The probability that a guess is right if all before it are.
-        n: The most guesses.
-        path: The probability that all before the first one are right.
+        acceptance: Probability that a guess is right if all before it are.
+        n: Maximum guesses.
+        path: Probability that all guesses before the first one are right.
     """
     return list(accumulate(accumulate(repeat(acceptance, n), mul, initial=path), initial=-path))[1:]
 
 
 class LostRows:
-    """Rows that the next step is expected to evaluate again, where a wrong guess has the rows of its session
-    evaluated anew unless it is one of the last n_tail."""
+    """Rows that the next step is expected to evaluate again after wrong guesses.
+
+    A wrong guess makes all rows of its session be evaluated again, unless it is one of the last n_tail
+    guesses.
+    """
 
     def __init__(self, n_pending: Sequence[int], n_tail: int) -> None:
-        """Begin with n_pending[i] rows of session i, and no guesses."""
+        """Begin without guesses, with n_pending[i] rows of session i."""
         self._n_pending = n_pending
         self._n_tail = n_tail
-        self._chains = [list[float]() for _ in n_pending]  # probabilities that all up to a guess are right
+        # by session: probability that all guesses up to each one are right
+        self._chains = [list[float]() for _ in n_pending]
         self._n_rows = [0.0] * len(n_pending)
 
     def add(self, session: int, probability: float) -> float:
-        """Add a guess at the end of its session's chain, which is all right with this probability.
+        """Add a guess at the end of its session's chain.
 
-        If a guess before the tail is wrong, the pending rows and those before it are evaluated again.
+        If a guess before the tail is wrong, the pending rows and the guesses before it are evaluated again.
+
+        Args:
+            session: Index of the session.
+            probability: That the chain up to this guess is right.
 
         Returns:
-            The rows of all sessions that are expected to be evaluated again.
+            The expected rows of all sessions.
         """
         path = self._chains[session]
         path.append(probability)
@@ -83,7 +92,7 @@ class LostRows:
 
 
 def more_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
-    """Return the seconds that n_more rows add to n_rows; interpolated, and extrapolated beyond the last."""
+    """Return the seconds that n_more rows add to n_rows, interpolated or extrapolated."""
     last = len(seconds) - 1
     base = seconds[min(n_rows, last)]
     if n_rows + n_more >= last:

@@ -1,12 +1,12 @@
-"""How often a source's guesses are accepted, by the confidence it gave them. Pure.
+"""Learn how often a source's guesses are accepted, by the confidence that it gave them. Pure.
 
-Every guess at a position that gets committed is counted, verified or not: the committed token says whether it
-was right. So a source that lies stops costing rows within a few tokens, and one that the gate shuts out gets
-in again once it guesses well, without a row spent on finding out.
+Every guess at a committed position counts, verified or not: the committed token shows whether it was right.
+So a source that lies stops costing rows within a few tokens, and a source that the planner excludes returns
+once it guesses well, without a row spent to find out.
 
-Texts differ more than sources do. So each session has a level of its own: guesses that were right, by those
-that the rates of all sessions expected to be. One number learns a hard text within some guesses, where a rate
-for each confidence would take as many for each.
+Texts differ more than sources do. So each session has its own level: right guesses divided by those that the
+rates of all sessions predict. This one number learns a hard text within few guesses, where a rate per
+confidence would need that many for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from server.estimators import Mean, Ratio
 _BOUNDS = (26, 51, 77, 102, 128, 153, 179, 204, 230, 243, 250, 256)
 _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in range(256)]
 SURE_CONFIDENCE_BYTE = 230
-"""Confidence (of 255) from which a guess counts as a sure one: nine in ten."""
+"""Confidence (of 255) from which on a guess counts as sure: nine in ten."""
 
 # Observations that a source's own confidence counts for. Off by two: twice, a lying source costs rows for
 # four guesses more; half, one unlucky guess shuts a good source out.
@@ -42,10 +42,10 @@ MAX_SOURCES = 256
 
 
 class Outlook(NamedTuple):
-    """What the next guess of a source is likely to be: a share of guesses, and how often these are right."""
+    """What the next guess of a source is likely to be."""
 
-    share: float
-    acceptance: float
+    share: float  # of guesses
+    acceptance: float  # how often these are right
 
 
 _MIDDLES = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
@@ -57,9 +57,11 @@ T = TypeVar("T")
 
 
 class BySource(dict[str, T]):
-    """What is known of each source, made when it is first asked for. The MAX_SOURCES used last are
-    remembered, and at most as many more: when there are as many here, they are put aside, and each comes back
-    when it is used. So a use costs a look-up, and who is gone is forgotten."""
+    """A value per source, made at its first use, for at least the MAX_SOURCES used last.
+
+    When that many are here, all are put aside, and each returns when it is used. So a use costs one look-up,
+    and sources that are gone are forgotten.
+    """
 
     def __init__(self, make: Callable[[str], T]) -> None:
         self._make = make
@@ -75,7 +77,7 @@ class BySource(dict[str, T]):
 
 
 class _Source:
-    """Rates by their place in _ASSUMED, like a Mean over OVERALL_WINDOW in a quarter of its memory."""
+    """Rates by place in _ASSUMED, like a Mean over OVERALL_WINDOW in a quarter of its memory."""
 
     __slots__ = ("_counts", "rates")
 
@@ -84,7 +86,7 @@ class _Source:
         self._counts = array("H", [WORD] * len(_ASSUMED))
 
     def guessed(self, confidence: int, hit: bool, *, best: bool) -> None:
-        """As HitRates.observe()."""
+        """Learn from a guess, as HitRates.observe() does."""
         bucket = _BUCKET[confidence]
         if best:
             sure = confidence >= SURE_CONFIDENCE_BYTE
@@ -93,7 +95,7 @@ class _Source:
             self.observe((bucket, hit))
 
     def observe(self, *seen: tuple[int, float]) -> None:
-        """seen: places and values."""
+        """Learn from pairs of place and value."""
         rates, counts = self.rates, self._counts
         for at, value in seen:
             n = counts[at]
@@ -104,43 +106,41 @@ class _Source:
 
 
 class HitRates:
-    """Rates by source name, of all sessions. Confidences are bytes: probability times 255."""
+    """Hit rates by source over all sessions. Confidences are bytes: probability times 255."""
 
     def __init__(self) -> None:
         self._sources = BySource(lambda _: _Source())
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
-        """A guess of this source at a committed position, and whether it was right. best: it is the one that
-        this source was surest of."""
+        """Learn from a guess at a committed position; `best`: its source was surest of it."""
         self._sources[source].guessed(confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
-        """Whether the guess that this source was surest of was right."""
+        """Learn from the guess that the source was surest of."""
         sure = confidence >= SURE_CONFIDENCE_BYTE
         of_kind = _SURE if sure else _UNSURE
         self._sources[source].observe((_BEST, hit), (_SHARE_SURE, sure), (of_kind, hit))
 
     def known(self, source: str) -> _Source:
-        """What is known of this source."""
+        """Return the rates of this source."""
         return self._sources[source]
 
     def probability(self, source: str, confidence: int) -> float:
-        """That a guess is right, given that everything before it is."""
+        """Return the probability that a guess is right if everything before it is."""
         return self._sources[source].rates[_BUCKET[confidence]]
 
     def mean(self, source: str) -> float:
-        """That this source's best guess is right, given that everything before it is."""
+        """Return the probability that the source's best guess is right if everything before it is."""
         return self._sources[source].rates[_BEST]
 
     def outlook(self, source: str) -> tuple[Outlook, Outlook]:
-        """Its next best guess: sure, or not."""
+        """Return the outlooks of the source's next best guess: if sure, and if not."""
         *_, share, sure, unsure = self._sources[source].rates
         return Outlook(share, sure), Outlook(1.0 - share, unsure)
 
 
 class _Level:
-    """Of a source in one session. hits: its right guesses, by those expected; share_sure: of its best
-    guesses; n_right: of these."""
+    """Level of a source in one session."""
 
     __slots__ = ("hits", "n_right", "share_sure")
 
@@ -151,11 +151,12 @@ class _Level:
         self.n_right = 0
 
     def applied(self, rate: float) -> float:
+        """Return a rate adjusted to the session."""
         return min(SUREST, rate * self.hits.value)
 
 
 class SessionHitRates(HitRates):
-    """Rates of one session: those of all, at its own level. Both learn."""
+    """Hit rates of one session: those of all sessions, at its own level. Both learn."""
 
     def __init__(self, everybody: HitRates) -> None:
         self._everybody = everybody
@@ -176,7 +177,7 @@ class SessionHitRates(HitRates):
         self._everybody.observe_best(source, confidence, hit)
 
     def n_right(self, source: str) -> int:
-        """Tokens of this session that were the source's best guess."""
+        """Return how many tokens of this session were the source's best guess."""
         return self._levels[source].n_right
 
     def probability(self, source: str, confidence: int) -> float:

@@ -1,4 +1,4 @@
-"""Decides what the model in the lead reads and guesses. Pure."""
+"""Plan what the model in the lead evaluates and guesses. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GUESS, PROBE = 1, 2  # what a path gets: a guess that pays, or one to see whethe
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
-    """Return an empty path for the i-th session, which may have `most` guesses."""
+    """Return an empty path for the i-th session, with at most `most` guesses."""
     speculated, price = view.sessions[i], view.price
     outlook = speculated.hits.outlook(drafting.source)
     limit = most
@@ -34,12 +34,12 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
 
 
 def _looked_ahead(acceptance: float) -> int:
-    """Return after how many guesses in a row a path is less likely than LEAST_PATH."""
+    """Return the number of guesses in a row after which a path is less likely than LEAST_PATH."""
     return 1 + int(math.log(LEAST_PATH) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
 
 
 def reachable_rate(view: View, drafting: Drafting) -> float:
-    """Return what time is worth, in tokens per second: at most what chains of these texts can reach."""
+    """Return the value of time in tokens per second, at most what chains of these texts can reach."""
     paths, rate = drafting.paths.values(), view.price.rate
     if not paths:
         return rate
@@ -56,12 +56,12 @@ def reachable(
     Args:
         price: Of the step.
         seconds: Of a decode, by rows.
-        acceptances: For each session the probability that a guess is right if those before it are.
-        limit: Most guesses of a session.
+        acceptances: By session: probability that a guess is right if those before it are.
+        limit: Maximum guesses of a session.
         td_s: Seconds of a round of guesses, one for each session.
 
     Returns:
-        Infinite where no time is known.
+        Infinity if no time is known.
     """
     last, n, n_rows = len(seconds) - 1, len(acceptances), price.n_rows
     if not (n and 0 < n_rows <= last and seconds[n_rows]):
@@ -74,13 +74,12 @@ def reachable(
 
 
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
-    """Return whether guesses that are there bring the i-th session as much as the model's would, whose time
-    counts.
+    """Return True if existing guesses bring the i-th session as much as the model's would, less their time.
 
     Args:
         view: The step.
         drafting: The model in the lead.
-        i: Which session.
+        i: Index of the session.
         n_asking: Sessions that share the time of each round of guesses.
     """
     offered = offer(view, i).probabilities
@@ -98,7 +97,7 @@ def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
 
 
 def next_request(view: View, drafting: Drafting) -> Request | None:
-    """Return what the model in the lead shall do next, None if nothing."""
+    """Return what the model in the lead does next, None if nothing."""
     paths = drafting.paths
     if not drafting.has_asked and not drafting.is_read and view.policy.gate:
         late = sorted(filter(drafting.behind, paths), key=drafting.behind)
@@ -122,9 +121,9 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
 
 
 def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> int:
-    """Return whether another guess is made for a path, if n sessions share the time of a round.
+    """Return GUESS, PROBE or 0 (no guess) for a path, if n sessions share the time of a round.
 
-    It pays, or no number of guesses that the session can afford does although a larger one would: then one is
+    A guess pays, or is a probe: no affordable number of guesses pays, but a larger one would, so one guess is
     made to see whether it is right.
     """
     left = path.limit - len(path.tokens)
@@ -138,11 +137,11 @@ def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> int:
 
 
 def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
-    """Return whether one more guess pays, with as many later ones as gain most.
+    """Return True if one more guess pays, together with the best number of later ones.
 
-    A guess costs its round, and its row only if it is verified. It looks as far ahead as rows go, as if all
-    later guesses were like the next one: where costs have steps, four rows may pay although one does not.
-    This is gain.best(), which ends as soon as the answer is known.
+    A guess costs its round, and its row only if it is verified. All later guesses are assumed to be like the
+    next one, as far as rows go: where costs have steps, four rows may pay although one does not. It computes
+    gain.best(), but stops as soon as the answer is known.
     """
     seconds, rate, sure, worth = drafting.seconds, drafting.rate, path.sure, 0.0
     rows, td_s = drafting.n_rows + drafting.n_guesses, drafting.td_s / n
@@ -165,15 +164,15 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 
 
 def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
-    """Return which sessions the model reads before it guesses: those for which a guess pays then.
+    """Choose the sessions that the model evaluates before it guesses: those for which a guess then pays.
 
-    As many are taken as need less time than the model brought of late. If none is ready, one is taken in any
+    They must need less time than the model has gained recently. If no session is ready, one is chosen in any
     case, since it shows what guesses bring.
 
     Args:
         view: The step.
         drafting: The model in the lead.
-        late: Sessions with tokens to evaluate, in ascending order of how many.
+        late: Sessions with tokens to evaluate, fewest first.
     """
     price, n = view.price, len(drafting.paths)
     left_s = math.inf if price.n_sessions == 1 else drafting.brought * price.plain_s
@@ -198,12 +197,12 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
 
 
 def with_lost_rows(view: View, drafting: Drafting, wanting: Sequence[int]) -> list[float]:
-    """Return the seconds of the step by rows, with those to evaluate rows again after a wrong guess.
+    """Return the step's seconds by rows, including rows evaluated again after wrong guesses.
 
     Args:
         view: The step.
         drafting: The model in the lead.
-        wanting: The sessions that it may guess for, by their place in the view.
+        wanting: Indices of the sessions that it may guess for.
     """
     rates = [view.sessions[i].hits.mean(drafting.source) for i in wanting]
     acceptance, price = sum(rates) / len(rates), view.price

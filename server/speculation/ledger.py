@@ -1,6 +1,6 @@
-"""Learns from steps what sources bring and cost, and keeps their accounts.
+"""Learn from steps what sources gain and cost, and keep their accounts.
 
-Ledger.learn() is the only place that learns, but for hit rates: a tree knows them as it follows the text.
+Ledger.learn() is the only place that learns, except for hit rates: a tree knows them as it follows the text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OF_PROBES = Terms()
 
 
 class Ledger:
-    """What is known of steps, and the accounts of all sources."""
+    """Times and rates of steps, and the accounts of all sources."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Ledger:
         Args:
             policy: How the lead speculates.
             times: Of steps.
-            sessions: Those that are open, by id.
+            sessions: Open sessions, by id.
             td: Seconds of a round of guesses of the model in the lead; None: there is none.
             source: The name of its guesses.
         """
@@ -85,7 +85,7 @@ class Ledger:
     # -- who may guess ----------------------------------------
 
     def renew(self, n_active: int) -> None:
-        """Compute anew which sources may pay with this number of sessions, now and then."""
+        """Recompute now and then which sources can pay with this number of sessions."""
         self._n_until_renewed -= 1
         if n_active == self._renewed_for and self._n_until_renewed > 0:
             return
@@ -100,11 +100,11 @@ class Ledger:
             self.stake = STAKED * (1.0 - 1.0 / best)
 
     def meet(self, hosts: Mapping[str, Sequence[DrafterRecord]], own_kernel: str) -> None:
-        """Take in which drafters are there.
+        """Take in which drafters are present.
 
         Args:
             hosts: Drafters by machine.
-            own_kernel: Of the lead's machine: drafters of it use its cores.
+            own_kernel: Of the lead's machine: drafters on it use its cores.
         """
         pausing = {
             host
@@ -115,27 +115,27 @@ class Ledger:
         self._regroup()
 
     def _regroup(self) -> None:
-        """Take in which groups have an account, and which drafters are on trial."""
+        """Update the groups that have an account, and the drafters on trial."""
         groups = self.lookup, self.inline, *[machine.account for machine in self.machines.values()]
         self._groups = [group for group in groups if group]
         self.on_trial = {record.presence.id for machine in self.machines.values() for record in machine.new}
 
     def working(self) -> list[str]:
-        """Return the machines whose drafters have a session and have to be accounted for."""
+        """Return the machines whose drafters have a session and must be accounted for."""
         machines = self.machines.items()
         return [host for host, one in machines if one.counts and any(map(N_ASSIGNED, one.records))]
 
     # -- restarts ----------------------------------------
 
     def memory(self) -> dict[str, object]:
-        """Return what recall() takes after a restart."""
+        """Return the accounts' state for recall() after a restart."""
         machines = self.machines.items()
         now = {host_name(host, one.records): one.account.memory() for host, one in machines if one.account}
         own = {LOOKUP: self.lookup, INSIDE: self.inline}
         return dict(self._known) | now | {name: one.memory() for name, one in own.items() if one}
 
     def recall(self, memory: object) -> None:
-        """Begin with what was found out before a restart."""
+        """Continue with the accounts from before a restart."""
         self._known = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
         if self.lookup:
             self.lookup.recall(self._known.get(LOOKUP))
@@ -145,7 +145,7 @@ class Ledger:
     # -- learning ----------------------------------------
 
     def learn(self, step: Step) -> None:
-        """Take in a step: what it took, and what its guesses brought."""
+        """Learn a finished step's cost, and what its guesses brought."""
         plan, timing = step.plan, step.timing
         assert isinstance(plan, DraftPlan)
         n = self._n_calm = 0 if plan.working and self._is_crowded(plan) else self._n_calm + 1
@@ -170,7 +170,7 @@ class Ledger:
             self._book(step, timing, looked_s, self._charge(plan, timing, calm, n_asked))
 
     def _learn_guesses(self, step: Step, plan: DraftPlan) -> None:
-        """Take in a step in which somebody was asked."""
+        """Learn from a step in which a source was asked."""
         self._n_asked += 1
         for outcome in step.outcomes if self.policy.gate else ():
             speculated = self._sessions.get(outcome.session)
@@ -178,11 +178,11 @@ class Ledger:
                 self._weigh(speculated, outcome.tally, plan)
 
     def _is_crowded(self, plan: DraftPlan) -> bool:
-        """Return whether a drafter worked on the lead's cores."""
+        """Return True if a drafter worked on the lead's cores."""
         return any(self.machines[host].account for host in plan.working if host in self.machines)
 
     def _wait(self, plan: DraftPlan) -> None:
-        """Count the step for the accounts that pause."""
+        """Count the step for paused accounts."""
         n_active, is_passed = plan.step.n_active, not plan.asked
         if plan.step.n_deciding:
             self._n_passed = self._n_passed + 1 if is_passed else 0
@@ -200,14 +200,14 @@ class Ledger:
             self._book_probe(plan)
 
     def _book_probe(self, plan: DraftPlan) -> None:
-        """Count what guesses cost that did not seem to pay, or a step without any."""
+        """Count the cost of guesses that did not seem to pay, or a step without any."""
         if plan.drafting and plan.drafting.probe_s and self.rates.plain_rate:
             self.probes.book(-plan.drafting.probe_s * self.rates.plain_rate)
         elif self.probes.paused:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Take in whether the step was of another shape, and for which kind of step guesses were there."""
+        """Learn whether the step had another shape, and for which kind of step guesses existed."""
         shapes = self.times.shapes
         if not plan.step.n_active:
             return
@@ -217,8 +217,10 @@ class Ledger:
             shapes.chosen(is_wider=plan.is_wider)
 
     def _weigh(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> None:
-        """Count a step of a session in which models guessed, were heard, or pause. One in which no model may
-        guess is no pause."""
+        """Count a step of a session for the account of its models, which guessed, sent messages, or pause.
+
+        A step in which no model may guess does not count as a pause.
+        """
         account, lost = speculated.account, self._lost(speculated, tally, plan)
         if account.paused:
             if plan.guessers.may_model:
@@ -236,10 +238,10 @@ class Ledger:
         account.book(n_right - lost, evidence=evidence, n_sessions=plan.step.n_deciding)
 
     def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
-        """Return the tokens that guesses of models cost the session.
+        """Return the tokens that models' guesses cost the session.
 
-        A guess for which the step had no row costs nothing if it was right; if it was made to see whether it
-        is right, the guesses of later steps may cost one token more.
+        A guess that had no row costs nothing if it was right; a right probe also raises the session's
+        allowance by one token.
         """
         session = speculated.session
         lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0
@@ -252,7 +254,7 @@ class Ledger:
         return 0.0 if is_free else lost
 
     def _book_inline(self, plan: DraftPlan, timing: StepTiming) -> None:
-        """Count what the model in the lead brought beyond what plain steps make in its time."""
+        """Count the tokens of the model in the lead beyond what undrafted steps make in its time."""
         if not (self.inline and plan.spent_s) or plan.is_stable:  # that has its width in any case
             return
         n = timing.n_sessions
@@ -265,10 +267,10 @@ class Ledger:
                 account.book(net / n, stake=self.stake)
 
     def _looked(self, plan: DraftPlan, timing: StepTiming, looked_s: float, n_asked: int) -> float:
-        """Return the seconds that lookups took in n_asked steps.
+        """Return the seconds of lookups in n_asked steps.
 
-        If only lookups guess, that is the time of the step outside its decode, less that of steps in which
-        nobody is asked: asking, telling and verifying take the lead's Python, too.
+        If only lookups guess, that is the step's time outside its decode, less that of undrafted steps, since
+        asking, sending and verifying take the lead's Python too.
         """
         outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
         if self._n_passed:
@@ -280,7 +282,7 @@ class Ledger:
         return looked_s
 
     def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool | None, n_asked: int) -> Charge:
-        """Return what n_asked steps cost beside rows: this one, and those before it that were not timed."""
+        """Return the costs, beside rows, of n_asked steps: this one and untimed ones before it."""
         rate = self.rates.plain_rate
         told, saved, most = self._told(plan, timing, rate), None, 0.0
         crowded_s = 0.0 if calm else (self.rates.crowding - 1.0) * timing.decode_s
@@ -308,7 +310,7 @@ class Ledger:
         return n_told * self.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
 
     def _book(self, step: Step, timing: StepTiming, looked_s: float, charge: Charge) -> None:
-        """Count what the guesses of lookups and drafters brought, less what they cost."""
+        """Count the gains of lookups and drafters, less their costs."""
         plan = cast(DraftPlan, step.plan)
         n, tallies = timing.n_sessions, [outcome.tally for outcome in step.outcomes]
         was_on_trial = bool(self.on_trial)
@@ -328,7 +330,7 @@ class Ledger:
 
 
 def _sum(tallies: Sequence[CountsBySource], sources: frozenset[str] | tuple[str, ...]) -> tuple[int, int]:
-    """Return how many guesses of these sources were verified, and how many of these were right."""
+    """Return how many guesses of these sources were verified, and how many were accepted."""
     n_verified = n_right = 0
     for tally in tallies:
         for source, (verified, right) in tally.items():

@@ -1,4 +1,4 @@
-"""The lookups of all sessions: what they have indexed, and what time that takes."""
+"""Keep the lookups of all sessions, and the time spent on their indexes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INDEX_SHARE = 0.05
 
 
 class Lookups:
-    """Lookups into each session's text, and into those of other sessions with its salt."""
+    """Lookups in each session's text, and in those of other sessions of its salt."""
 
     def __init__(self, sessions: Mapping[int, Speculated], clock: Callable[[], float]) -> None:
         self._sessions = sessions
@@ -22,24 +22,23 @@ class Lookups:
         self._pools = LookupPools()
 
     def open(self, salt: str) -> Lookup:
-        """Return the lookup of a session, which may also look into the texts of its salt."""
+        """Return the lookup of a session, which may also search texts of its salt."""
         return Lookup(pool=self._pools.of(salt))
 
     def close(self, speculated: Speculated) -> None:
-        """Keep the reply of a session that ended as a text for others."""
+        """Keep the reply of an ended session as a text for others."""
         if speculated.lookup is not None:
             self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
 
     def index(self, plain_s: float, *, guesses: bool) -> float:
-        """Index some of what lookups miss, then some of the texts that ended, also while lookups pause: else
-        they go on without these.
+        """Index some missing tokens of sessions, then of ended texts, also while lookups pause.
 
         Args:
-            plain_s: Seconds of a plain step; 0 if that is not known.
-            guesses: Whether lookups guess.
+            plain_s: Seconds of an undrafted step; 0: unknown.
+            guesses: Lookups guess, so sessions need their index.
 
         Returns:
-            The seconds that took.
+            The seconds taken.
         """
         sessions = [one for one in self._sessions.values() if one.is_behind] if guesses else []
         behind = [*sessions, *self._pools.behind()]
@@ -51,15 +50,15 @@ class Lookups:
 
 
 class Indexing(Protocol):
-    """What misses tokens in its index."""
+    """An index that lags behind its tokens."""
 
     def index(self, most: int) -> int:
-        """Index at most `most` more tokens. Returns how many."""
+        """Index at most `most` more tokens, and return how many were indexed."""
         ...
 
 
 def index(behind: Iterable[Indexing], end: float, clock: Callable[[], float]) -> None:
-    """Have these index, in order, what they miss, until `end` on this clock: INDEXED tokens at least."""
+    """Update these indexes in order until `end` on this clock, by at least INDEXED tokens."""
     n_done = 0
     for one in behind:
         n = INDEXED

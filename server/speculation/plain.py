@@ -1,4 +1,4 @@
-"""The proposer of a lead that never drafts."""
+"""Proposer for a lead with drafting disabled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from server.speculation.step_times import StepTimes
 
 
 class PlainSteps(Proposer):
-    """Guesses nothing and learns nothing. Steps are padded by what was measured at the start."""
+    """Never guesses or learns; pads steps by the times measured at the start."""
 
     def __init__(self, times: StepTimes) -> None:
         self._times = times

@@ -1,6 +1,7 @@
-"""Decides how many guesses of each session a step verifies, how wide it is, and who is asked. Pure.
+"""Decide how many guesses of each session are verified, how wide the step is, and who is asked. Pure.
 
-Where a model in the lead may guess, inline_plan.py decides before what it makes.
+plan() is called until it requests nothing more: where a model in the lead may guess, each round of guesses is
+one request, since whether another round pays depends on those before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TOO_DEAR = "no guess can pay: to check one takes too long now"
 
 
 def plan(view: View) -> DraftPlan:
-    """Return the guesses that are verified, and the width."""
+    """Return the finished plan, or what the model in the lead must do first."""
     proposals = [offer(view, i) for i in range(len(view.asks))]
     price, width, is_wider = view.price, PLAIN, None
     if view.shape is not None:
@@ -67,11 +68,11 @@ def finished(
 def choose_guessers(
     ledger: Ledger, n_active: int, remote: RemoteDrafters | None, *, has_inline: bool
 ) -> Guessers:
-    """Return who may guess in the next step, and which drafters pause.
+    """Return which sources may guess in the next step, and which drafters pause.
 
     Args:
         ledger: The accounts.
-        n_active: Sessions that have a slot or get one.
+        n_active: Sessions that have a slot or wait for one.
         remote: The drafters; read only.
         has_inline: There is a model in the lead.
     """
@@ -94,7 +95,7 @@ def choose_guessers(
 
 
 def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[Pause]:
-    """Return what changes for the drafters of a machine."""
+    """Return the changes for a machine's drafters."""
     reason = "" if ledger.may_pay else TOO_DEAR
     if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
         reason = WAITS if account.is_look else FASTER
@@ -110,7 +111,7 @@ def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[Pause]:
 
 
 def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[Price, int, bool]:
-    """Choose one of a few widths. Returns the price in it, the width, and whether a wider one is best."""
+    """Choose one of a few widths; return its price, the width, and True if a wider one would be best."""
     price, shapes = view.price, view.times.shapes
     overhead = price.overhead
     ranked = sorted(chain.from_iterable([proposal.probabilities for proposal in proposals]), reverse=True)
@@ -123,8 +124,10 @@ def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tupl
 
 
 def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int]:
-    """Return how many guesses of each session are verified: the most probable ones of all sessions, as many
-    as gain most. One budget for all, at most as many rows as have a price."""
+    """Return how many guesses of each session are verified: the most probable of all sessions.
+
+    One budget serves all sessions; only widths with a known price are considered.
+    """
     if view.is_stable or not view.policy.gate:
         return list(map(len, proposals))
     overhead = 0.0 if view.policy.again else price.overhead
@@ -140,7 +143,7 @@ def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int
 
 
 def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], overhead: float) -> list[int]:
-    """Return how many guesses of each session are verified: the most probable ones of all sessions."""
+    """Return how many guesses of each session are verified: the most probable of all sessions."""
     counts = [0] * len(proposals)
     ranked = sorted(
         [(overhead - probability, i) for i, one in enumerate(proposals) for probability in one.probabilities]
@@ -153,12 +156,12 @@ def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], over
 
 
 def _best_count(price: Price, worth: Sequence[float], lost_s: Sequence[float] = ()) -> int:
-    """Return how many of these guesses gain most.
+    """Return how many of these guesses have the largest gain.
 
     Args:
         price: Of the step.
-        worth: Tokens that each guess brings, best first.
-        lost_s: Seconds by guesses, from none on, in which the next step evaluates rows again.
+        worth: Expected tokens of each guess, best first.
+        lost_s: By number of guesses: seconds in which the next step evaluates rows again.
     """
     n_rows, seconds = price.n_rows, price.seconds
     tokens = list(accumulate(worth, initial=float(n_rows)))
@@ -170,12 +173,12 @@ def _best_count(price: Price, worth: Sequence[float], lost_s: Sequence[float] = 
 
 
 def _lost_s(view: View, price: Price, ranked: Sequence[tuple[float, int]]) -> list[float]:
-    """Return the seconds by guesses in which the next step evaluates rows again, since one was wrong.
+    """Return, by number of guesses, the seconds of rows evaluated again in the next step after a wrong one.
 
     Args:
         view: The step.
         price: Of the step.
-        ranked: Guesses, best first: minus their probability, and whose they are.
+        ranked: Guesses, best first: minus their probability, and their session's index.
     """
     n_pending = [ask.n_pending for ask in view.asks]
     lost = gain.LostRows(n_pending, view.policy.n_tail)

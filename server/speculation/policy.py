@@ -1,4 +1,4 @@
-"""How a lead speculates."""
+"""Settings of how a lead speculates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """max_rows: of one decode without prompts; leaves: of one tree; lookup: guess from what was said before;
-    gate: verify only guesses that pay, else all that the limits allow; by_rejection: verify whole chains of
-    the draft model only (a rule that drops a guess for what it is would bias its replacement); again: after
-    a wrong guess all rows of its session are evaluated again (server/engine/checkpoints.py), unless it is one
-    of the last n_tail guesses (Backend.n_tail); overlaps: a GPU decodes, and meanwhile there is time to learn
-    from the step before."""
+    """How a lead speculates."""
 
-    max_rows: int = 64
-    leaves: int = 3
-    lookup: bool = True
-    gate: bool = True
+    max_rows: int = 64  # of one decode without prompts
+    leaves: int = 3  # of one tree
+    lookup: bool = True  # guess from earlier text
+    gate: bool = True  # verify only guesses that pay, else all within the limits
+    # verify only whole chains of the draft model; to drop a guess for its token would bias the text
     by_rejection: bool = False
+    # a wrong guess makes all rows of its session be evaluated again (server/engine/checkpoints.py)
     again: bool = False
-    n_tail: int = 0
-    overlaps: bool = False
+    n_tail: int = 0  # exception to `again`: the last guesses that can be taken back (Backend.n_tail)
+    overlaps: bool = False  # a GPU decodes, so learning from the last step can happen meanwhile

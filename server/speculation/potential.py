@@ -1,4 +1,4 @@
-"""How much faster good guesses could make the lead at best. Pure."""
+"""Estimate how much faster good guesses could make the lead at best. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ PAYS = 1.05  # times the rate of plain steps: less is lost to messages and wrong
 
 
 def potential(seconds: Sequence[float], n_sessions: int, td_s: float = 0.0) -> float:
-    """Return the tokens per second with good guesses, by those of plain steps.
+    """Return the tokens per second with good guesses, relative to undrafted steps.
 
     Args:
         seconds: Of a decode, by rows.
-        n_sessions: Rows of a plain step.
+        n_sessions: Rows of an undrafted step.
         td_s: Seconds of a round of guesses, one for each session.
 
     Returns:
-        1 where no guess pays, or no time is known.
+        1 if no guess pays, or no time is known.
     """
     last = len(seconds) - 1
     if not 0 < n_sessions <= last or not seconds[n_sessions]:

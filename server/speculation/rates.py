@@ -1,4 +1,4 @@
-"""What the lead makes per second, and what its Python takes outside decodes. Pure."""
+"""Measure the lead's tokens per second, and its Python time outside decodes. Pure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ KNOWN = 5
 ASSUMED = 0.05
 
 StepKindOfPython: TypeAlias = Literal["passed", "quiet", "told", "guessing"]
-"""passed: nobody was asked for guesses. quiet: nobody guessed, no drafter had a session. told: drafters had
-sessions. guessing: guesses were verified."""
+"""Kinds of steps by Python time.
+
+passed: no source was asked. quiet: nobody guessed, no drafter had a session. told: drafters had sessions.
+guessing: guesses were verified.
+"""
 
 
 class PythonTimes:
-    """Seconds of a step outside its decode, for each session, by kind of step and number of sessions."""
+    """Seconds per session of a step outside its decode, by kind of step and number of sessions."""
 
     def __init__(self) -> None:
         self._medians = defaultdict[tuple[StepKindOfPython, int], Median](lambda: Median(LATEST))
@@ -46,29 +49,28 @@ class PythonTimes:
         self._drafters_s: dict[bool, float | None] = {False: None, True: None}
 
     def observe(self, kind: StepKindOfPython, n_sessions: int, outside_s: float) -> None:
-        """Take in a step of n_sessions sessions that spent outside_s seconds outside its decode."""
+        """Learn from a step of n_sessions sessions with outside_s seconds outside its decode."""
         self._medians[kind, n_sessions.bit_length()].observe(outside_s / n_sessions)
 
     def more_s(self, kind: StepKindOfPython, base: StepKindOfPython, n_sessions: int) -> float | None:
-        """Return the seconds that a session of such a step takes beyond one of the other kind; None until
-        both are known."""
+        """Return the extra seconds per session of one kind of step over another; None until known."""
         bits = n_sessions.bit_length()
         one, other = self._medians[kind, bits], self._medians[base, bits]
         return max(0.0, one.value - other.value) if min(one.count, other.count) >= KNOWN else None
 
     def usual_s(self, kind: StepKindOfPython, n_sessions: int) -> float | None:
-        """Return the seconds of a session of such a step; None until they are known."""
+        """Return the usual seconds per session of such a step; None until known."""
         one = self._medians[kind, n_sessions.bit_length()]
         return one.value if one.count >= KNOWN else None
 
     def told(self, timing: StepTiming, outside_s: float, n_told: int, *, guessing: bool) -> None:
-        """Take in a step in which drafters had n_told sessions.
+        """Learn from a step in which drafters had n_told sessions.
 
         Args:
             timing: Of the step.
-            outside_s: Seconds that it spent outside its decode.
+            outside_s: Its seconds outside the decode.
             n_told: Sessions that drafters have.
-            guessing: Whether guesses were verified.
+            guessing: Guesses were verified.
         """
         n = timing.n_sessions
         if n_told or not guessing:  # else they are guesses of others
@@ -81,21 +83,21 @@ class PythonTimes:
         self._drafters_s[guessing] = more_s and share * more_s
 
     def drafters_cost(self, plain_rate: float, *, guessing: bool) -> float:
-        """Return what a session's drafters cost it in a step like the latest one.
+        """Return the tokens that a session's drafters cost in a step like the latest one.
 
         Args:
-            plain_rate: Tokens per second of steps without guesses.
-            guessing: Whether the session had guesses.
+            plain_rate: Tokens per second of undrafted steps.
+            guessing: The session had guesses.
 
         Returns:
-            Tokens; ASSUMED while the time is not known.
+            Tokens; ASSUMED while the time is unknown.
         """
         seconds = self._drafters_s[guessing]
         return ASSUMED if seconds is None else seconds * plain_rate
 
 
 class Rates:
-    """Tokens per second, and how much drafters on the lead's cores slow its decodes."""
+    """Tokens per second, and the slowdown of decodes by drafters on the lead's cores."""
 
     def __init__(self, times: StepTimes, max_rows: int) -> None:
         self.times = self.calm = times  # calm: while no drafter works on the lead's cores; one until one does
@@ -111,19 +113,18 @@ class Rates:
 
     @property
     def guess_s(self) -> float:
-        """Seconds that a verified guess takes outside the decode, in Python; 0 until that is known."""
+        """Return the Python seconds of a verified guess outside the decode; 0 until known."""
         return self._outside.value if self._outside.moments[0] >= FEW_STEPS else 0.0
 
     @property
     def crowding(self) -> float:
-        """Slowdown factor of a decode while a drafter works on the lead's cores; 1 if it is not known."""
+        """Slowdown factor of a decode while a drafter works on the lead's cores; 1 if unknown."""
         return max(1.0, self._crowding.value) if self._crowding.count >= KNOWN else 1.0
 
     def calm_s(self, n_rows: int, n_cells: int) -> float:
         """Return the seconds of a decode while no drafter works on the lead's cores.
 
-        In a context that had no such step it is longer by as much as others are. Infinite where none is
-        known.
+        A context without such a step yet is assumed to be slowed as others are. Infinite if none is known.
         """
         curve = self.times.curve(n_cells)
         rows = min(n_rows, len(curve) - 1)
@@ -135,19 +136,21 @@ class Rates:
         return calm_s or math.inf
 
     def undisturbed_s(self, timing: StepTiming) -> float:
-        """Return the seconds of the step's decode; the usual ones if it took STEP_OUTLIER times as long: a
-        process that was stopped for a minute says nothing of what guesses cost."""
+        """Return the seconds of the step's decode, or the usual ones if it took STEP_OUTLIER times as long.
+
+        A process that was stopped for a minute says nothing about the cost of guesses.
+        """
         curve = self.times.curve(timing.n_cells)
         usual_s = curve[min(timing.n_rows, len(curve) - 1)]
         return usual_s if 0.0 < STEP_OUTLIER * usual_s < timing.decode_s else timing.decode_s
 
     def learn(self, plan: DraftPlan, timing: StepTiming, *, calm: bool | None) -> None:
-        """Take in a step without prompts.
+        """Learn from a step without prompts.
 
         Args:
             plan: Its guesses.
-            timing: What it took.
-            calm: Whether no drafter worked on the lead's cores; None: one may have.
+            timing: Its times.
+            calm: True if no drafter worked on the lead's cores; None if one may have.
         """
         self.n_cells = timing.n_cells
         self._observe(plan, timing, calm)
@@ -163,7 +166,7 @@ class Rates:
             self._outside.observe(n_guesses / n, each_s)
 
     def _observe(self, plan: DraftPlan, timing: StepTiming, calm: bool | None) -> None:
-        """Learn what decodes take, and by how much a drafter slows them."""
+        """Learn the times of decodes, and how much a drafter slows them."""
         times, rows, cells = self.times, timing.n_rows, timing.n_cells
         if calm is False and self.calm is times:
             self.calm = deepcopy(times)

@@ -1,11 +1,11 @@
-"""What steps of a few widths take, where a change of width costs more than rows do. Pure.
+"""Time steps of a few widths, for machines where a change of width costs more than rows do. Pure.
 
-On such a machine (server/llama/shapes.py) a step is as quick as others of its width only after one or two of
-them: the graph of the first is built anew, that of the second recorded, if there is none of this width and of
-about as many cells (graph_keys.py). So steps are padded to one of a few widths: to the one that gains most,
-after what a change costs, spread over as many steps in a row as it is likely to be best for. To a wider
-width that is the way there, and back to plain steps, which are not padded, as often as these follow instead
-of a prompt. After a step of another shape, with rows of a prompt, or of another number of sessions, plain
+On such a machine (server/llama/shapes.py) a step is as fast as others of its width only after one or two of
+them: the first rebuilds the graph, the second records it, unless a graph of this width and about this number
+of cells exists (graph_keys.py). So steps are padded to one of a few widths: the one with the largest gain,
+less the cost of a change, spread over the number of steps for which it is likely to stay best. The cost of a
+wider width includes the way back to undrafted steps, which are not padded, as often as such steps rather than
+a prompt follow. After a step of another shape, with rows of a prompt or another number of sessions, undrafted
 steps are a change as well.
 """
 
@@ -37,21 +37,21 @@ class NextShape(NamedTuple):
     """The step that a width is chosen for."""
 
     n_rows: int  # without guesses
-    plain_s: float  # seconds without guesses, among equal steps
-    rows_before: int  # of the step before, with padding; 0: it had another shape
+    plain_s: float  # seconds without guesses, among steps of its width
+    rows_before: int  # padded rows of the step before; 0: it had another shape
     n_cells: int  # of the KV cache in use
-    most_s: float = math.inf  # that it may take beyond a plain one, with the way there and back
+    most_s: float = math.inf  # maximum extra seconds over an undrafted step, including the way there and back
 
 
 class ShapeTimes:
-    """Seconds of steps by their width, and of a change of width."""
+    """Seconds of steps by width, and of a change of width."""
 
     def __init__(self, steady: Mapping[int, float], change_s: float = 0.0) -> None:
-        """Begin with what was measured at the start.
+        """Begin with the times measured at the start.
 
         Args:
-            steady: Seconds of a decode by rows, among equal ones; none where padding does not pay.
-            change_s: Seconds that the first one after others takes longer.
+            steady: Seconds of a decode by rows, among decodes of its width; empty if padding does not pay.
+            change_s: Extra seconds of the first one after others.
         """
         self.steady = dict(sorted(steady.items()))
         self._at_first = dict(self.steady)
@@ -69,19 +69,19 @@ class ShapeTimes:
 
     @property
     def pays(self) -> bool:
-        """Whether padding can pay on this machine."""
+        """True if padding can pay on this machine."""
         return bool(self.steady)
 
     def is_settled(self, n_rows: int) -> bool:
-        """Return whether a step of n_rows rows takes its usual time now."""
+        """Return True if a step of n_rows rows now takes its usual time."""
         return all(rows == n_rows for rows in self._rows)
 
     # -- choosing
 
     def seconds(self, step: NextShape) -> list[float]:
-        """Return the seconds of the next step by its rows, with its share of a change.
+        """Return the seconds of the next step by its rows, including its share of a change.
 
-        A draft model in the lead decides by them how much to guess. What costs more than something wider is
+        A draft model in the lead decides by them how much to guess. Rows that cost more than a wider step are
         padded to that.
         """
         wider = self._wider(step)
@@ -101,12 +101,11 @@ class ShapeTimes:
 
         Args:
             step: The step.
-            probabilities: That a guess is reached and right, best first.
+            probabilities: That each guess is reached and right, best first.
             rate: Tokens per second that time is worth.
 
         Returns:
-            Its rows with padding, or PLAIN; and whether a wider step would be best if no change cost
-            anything.
+            Its padded rows, or PLAIN; and True if a wider step would be best without the cost of a change.
         """
         n_rows, wider = step.n_rows, self._wider(step)
         widths, seconds = [PLAIN, *wider], [step.plain_s, *wider.values()]
@@ -119,18 +118,18 @@ class ShapeTimes:
         return widths[at], is_wider
 
     def stays_plain(self, step: NextShape) -> bool:
-        """Return whether a step without guesses is plain: the one before was, and none wider is quicker."""
+        """Return True if an undrafted step needs no padding: none was before, no wider is faster."""
         own_s = self.steady.get(step.n_rows)
         if own_s is None or step.n_rows != step.rows_before:
             return False
         return not any(s < own_s for width, s in self.steady.items() if width > step.n_rows)
 
     def charge_s(self, width: int, step: NextShape) -> float:
-        """Return the seconds of a change to this width beyond those to a plain step; 0 if not bounded."""
+        """Return the extra seconds of a change to this width over one to an undrafted step."""
         return self._beyond_s(width, step) if step.most_s < math.inf else 0.0
 
     def _wider(self, step: NextShape) -> dict[int, float]:
-        """Return the seconds of the steps that the next one may be, by their width."""
+        """Return the seconds of the wider steps that are allowed next, by width."""
         longest_s = step.plain_s + step.most_s
         return {
             w: s
@@ -141,10 +140,10 @@ class ShapeTimes:
     def _shares_s(
         self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
     ) -> dict[int, float]:
-        """Return the seconds that a change to each of these widths takes beyond the least that any takes.
+        """Return the extra seconds of a change to each of these widths over the cheapest.
 
-        They are spread over a run: as many steps as wider widths, or plain steps, were best for of late, or
-        more if the run of n_in_run steps so far is longer.
+        They are spread over a run: the recent number of steps for which wider widths, or undrafted steps,
+        were best, or the n_in_run steps of the current run if these are more.
         """
         n_steps = {wider: run.value for wider, run in self._runs.items()}
         n_steps[is_wider] = max(n_steps[is_wider], n_in_run)
@@ -153,8 +152,10 @@ class ShapeTimes:
         return {width: (way_s - least_s) / n_steps[width != PLAIN] for width, way_s in ways.items()}
 
     def _way_s(self, width: int, step: NextShape) -> float:
-        """Return the seconds of a change to this width, if it is one; if not from another wider one, with
-        what the way back to plain steps is expected to take."""
+        """Return the seconds of a change to this width, 0 if it is none.
+
+        From an undrafted step it includes the expected cost of the way back.
+        """
         before = step.rows_before
         if (rows := width or step.n_rows) == before:
             return 0.0
@@ -167,25 +168,25 @@ class ShapeTimes:
         return max(0.0, self._way_s(width, step) - self._way_s(PLAIN, step))
 
     def _change_s(self, n_rows: int, n_cells: int) -> float:
-        """Return what a change to steps of n_rows rows costs: of the first step and of the second."""
+        """Return the cost of a change to n_rows rows, in its first and second step."""
         first, second = self._change[(n_rows, n_cells // CELLS_STEP) in self._recorded]
         return first.value + second.value
 
     # -- learning
 
     def interrupted(self) -> None:
-        """Take in a step of another shape, with rows of a prompt, say."""
+        """Note a step of another shape, for example with rows of a prompt."""
         self._rows = [0] * SETTLING
         self._end_run(0.0)
 
     def chosen(self, *, is_wider: bool) -> None:
-        """Take in for which kind of step guesses were there: a wider one or a plain one."""
+        """Note which kind of step the guesses called for: a wider one or an undrafted one."""
         if is_wider != self._is_wider:
             self._end_run(1.0)
         self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1
 
     def _end_run(self, followed_by_plain: float) -> None:
-        """End the run; followed_by_plain: 1 if a run of the other kind follows, 0 if a prompt does."""
+        """End the run; followed_by_plain: 1 if it ended in undrafted steps, 0 if a prompt interrupted it."""
         if self._n_in_run:
             self._runs[self._is_wider].observe(self._n_in_run)
             if self._is_wider:
@@ -193,7 +194,7 @@ class ShapeTimes:
             self._n_in_run = 0
 
     def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:
-        """Take in a decode of n_rows rows, padding included, with n_cells cells in use."""
+        """Learn from a decode of n_rows padded rows, with n_cells cells in use."""
         place = next((i for i, rows in enumerate(self._rows) if rows != n_rows), None)
         self._rows = [n_rows, *self._rows[:-1]]
         shape = n_rows, n_cells // CELLS_STEP
@@ -210,11 +211,11 @@ class ShapeTimes:
             self._change[self._was_recorded][place].observe(min(max(seconds - known, 0.0), known))
 
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
-        """Take in a step among equal ones.
+        """Learn from a step among steps of its width.
 
-        What made it longer than at first, a longer context above all, does so at other widths, too; what made
-        it shorter, a start in a busy moment, in proportion. The others also recover towards what they were at
-        first. The estimate for fewer rows is capped, so that one disturbed step does not make them look
+        What made it longer than at first, above all a longer context, lengthens other widths too; what made
+        it shorter, a start in a busy moment, in proportion. Other widths also recover towards their first
+        values. The estimate for fewer rows is capped, so one disturbed narrow step does not make it look
         slower than a wider one.
         """
         now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)

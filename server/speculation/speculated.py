@@ -1,4 +1,4 @@
-"""One session under speculation: what is committed, what is guessed beyond it, and who guesses."""
+"""One session under speculation: its committed tokens, guesses and drafters."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
 
 INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
+"""Tokens indexed at a time, for about 0.1 ms."""
 # What models may do in one session. They count the last 33 steps: with half, one unlucky line ends a good
 # draft; with twice, a hard reply pays for 48 steps until its drafters pause. Evidence: 3 steps with guesses
 # alone, 24 among several sessions, each of which has few guesses in a step, 12 steps with messages. Alone: of
@@ -27,11 +28,10 @@ IN_SESSION = Terms(forget=0.03, patience=24.0, per_step=1.5)
 
 
 class Assigned(NamedTuple):
-    """Of a drafter in a session: of how many of its tokens it is known what it brought, or shall have been
-    when it has read them; and how many it had guessed by then."""
+    """Checkpoint for scoring a drafter in a session."""
 
-    n_tokens: int
-    n_right: int
+    n_tokens: int  # tokens scored so far, or to be read before scoring begins
+    n_right: int  # right guesses so far
 
 
 @dataclass(slots=True)
@@ -43,20 +43,17 @@ class Speculated:
     hits: SessionHitRates
     lookup: Lookup | None
     prediction: PredictedReply | None = field(init=False)
-    n_prompt: int = field(init=False)  # tokens that were there at first
-    n_indexed: int = 0  # of its tokens, the first ones that are in `lookup`
-    n_told: int = 0  # of its tokens, the first ones that its drafters were told
-    drafters: dict[str, Assigned] = field(
-        default_factory=dict[str, Assigned]
-    )  # those it is assigned to, by id
-    yields: dict[str, Yield] = field(
-        default_factory=dict[str, Yield]
-    )  # what drafters brought it, gone ones too
-    told_again: dict[str, int] = field(
-        default_factory=dict[str, int]
-    )  # tokens from which a drafter is told anew
-    heard: bool = False  # since its drafters are here, one of them sent guesses
-    is_spared: bool = False  # drafters shall not have it
+    n_prompt: int = field(init=False)  # tokens at the beginning
+    n_indexed: int = 0  # leading tokens that are in `lookup`
+    n_told: int = 0  # leading tokens that its drafters have been sent
+    # drafters that it is assigned to, by id
+    drafters: dict[str, Assigned] = field(default_factory=dict[str, Assigned])
+    # what drafters brought it, including those that left
+    yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
+    # committed tokens from which on a drafter may be sent the session again
+    told_again: dict[str, int] = field(default_factory=dict[str, int])
+    heard: bool = False  # one of its current drafters has sent guesses
+    is_spared: bool = False  # no drafter may have it
     account: Account = field(default_factory=lambda: Account(IN_SESSION))  # of the models
     _n_expected: int = 0  # tokens of the reply that `prediction` has seen
     _tree: ScoredTree = field(init=False)
@@ -69,15 +66,17 @@ class Speculated:
 
     @property
     def tree(self) -> ScoredTree:
-        """Of guesses past all committed tokens. It takes in those that are new when somebody looks, so that
-        a session for which nobody guesses costs nothing."""
+        """The tree of guesses past all committed tokens.
+
+        It is updated only when read, so that a session for which nobody guesses costs nothing.
+        """
         tree, tokens = self._tree, self.session.tokens
         if tree.position != len(tokens):
             tree.commit(tokens[tree.position :], self.hits)
         return tree
 
     def is_quiet(self, looks: bool) -> bool:
-        """Whether nobody has a guess for it, grammars apart. looks: lookups may guess."""
+        """Return True if no source has a guess for it, grammars aside; `looks`: lookups may guess."""
         if self._tree.n_below and self.tree.n_below:  # one without guesses need not take in what is new
             return False
         if self.prediction is not None:
@@ -89,19 +88,22 @@ class Speculated:
 
     @property
     def reply(self) -> Sequence[int]:
-        """The tokens committed since the session was opened."""
+        """Return the tokens committed since the session was opened."""
         return self.session.tokens[self.n_prompt :]
 
     def allows(self, source: str) -> bool:
-        """Whether the request allows this source, or one of several that agree."""
+        """Return True if the request allows this source, or one of several that agree."""
         wanted = self.session.bounds.drafters
         if wanted is None:
             return True
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
     def may_tell_again(self, drafter: str, n_ahead: int) -> bool:
-        """Whether the drafter, of which a draft was lost, is told the session again: at once, but once until
-        the n_ahead tokens are behind that it may have guessed. It may answer with more such drafts."""
+        """Return True if a drafter whose draft was lost may be sent the session again now.
+
+        That is at once, but only once until the n_ahead tokens that it may have guessed are committed, since
+        it may answer with more such drafts.
+        """
         if self.tree.position < self.told_again.get(drafter, 0):
             return False
         self.told_again[drafter] = self.tree.position + n_ahead
@@ -109,16 +111,16 @@ class Speculated:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the lookup, if there is one, misses tokens."""
+        """True if the lookup misses tokens."""
         return self.n_indexed < len(self.session.tokens)
 
     def keep_up(self) -> None:
-        """Give the lookup what was committed since it was last looked at; a long prompt comes by index()."""
+        """Index what was committed since the last look; long prompts are left to index()."""
         if 0 < len(self.session.tokens) - self.n_indexed <= INDEXED:
             self.index(INDEXED)
 
     def index(self, most: int) -> int:
-        """Give the lookup at most `most` more tokens: a long prompt takes several steps. Returns how many."""
+        """Index at most `most` more tokens, since a long prompt takes several steps; return how many."""
         if self.lookup is None:
             return 0
         new = self.session.tokens[self.n_indexed : self.n_indexed + most]
@@ -127,13 +129,13 @@ class Speculated:
         return len(new)
 
     def look_up(self, n: int, least: float = 0.0) -> None:
-        """Graft guesses of the lookup, n in a row at most, as long as their path has probability `least`."""
+        """Graft at most n guesses of the lookup, while their path has at least probability `least`."""
         self.keep_up()
         if self.lookup is not None and not self.is_behind and self.allows("lookup"):
             self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
 
     def expect(self, n: int) -> None:
-        """Graft what the client expects, n in a row at most."""
+        """Graft at most n tokens of what the client expects."""
         if self.prediction is not None and self.allows("prediction"):
             new = self.session.tokens[self.n_prompt + self._n_expected :]
             self.prediction.extend(new)

@@ -1,7 +1,7 @@
-"""The engine's Proposer: guesses of all sources, as many as pay.
+"""Implement the engine's Proposer: guesses of all sources, as many as pay.
 
 Sources graft into one tree per session. The planner decides what is verified and who is asked, the speculator
-does it, and the ledger learns from what became of it.
+carries it out, and the ledger learns from the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from server.speculation.view import Price, View, least_probabilities
 
 
 class Speculator(Proposer):
-    """Sessions without any source cost a few microseconds a step."""
+    """Proposes guesses. Sessions without any source cost a few microseconds a step."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Speculator(Proposer):
         times: StepTimes | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin without sessions; times: of steps, as measured at the start."""
+        """Begin without sessions, with step times measured at the start."""
         self._policy, self._remote, self._clock = policy, remote, clock
         self.hits = remote.hits if remote else HitRates()
         self._sessions: dict[int, Speculated] = {}
@@ -123,7 +123,7 @@ class Speculator(Proposer):
             self._guess_beside(self._inline, plan, plan.drafting)
 
     def _tell(self, remote: RemoteDrafters) -> None:
-        """Tell drafters what is committed."""
+        """Send drafters what was committed."""
         for speculated in self._sessions.values():
             if speculated.drafters:
                 remote.tell(speculated)
@@ -136,13 +136,13 @@ class Speculator(Proposer):
             self._inline.model.overlap(work)
 
     def drafters(self) -> list[DrafterRecord]:
-        """Return everybody present on the bus. Safe from any thread."""
+        """Return all drafters on the bus. Safe from any thread."""
         return self._remote.drafters() if self._remote else []
 
     # -- a step ----------------------------------------
 
     def _take_in(self, n_active: int) -> Guessers:
-        """Take in what drafters sent, and have them pause or go on. Returns who may guess."""
+        """Take in drafters' messages, pause or resume drafters, and return who may guess."""
         remote, ledger = self._remote, self.ledger
         if remote:
             remote.drain()
@@ -158,7 +158,7 @@ class Speculator(Proposer):
         return guessers
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:
-        """Return whether nobody guesses for sessions without a grammar."""
+        """Return True if no source guesses for sessions without a grammar."""
         if self._n_expected or not self._policy.gate or guessers.lookup:
             return False
         if not guessers.models:
@@ -166,7 +166,7 @@ class Speculator(Proposer):
         return all(one.account.paused for one in self._sessions.values())
 
     def _asked(self, step: Upcoming, guessers: Guessers) -> DraftPlan:
-        """Return the plan of a step in which somebody may guess."""
+        """Return the plan of a step in which a source may guess."""
         asks = step.asks()
         lookups_alone = guessers.lookup and not guessers.models
         began = self._clock() if lookups_alone else 0.0
@@ -176,8 +176,7 @@ class Speculator(Proposer):
         return plan
 
     def _quiet(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> DraftPlan | None:
-        """Return the plan of a step that is plain whatever it costs: no source has a guess, and no width has
-        to be chosen. None if it may have guesses."""
+        """Return an undrafted plan if no source has a guess and no width has to be chosen, else None."""
         if self._policy.again or guessers.inline:
             return None
         for ask in asks:
@@ -239,7 +238,7 @@ class Speculator(Proposer):
         return View(policy, asks, sessions, times, price, guessers, shape, is_stable, on_trial)
 
     def _begin(self, view: View, step: Upcoming) -> float:
-        """Graft what a grammar, the client and earlier texts say. Returns the seconds that took."""
+        """Graft guesses of grammars, clients and earlier texts; return the seconds taken."""
         looks = view.guessers.lookup
         began = self._clock() if looks else 0.0
         row_s = self.ledger.times.row_s(step.n_rows, step.n_cells) if looks and view.shape is None else 0.0
@@ -258,10 +257,10 @@ class Speculator(Proposer):
     # -- the model in the lead ----------------------------------------
 
     def _draft(self, inline: Inline, view: View) -> tuple[float, dict[int, float]]:
-        """Have the model in the lead guess as far as that pays.
+        """Let the model in the lead guess as far as that pays.
 
         Returns:
-            The seconds that took, and what it costs each session, in tokens.
+            The seconds taken, and the cost for each session in tokens.
         """
         drafting = view.drafting = self._drafting(inline, view)
         spent_s, charges, clock = 0.0, defaultdict[int, float](float), self._clock
@@ -288,7 +287,7 @@ class Speculator(Proposer):
         return spent_s, charges
 
     def _first_guess(self, inline: Inline, drafting: Drafting, request: Request) -> None:
-        """Take in that guesses are made in this step, perhaps although no guess pays."""
+        """Note that the model guesses in this step, perhaps although no guess pays."""
         drafting.has_asked, drafting.n_guessed = True, len(request.guess)
         if not request.is_last_resort:
             return
@@ -298,7 +297,7 @@ class Speculator(Proposer):
             inline.model.td.restart()  # the time of its latest guesses may have been disturbed
 
     def _drafting(self, inline: Inline, view: View) -> Drafting:
-        """Return the model in the lead as the planner sees it, with an empty path for each session."""
+        """Return the planner's view of the model in the lead, with an empty path for each session."""
         model, policy, price, ledger = inline.model, self._policy, view.price, self.ledger
         account = ledger.inline.of(price.n_sessions) if ledger.inline else None
         drafting = Drafting(

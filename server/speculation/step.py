@@ -1,4 +1,4 @@
-"""What the speculator plans for a step, and sees again when the step is over."""
+"""What the speculator plans for a step, and reads again when the step is over."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from server.speculation.sources.drafter_record import DrafterRecord
 
 LOOKUP, GRAMMAR, PREDICTION = "lookup", "grammar", "prediction"
 NO_MODEL = LOOKUP, GRAMMAR, PREDICTION  # sources that take no model's time
+"""Sources that need no model."""
 
 
 class Pause(NamedTuple):
-    """Drafters that shall have no session, and why; or may have some, if `reason` is empty."""
+    """A change for drafters: pause them, or resume them if `reason` is empty."""
 
     drafters: Sequence[DrafterRecord]
     reason: str
-    quiet: bool  # this happens often
+    quiet: bool  # log it at DEBUG, since it happens often
 
 
 class Guessers(NamedTuple):
-    """Who may guess in a step."""
+    """Sources that may guess in a step."""
 
     lookup: bool = False
     inline: bool = False  # the model in the lead
     drafters: bool = False  # some drafter has a session
-    may_model: bool = False  # some model may guess in sessions whose account lets it
+    may_model: bool = False  # models may guess in sessions whose account allows it
     pauses: Sequence[Pause] = ()
 
     @property
     def models(self) -> bool:
-        """Whether some model guesses."""
+        """True if a model guesses."""
         return self.inline or self.drafters
 
     @property
     def nobody(self) -> bool:
-        """Whether nobody guesses."""
+        """True if no source guesses."""
         return not (self.lookup or self.inline or self.drafters)
 
 
@@ -49,78 +50,77 @@ NOBODY, NO_STEP = Guessers(), Upcoming(0)
 
 @dataclass(slots=True)
 class DraftPath:
-    """The guesses of a model in the lead for one session in one step."""
+    """Guesses of a model in the lead for one session in one step."""
 
-    limit: int  # guesses that the session's account affords
-    most: int  # guesses that there may be apart from that
+    limit: int  # guesses that the session can afford
+    most: int  # guesses that are possible apart from that
     hits: HitRates
-    outlook: Sequence[Outlook]  # of every next guess: nothing is learned before the step's end
-    gains: Sequence[Sequence[float]]  # for each outlook, what 0, 1, … guesses bring
+    outlook: Sequence[Outlook]  # of every next guess; nothing is learned before the step's end
+    gains: Sequence[Sequence[float]]  # by outlook: expected tokens of 0, 1, … guesses
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
-    sure: float = 1.0  # the probability that all guesses are right
-    is_probe: bool = False  # one guess is made only to see whether it is right
+    sure: float = 1.0  # probability that all guesses are right
+    is_probe: bool = False  # one guess, made only to see whether it is right
 
 
 @dataclass(slots=True)
 class Drafting:
-    """The model in the lead in one step."""
+    """State of the model in the lead during one step."""
 
     source: str
-    td_s: float  # seconds of a guess, for all sessions at once
-    is_beside: bool  # it can also read and guess during the target's decode
-    brought: float  # tokens of each session that it brought of late, beyond what it cost
+    td_s: float  # seconds of a guess for all sessions at once
+    is_beside: bool  # it can also evaluate and guess during the target's decode
+    brought: float  # recent tokens per session beyond its cost
     behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
     behind_s: Callable[[int], float]  # seconds that these take
-    seconds: Sequence[float]  # of the step by rows, with what wrong guesses have evaluated again
+    seconds: Sequence[float]  # of the step by rows, including rows evaluated again after wrong guesses
     n_rows: int = 1  # of the step without guesses
     tries: bool = False  # it guesses once in any case, since nothing is known of this text
     may_probe: bool = False  # it may guess although that does not seem to pay
-    rate: float = math.inf  # tokens per second that time is worth: at most what these texts can reach
+    rate: float = math.inf  # value of time in tokens per second, at most what these texts can reach
     rested: bool = True  # it did not guess for the step before
     paths: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
-    beside: dict[int, DraftPath] = field(
-        default_factory=dict[int, DraftPath]
-    )  # to guess for during the decode
-    plain_rate: float = 0.0  # tokens per second of steps without guesses; 0: not known
+    # paths to guess for during the decode
+    beside: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])
+    plain_rate: float = 0.0  # tokens per second of undrafted steps; 0: unknown
     n_guesses: int = 0  # so far
     n_guessed: int = 0  # sessions with guesses
-    probe_s: float = 0.0  # seconds that were spent although guesses do not seem to pay
-    is_read: bool = False  # what is behind was looked at
+    probe_s: float = 0.0  # seconds of guesses that did not seem to pay
+    is_read: bool = False  # pending tokens were considered
     has_asked: bool = False  # the model was asked for guesses
 
 
 class Request(NamedTuple):
-    """What the model in the lead shall do next for a plan that is not finished."""
+    """What the model in the lead does next for an unfinished plan."""
 
-    guess: Sequence[int] = ()  # sessions for each of which it makes one guess
-    probe: Sequence[int] = ()  # those whose guess is only to see whether it is right
+    guess: Sequence[int] = ()  # sessions that get one guess each
+    probe: Sequence[int] = ()  # of these, sessions whose guess is a probe
     read: Sequence[int] = ()  # sessions whose tokens it evaluates
-    is_reading: bool = False  # it evaluates tokens, if any, and guesses later
+    is_reading: bool = False  # it only evaluates tokens now, and guesses later
     is_beside: bool = False  # it guesses during the target's decode
     is_last_resort: bool = False  # it guesses although no guess pays
-    unpaid: Sequence[int] = ()  # those of `read` for which no guess seems to pay
+    unpaid: Sequence[int] = ()  # of `read`: sessions for which no guess seems to pay
 
 
 @dataclass(slots=True)
 class DraftPlan(Plan):
-    """A plan with what learning from its step needs."""
+    """A plan, with what the ledger needs to learn from its step."""
 
     step: Upcoming = NO_STEP  # what was planned for
-    n_guesses: int = 0  # that are verified
-    rows: int = 0  # of a step that only decodes these, with padding; 0: it has others
-    is_wider: bool | None = None  # a wider step would be best if no change cost anything; None: nobody chose
+    n_guesses: int = 0  # verified guesses
+    rows: int = 0  # padded rows of a step that only decodes these sessions; 0: it has other rows
+    is_wider: bool | None = None  # a wider step would be best without the cost of a change; None: not decided
     guessers: Guessers = NOBODY
     working: Sequence[str] = ()  # machines whose drafters have a session
-    charges: Mapping[int, float] | None = None  # tokens by session, for models' guesses
-    guess_cost: float = 0.0  # tokens that plain steps would make in the time of each verified guess
-    looked_s: float = 0.0  # seconds that lookups took
+    charges: Mapping[int, float] | None = None  # tokens that models' guesses cost, by session
+    guess_cost: float = 0.0  # tokens of undrafted steps in the time of each verified guess
+    looked_s: float = 0.0  # seconds of lookups
     drafting: Drafting | None = None  # what the model in the lead did
-    is_stable: bool = False  # the step has its width whatever is guessed
+    is_stable: bool = False  # the step's width does not depend on guesses
 
 
 def add_charges(one: Mapping[int, float] | None, other: Mapping[int, float]) -> Mapping[int, float] | None:
-    """Return the charges of both, by session."""
+    """Return the sums of charges by session."""
     if not (one and other):
         return one or other
     return {id: one.get(id, 0.0) + other.get(id, 0.0) for id in {*one, *other}}

@@ -1,4 +1,4 @@
-"""Seconds of a decode by its rows and by cells in use, learned from every step. Pure."""
+"""Learn the seconds of a decode, by rows and by cells in use, from every step. Pure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ REFRESH = 8  # steps between two looks at the table, 72 us each with 32 widths. 
 
 
 class _Timing(Mean):
-    """Seconds of steps of one width; `last` is the number of the latest of them."""
+    """Seconds of steps of one width; `last` is the number of the latest step."""
 
     __slots__ = ("_first", "last")
 
     def __init__(self, first: float, believed: float, now: int) -> None:
-        """first: of the first step; believed: as much of that as is believed."""
+        """Begin with a first step, and how much of its time is believed."""
         super().__init__(believed, 2, ROW_WINDOW)
         self._first, self.last = first, now
 
@@ -50,7 +50,7 @@ class _Timing(Mean):
         return not self._first
 
     def take(self, seconds: float, now: int) -> None:
-        """Of the first two, the quicker one counts."""
+        """Learn from another step; of the first two, the faster one counts."""
         if self._first:
             self.value, self._first = min(seconds, self._first), 0.0
             self.count += 1
@@ -60,7 +60,7 @@ class _Timing(Mean):
 
 
 class StepTimes:
-    """Seconds per decode for 1 to max_rows rows. Contexts fall into buckets that double from 256 cells on."""
+    """Seconds per decode of 1 to max_rows rows. Contexts are in buckets that double from 256 cells on."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class StepTimes:
         calibrated: Mapping[int, float] | None = None,
         shapes: ShapeTimes | None = None,
     ) -> None:
-        """Begin with what was measured at the start.
+        """Begin with the times measured at the start.
 
         Args:
-            max_rows: The most rows of a step without prompts.
-            calibrated: Seconds by rows, for widths that no step has had yet.
-            shapes: Times of a few widths, on a machine where a change of width costs more than rows do.
+            max_rows: Maximum rows of a step without prompts.
+            calibrated: Seconds by rows, for widths without a step yet.
+            shapes: Times of a few widths, if a change of width costs more than rows do.
         """
         self.max_rows = max_rows
         self.shapes = shapes or ShapeTimes({})
@@ -84,14 +84,14 @@ class StepTimes:
         self.calibrate(calibrated or {})
 
     def calibrate(self, seconds: Mapping[int, float]) -> None:
-        """Replace what calibration said, by rows of a step. What steps took stays."""
+        """Replace the calibrated seconds by rows; times of steps are kept."""
         self._calibrated = {r: s for r, s in seconds.items() if 0 < r <= self.max_rows}
         self._wider = _wider(self._calibrated)
         self._curves.clear()
         self._least.clear()
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
-        """A decode of `rows` rows, with n_cells cells in use, took `seconds`."""
+        """Learn that a decode of `rows` rows, with n_cells cells in use, took `seconds`."""
         if not 0 < rows <= self.max_rows or seconds <= 0.0:
             return
         self._now += 1
@@ -107,7 +107,7 @@ class StepTimes:
             timing.take(seconds, self._now)
 
     def curve(self, n_cells: int) -> list[float]:
-        """Seconds for 0 … max_rows rows, never falling. All zero before the first observation."""
+        """Return the seconds for 0 … max_rows rows, never decreasing; all 0 before any observation."""
         bucket = _bucket(n_cells)
         made, curve = self._curves.get(bucket, (-REFRESH, []))
         if self._now - made >= REFRESH:
@@ -116,17 +116,17 @@ class StepTimes:
         return curve
 
     def last_curve(self, n_cells: int) -> list[float]:
-        """curve() as it was last made, for who decides nothing by it: to make one takes 72 us."""
+        """Return the cached curve(); use it where staleness is fine, since recomputing takes 72 µs."""
         _, curve = self._curves.get(_bucket(n_cells), (0, []))
         return curve or self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Return the rows that a step of n_rows rows is padded to, since a wider decode takes less time.
+        """Return the rows to pad a step of n_rows rows to, since a wider decode takes less time.
 
-        Calibration says so. Once there was a wider step with as many cells in use, it takes two of n_rows
-        rows to confirm it: a padded step does not show what it takes without. Steps alone pad nothing, since
-        nothing would show that a busy moment, which made some slow, is over. Where a change of width costs
-        more than rows do, the width is the plan's.
+        Calibration suggests it. Once a wider step with about this number of cells was seen, two steps of
+        n_rows rows must confirm it, since a padded step does not show its unpadded time. Steps alone never
+        cause padding, since nothing would show that a busy moment that slowed some is over. Where a change of
+        width costs more than rows do, the plan sets the width.
         """
         width = n_rows if self.shapes.pays else self._wider.get(n_rows, n_rows)
         here = self._buckets.get(_bucket(n_cells), {})
@@ -137,11 +137,11 @@ class StepTimes:
         return width if pays else n_rows
 
     def plain_s(self, n_rows: int, curve: Sequence[float]) -> float:
-        """Return the seconds of a step without guesses, among equal ones; curve: of decodes by rows."""
+        """Return the seconds of an undrafted step among steps of its width; `curve`: of decodes by rows."""
         return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
 
     def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:
-        """Return the seconds of a decode by rows, of which more than n_rows have the width that pays."""
+        """Return the seconds of a decode by rows, where more than n_rows rows are padded to a width."""
         seconds = self.curve(n_cells)
         if self.shapes.pays:
             seconds = seconds[: n_rows + 1]
@@ -150,8 +150,10 @@ class StepTimes:
         return seconds
 
     def row_s(self, n_rows: int, n_cells: int) -> float:
-        """Seconds that each row beyond the first n_rows adds on average in the step for which that is least;
-        infinite where there is no such row."""
+        """Return the seconds per row beyond the first n_rows, averaged in the step where that is least.
+
+        Infinite if there is no such row.
+        """
         curve, key = self.curve(n_cells), (_bucket(n_cells), n_rows)
         made, row_s = self._least.get(key, (-1, 0.0))
         if made != self._curves[key[0]][0]:
@@ -161,21 +163,21 @@ class StepTimes:
         return row_s
 
     def knows(self, rows: int) -> bool:
-        """Whether this width was ever measured, with any context."""
+        """Return True if this width was ever measured, in any context."""
         known = rows in self._calibrated or any(rows in timings for timings in self._buckets.values())
         return known or rows > self.max_rows
 
     def has_seen(self, n_cells: int) -> bool:
-        """Whether there was a step with such a context."""
+        """Return True if a step had about this number of cells."""
         return _bucket(n_cells) in self._buckets
 
     def measured(self, rows: int, n_cells: int) -> float:
-        """Seconds of steps of this width with such a context; 0 if there was none."""
+        """Return the seconds of steps of this width and about this number of cells; 0 if none."""
         timing = self._buckets.get(_bucket(n_cells), {}).get(rows)
         return timing.value if timing else 0.0
 
     def table(self) -> dict[int, float]:
-        """Seconds by rows as far as measured, for the smallest context measured. Safe from any thread."""
+        """Return the measured seconds by rows, for the smallest context. Safe from any thread."""
         buckets = list(self._buckets)  # a list at once, as below: the engine's thread changes both dicts
         seen = list(self._buckets.get(min(buckets), {}).items()) if buckets else []
         return dict(sorted((self._calibrated | {rows: timing.value for rows, timing in seen}).items()))
@@ -194,8 +196,10 @@ class StepTimes:
         return widened
 
     def _elsewhere(self, bucket: int) -> dict[int, float]:
-        """Seconds by rows from the nearest other context, or as calibrated. Calibrated widths count as a
-        little quicker: trying one once costs little, never trying it may cost much."""
+        """Return seconds by rows from the nearest other context, or as calibrated.
+
+        Calibrated widths count as slightly faster: trying one costs little, never trying it may cost much.
+        """
         found = {rows: s if rows == 1 else OPTIMISM * s for rows, s in self._calibrated.items()}
         for other in sorted(self._buckets, key=lambda b: -abs(b - bucket)):
             if other != bucket:
@@ -203,7 +207,7 @@ class StepTimes:
         return found
 
     def _forget(self) -> None:
-        """Forget what widths took that no step had for long."""
+        """Forget the times of widths that no step has had for long."""
         since = self._now - FORGOTTEN
         for bucket, timings in list(self._buckets.items()):
             recent = {rows: timing for rows, timing in timings.items() if timing.last > since}
@@ -214,7 +218,7 @@ class StepTimes:
 
 
 def _wider(calibrated: Mapping[int, float]) -> dict[int, int]:
-    """By rows of a step: the rows to which it is padded, where that saves time as calibrated."""
+    """Return, by rows of a step, the rows to pad it to if that saves time as calibrated."""
     found, last = dict[int, int](), max(calibrated, default=0)
     curve = _interpolated(calibrated, last) if calibrated else []
     for rows in range(1, last):
@@ -229,7 +233,7 @@ def _bucket(n_cells: int) -> int:
 
 
 def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
-    """Straight lines between known widths; SLOPE per row beyond them."""
+    """Interpolate between known widths; beyond them each row adds SLOPE."""
     first, last = min(known), max(known)
     single_s = known[first] / (1 + SLOPE * (first - 1))
     widest_s = known[last] + SLOPE * single_s * (max_rows - last)
@@ -237,7 +241,7 @@ def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
 
 
 def _lines(points: Mapping[int, float], end: int) -> list[float]:
-    """Straight lines between these points from 0 to `end`, level beyond them."""
+    """Interpolate between these points from 0 to `end`, constant beyond them."""
     places = sorted(points)
     values: list[float] = np.interp(range(end + 1), places, [points[place] for place in places]).tolist()
     return values

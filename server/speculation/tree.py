@@ -1,7 +1,7 @@
-"""Guesses past the committed tokens of one session, merged from all sources into one scored tree.
+"""Merge the guesses of all sources past a session's committed tokens into one scored tree.
 
 Every place in the tree has a chain hash, so a draft may continue the committed tokens, an earlier guess, or a
-place that the lead has passed: what still agrees with the committed tokens is grafted.
+place that the lead has passed: the part that still agrees with the committed tokens is grafted.
 """
 
 from __future__ import annotations
@@ -38,23 +38,25 @@ Grafted: TypeAlias = Literal["fresh", "late", "stale", "lost", "full"]
 
 @dataclass(slots=True)
 class _GuessNode:
+    """A guessed token in the tree."""
+
     token: int
-    position: int  # index in the sequence of the token after this one
+    position: int  # tokens of the sequence up to and with this one
     chain: int
-    source: str  # several that agree are a source of their own, called by all their names
-    first: str  # the source that guessed it before the others
+    source: str  # sources that agree count as one source with all their names
+    first: str  # source that guessed it first
     confidence: int  # probability times 255 given its parent, by the surest source
     children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
 
 
 class OfferBounds(NamedTuple):
-    """limit: nodes; p_min: least path probability; sources: which may guess, None: any; allows: which paths
-    from the root a grammar allows, None: any."""
+    """What a proposal may contain."""
 
-    limit: int
+    limit: int  # maximum nodes
     leaves: int = 3
-    p_min: float = 0.0
-    sources: Callable[[str], bool] | None = None
+    p_min: float = 0.0  # minimum path probability
+    sources: Callable[[str], bool] | None = None  # returns True for sources that may guess; None: all may
+    # returns True for paths from the root that a grammar allows; None: all are
     allows: Callable[[Sequence[int]], bool] | None = None
 
 
@@ -62,7 +64,7 @@ class ScoredTree:
     """One session's tree of target token ids. Not thread-safe."""
 
     def __init__(self, position: int, chain: int) -> None:
-        """position: committed tokens; chain: the hash after them."""
+        """Begin after `position` committed tokens, whose hash is `chain`."""
         self._start = self.position = position  # committed tokens: at first, and now
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
@@ -77,11 +79,12 @@ class ScoredTree:
         return self._root.chain
 
     def graft(self, draft: Draft) -> Grafted:
-        """Add a draft's guesses for uncommitted positions.
+        """Add a draft's guesses for uncommitted positions, and return what became of them.
 
-        'fresh': its base is in the tree; 'late': its base is behind, the rest was kept or is already
-        committed; 'stale': it disagrees with what was committed; 'lost': it goes on from guesses that never
-        came; 'full': cut off."""
+        'fresh': its base is in the tree; 'late': its base is behind, and the rest was kept or is already
+        committed; 'stale': it disagrees with the committed tokens; 'lost': it continues guesses that never
+        arrived; 'full': cut off.
+        """
         if draft.base < self.position:
             return self._graft_late(draft)
         place = self._places.get(draft.chain)
@@ -94,7 +97,7 @@ class ScoredTree:
         return "full" if None in places else "fresh"
 
     def _graft_late(self, draft: Draft) -> Grafted:
-        """Walk the draft along the committed tokens; graft the part below the root that agrees."""
+        """Follow the draft along the committed tokens, and graft the part beyond that agrees."""
         at = draft.base - self._start
         if at < 0 or self._chains[at] != draft.chain:
             return self._unplaced(draft)
@@ -112,7 +115,7 @@ class ScoredTree:
         return "late" if any(a is not None for a in agreed) else "stale"
 
     def _unplaced(self, draft: Draft) -> Grafted:
-        """What a draft is that has no place here. Drafts that go on from it will be known."""
+        """Classify a draft that has no place here, and remember it for drafts that continue it."""
         chain, places = draft.chain, self._before[-1]
         here = draft.base <= self.position or chain in self._places
         known = here or any(chain in before for before in self._before)
@@ -124,7 +127,7 @@ class ScoredTree:
         return "stale" if known else "lost"
 
     def _grow(self, parent: _GuessNode, token: int, source: str, confidence: int) -> _GuessNode | None:
-        """The child with this token, new or guessed before. None when there is no room for it."""
+        """Return the child with this token, new or existing; None if there is no room for it."""
         node = parent.children.get(token)
         if node is not None:
             node.confidence = max(node.confidence, confidence)
@@ -142,7 +145,7 @@ class ScoredTree:
         return node
 
     def _has_room(self, source: str) -> bool:
-        """Whether the tree, which is not small, takes one more node of this source."""
+        """Return True if a large tree has room for one more node of this source."""
         if self._held is None:
             self._held = Counter(node.first for node in self._places.values())
         self._held[source] += 1
@@ -157,7 +160,7 @@ class ScoredTree:
                 return
 
     def branch(self, path: Sequence[int], source: str, token: int, confidence: int) -> None:
-        """Graft one guess after `path`, a path of the tree from its root."""
+        """Graft one guess after a path from the tree's root."""
         node: _GuessNode | None = self._root
         for step in path:
             node = node.children.get(step) if node else None
@@ -165,7 +168,7 @@ class ScoredTree:
             self._grow(node, token, source, confidence)
 
     def commit(self, tokens: Sequence[int], hits: HitRates) -> None:
-        """Move the root along these tokens, learn from the guesses beside them, and forget those."""
+        """Move the root along these tokens, learn from the guesses beside them, and drop those."""
         root, position, chain, chains = self._root, self.position + len(tokens), self.chain, self._chains
         node: _GuessNode | None = root
         for token in tokens:
@@ -190,11 +193,11 @@ class ScoredTree:
 
     @property
     def n_below(self) -> int:
-        """Guesses that follow the committed tokens directly."""
+        """Return the number of guesses for the next token."""
         return len(self._root.children)
 
     def offer(self, hits: HitRates, wanted: OfferBounds) -> Proposal:
-        """The most probable tree of at most `limit` guesses, in descending order of path probability."""
+        """Return the most probable tree of at most `limit` guesses, most probable first."""
         limit, leaves, p_min, allows_source, allows = wanted
         tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
         heap: list[_Ranked] = []
@@ -228,8 +231,10 @@ _Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probab
 
 
 def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
-    """Learn from all guesses for one position, where `token` was committed. A source's general rate counts
-    its surest guess only: its alternatives are for the case that this one is wrong."""
+    """Learn from all guesses for one position at which `token` was committed.
+
+    A source's general rate counts only its surest guess: alternatives are for the case that it is wrong.
+    """
     if len(guesses) == 1:
         (guess,) = guesses
         if AND not in guess.source:
@@ -246,7 +251,7 @@ def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
 
 
 def _path(tokens: list[int], parents: list[int], parent: int, token: int) -> list[int]:
-    """From the root to a token below this parent."""
+    """Return the tokens from the root to a token below this parent."""
     path = [token]
     while parent != ROOT:
         path.append(tokens[parent])

@@ -1,4 +1,4 @@
-"""What the planner sees of a step: its price, and the guesses that there are. Pure."""
+"""What the planner sees of a step: its price and the available guesses. Pure."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from server.speculation.tree import OfferBounds
 
 
 class Price(NamedTuple):
-    """What the rows of a step cost."""
+    """Costs of a step's rows."""
 
     n_rows: int  # without guesses
     n_sessions: int
-    seconds: Sequence[float]  # of the step by rows, with what a change of width costs later ones
-    plain_s: float  # of the step without guesses and without padding
+    seconds: Sequence[float]  # of the step by rows, including what a change of width costs later steps
+    plain_s: float  # of the step without guesses and padding
     rate: float  # tokens per second that its time is worth
-    guess_s: float = 0.0  # that a verified guess takes outside the decode, in Python
-    change_s: float = 0.0  # of the way to the step's width, and back, where that is bounded
+    guess_s: float = 0.0  # Python seconds of a verified guess outside the decode
+    change_s: float = 0.0  # of a change to the step's width and back, where limited
 
     @property
     def plain_rate(self) -> float:
-        """Tokens per second of steps without guesses; 0 if it is not known."""
+        """Return the tokens per second of undrafted steps; 0 if unknown."""
         return self.n_sessions / self.plain_s if self.plain_s else 0.0
 
     @property
     def overhead(self) -> float:
-        """Tokens that are made elsewhere in the time that a verified guess takes in Python."""
+        """Return the tokens made elsewhere in the Python time of a verified guess."""
         return self.rate * self.guess_s
 
     def guess_cost(self, n: int) -> float:
-        """Return the tokens that plain steps would make in the time of each of n guesses."""
+        """Return the tokens of undrafted steps in the time of each of n guesses."""
         plain_s = self.plain_s
         later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - plain_s
         return self.n_sessions * max(0.0, later_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
     def again_cost(self) -> float:
-        """Return the tokens that plain steps would make in the time of each row that is evaluated again."""
+        """Return the tokens of undrafted steps in the time of each row that is evaluated again."""
         single_s = self.seconds[min(self.n_sessions, len(self.seconds) - 1)]
         n_more = self.n_rows - self.n_sessions
         if not (single_s and n_more):
@@ -53,7 +53,7 @@ class Price(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """What plan() decides by: the sessions' trees and hit rates, the times of steps, and the accounts."""
+    """What plan() decides by: the sessions' trees and hit rates, step times, and accounts."""
 
     policy: Policy
     asks: Sequence[Ask]
@@ -61,17 +61,17 @@ class View:
     times: StepTimes
     price: Price
     guessers: Guessers
-    shape: NextShape | None  # None: the step may not be padded to one of a few widths
-    is_stable: bool  # its one session is width-stable, so that guesses are free
-    on_trial: Collection[str]  # drafters of which a guess shall be verified
+    shape: NextShape | None  # None: the step cannot be padded to one of a few widths
+    is_stable: bool  # its one session is width-stable, so guesses are free
+    on_trial: Collection[str]  # drafters of which a guess must be verified
     least: float = 0.0  # path probability below which no guess is offered
     drafting: Drafting | None = None
 
 
 def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
-    """Return the path probability below which no guess is offered, and that below which lookups make none.
+    """Return the minimum path probability of any guess, and of guesses by lookups.
 
-    Below the first the Python for a guess costs more than it gains. Lookups also pay for the row.
+    Below the first, the Python time of a guess costs more than it gains. Lookups also pay for the row.
 
     Args:
         view: The step.

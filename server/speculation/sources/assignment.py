@@ -1,4 +1,4 @@
-"""Which drafters guess for a session, by what they brought. Pure: the lead decides, drafters obey."""
+"""Decide which drafters guess for a session, by what they have contributed. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ APART = 0.2
 
 
 class Yield:
-    """What one drafter brought: of about the latest `window` tokens that were committed in its sessions, how
-    many it had guessed by then, and how many it missed. What is assumed before counts as WORD tokens."""
+    """Share of recent tokens that one drafter guessed.
+
+    It counts about the latest `window` tokens committed in its sessions. The assumption before counts as WORD
+    tokens.
+    """
 
     __slots__ = ("_n_waited", "_window", "missed", "right")
 
@@ -27,29 +30,32 @@ class Yield:
         self._n_waited = 0
 
     def observe(self, n_right: int, n_tokens: int) -> None:
-        """n_tokens were committed, of which it had guessed n_right."""
+        """Count n_tokens committed tokens, of which the drafter had guessed n_right."""
         keep = max(0.0, 1.0 - n_tokens / self._window)
         self.right = keep * self.right + n_right
         self.missed = keep * self.missed + n_tokens - n_right
         self._n_waited = 0
 
     def wait(self, n_tokens: int) -> None:
-        """n_tokens were committed while it had no place. It is tried again once what it missed is LOSS of
-        them, as if nothing was known: it may have changed."""
+        """Count n_tokens committed while the drafter had no place.
+
+        It is tried again, with nothing known, once what it missed is LOSS of them, since it may have changed.
+        """
         self._n_waited += n_tokens
         if self.missed < LOSS * self._n_waited:
             self.right = self.missed = 0.0
 
     def share(self, assumed: float = MEAN) -> float:
-        """Of the tokens, those that it guesses. assumed: this share, before anything is known."""
+        """Return the share of tokens that it guesses; `assumed` is the share before anything is known."""
         return (WORD * assumed + self.right) / (WORD + self.right + self.missed)
 
 
 def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
-    """Return the best of the drafters with these shares, at most MAX_PER_SESSION with the `taken` ones.
+    """Return the best of the drafters with these shares, at most MAX_PER_SESSION including the `taken` ones.
 
     Among about equals the choice is spread evenly, and stable for a session (rendezvous hashing: Thaler,
-    Ravishankar 1998)."""
+    Ravishankar 1998).
+    """
     ranked = sorted(shares, key=lambda id: (-round(shares[id] / APART), _weight(session, id)))
     return ranked[: max(0, MAX_PER_SESSION - taken)]
 

@@ -1,5 +1,7 @@
-"""The target's own prediction block, or a head trained for it, as a source of guesses: nearly free, and there
-after every step."""
+"""Draft with the target's own prediction block, or a head trained for it.
+
+It costs almost nothing, and guesses are there after every step.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +29,22 @@ FREE_BACKLOG = 8
 
 @dataclass(slots=True)
 class _BlockPath:
-    """The guesses of this step. token: the last one, or the last committed token; hidden: its row. late: the
-    first guess also evaluates what was committed since the block last guessed, a prompt, say."""
+    """Guesses of this step for one session."""
 
     session: OpenedSession
     seq: int
-    token: int
+    token: int  # last guess, or last committed token
+    # the first guess also evaluates what was committed since the block last guessed, such as a prompt
     late: bool
     n_guessed: int = 0
-    hidden: Hidden | None = None
+    hidden: Hidden | None = None  # hidden row of the last guess
 
 
 class BlockDraft:
-    """Guesses after the last row that the target evaluated, with the lead's sampling and noise. Implements
-    InlineModel."""
+    """Guesses after the last row that the target evaluated, with the lead's sampling and noise.
+
+    Implements InlineModel.
+    """
 
     def __init__(
         self,
@@ -50,8 +54,14 @@ class BlockDraft:
         distributions: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """most: guesses of a session in one step, 0: as many as the block can make. distributions: each guess
-        comes with the distribution it was sampled from."""
+        """Begin without sessions.
+
+        Args:
+            model: The target with its block.
+            most: Maximum guesses of a session in one step; 0: as many as the block can make.
+            distributions: Return each guess with the distribution that it was sampled from.
+            clock: Seconds.
+        """
         self._model = model
         self.source = model.block.source
         self.most = min(most or NO_GUESS_LIMIT, model.block.n_depths or NO_GUESS_LIMIT)
@@ -78,15 +88,14 @@ class BlockDraft:
         self._model.trim(0, 0)
 
     def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
-        """None begins where rows are decoded before the guesses: the hidden row is not known yet."""
+        """Begin a path, unless rows are decoded before the guesses: the hidden row is then unknown."""
         before = self._paths.pop(session.id, None)
         if ask.n_pending == 1 and not self._model.failed:
             late = before is None or not before.n_guessed
             self._paths[session.id] = _BlockPath(session, ask.seq, session.tokens[-1], late)
 
     def behind(self, session: int) -> int:
-        """The tokens of a prompt, where they are read during the model's decode. A few are decoded with the
-        first guess."""
+        """Return the tokens of a prompt to read during the model's decode; the first guess reads a few."""
         path = self._paths.get(session)
         if not self.beside or path is None or not path.late:
             return 0
@@ -97,7 +106,7 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int) -> None:
-        """During the model's next decode."""
+        """Read the session's tokens during the model's next decode."""
         if path := self._paths.get(session):
             self._model.read(path.seq)
 
@@ -137,7 +146,7 @@ class BlockDraft:
         self._paths.pop(session, None)
 
     def _ready(self, session: int) -> _BlockPath | None:
-        """The session's path, if one more guess fits the context and the last one does not end the text."""
+        """Return the session's path if the context has room and the last guess does not end the text."""
         path = self._paths.get(session)
         if path is None or (path.n_guessed and path.token in self._model.vocab.eog):
             return None

@@ -1,5 +1,4 @@
-"""A draft model inside the lead, over a Backend of its own: guesses between steps, never during one. For one
-device."""
+"""Draft with a model inside the lead, over its own Backend, between steps. For one device."""
 
 from __future__ import annotations
 
@@ -32,8 +31,10 @@ CATCH_UPS_KEPT = 0.8
 
 
 class DraftModel:
-    """Keeps a path of guesses per session. Draws with the lead's sampling and noise, so it guesses the draw
-    itself. Implements InlineModel."""
+    """Keeps a path of guesses per session. Implements InlineModel.
+
+    It draws with the lead's sampling and noise, so it guesses the draw itself.
+    """
 
     source = "draft"
     most = NO_GUESS_LIMIT
@@ -47,8 +48,14 @@ class DraftModel:
         one_shape: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """distributions: each guess comes with the distribution it was sampled from. one_shape: a change of
-        width costs more than a row (docs/adr/0010)."""
+        """Begin without sessions.
+
+        Args:
+            backend: The draft model.
+            distributions: Return each guess with the distribution that it was sampled from.
+            one_shape: A change of width costs more than a row (docs/adr/0010).
+            clock: Seconds.
+        """
         self._backend = backend
         self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
         self._distributions = distributions
@@ -79,7 +86,7 @@ class DraftModel:
             self._backend.trim(0, 0)
 
     def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
-        """Begin a path after the session's committed tokens; guesses that they confirm stay evaluated."""
+        """Begin a path after the session's committed tokens; confirmed guesses stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
             salt, n_dropped = session.bounds.salt, session.n_dropped
@@ -96,16 +103,16 @@ class DraftModel:
         self._cache.admit(path)
 
     def behind(self, session: int) -> int:
-        """Tokens to evaluate before the decode that makes the next guess."""
+        """Return the tokens to evaluate before the decode that makes the next guess."""
         path = self._paths.get(session)
         return self._n_behind(path) if path else 0
 
     def behind_s(self, session: int) -> float:
-        """Seconds that these take, as far as that is known."""
+        """Return the seconds that these take, as far as known."""
         return self.td.value + self.behind(session) * self._row_s.value
 
     def read(self, session: int) -> None:
-        """Evaluate what is behind."""
+        """Evaluate the tokens that are behind."""
         path = self._ready(session)
         try:
             if path and not self._failed:
@@ -114,7 +121,7 @@ class DraftModel:
             self._fail(error)
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
-        """Append one guess to each path. None where the model cannot go on. second: with a runner-up."""
+        """Append one guess to each path, None where the model cannot go on; `second`: with a runner-up."""
         if self._failed:
             return [None] * len(sessions)
         if self._meanwhile is not None and not self._backend.overlaps:
@@ -136,7 +143,7 @@ class DraftModel:
         self._meanwhile = work
 
     def close(self, session: int, *, keep: bool) -> None:
-        """The session ended. keep: the conversation may go on. Unknown sessions are ignored."""
+        """Forget a session that ended; `keep`: the conversation may continue. Unknown ids are ignored."""
         path = self._paths.pop(session, None)
         self._n_firm.pop(session, None)
         if path is not None:
@@ -148,8 +155,10 @@ class DraftModel:
         return n if n >= self._most_rows else 0
 
     def _ready(self, session: int) -> DraftSession | None:
-        """The session's path, if it does not end with a guess that ends the text, and one more guess fits the
-        context and the KV cache; evicts for it."""
+        """Return the session's path if one more guess fits, evicting for it, None otherwise.
+
+        None too if the last guess ends the text.
+        """
         path = self._paths.get(session)
         if path is None or path.seq == NO_SEQ or len(path.tokens) >= self._backend.n_ctx:
             return None
@@ -158,7 +167,7 @@ class DraftModel:
         return path if self._cache.make_room(len(self._paths)) else None
 
     def _evaluate(self, path: DraftSession, n: int) -> int:
-        """Evaluate the next n tokens of the path. Returns n."""
+        """Evaluate the path's next n tokens, and return n."""
         began, left = self._clock(), n
         while left:
             batch = Batch()
@@ -174,7 +183,7 @@ class DraftModel:
         self._failed = True
 
     def _extend(self, paths: Sequence[DraftSession], second: bool) -> dict[int, DraftGuess]:
-        """One guess for each, by session."""
+        """Return one guess for each path, by session."""
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
             self._cache.add(batch, path, len(path.pending), 1)

@@ -1,4 +1,4 @@
-"""What a lead knows of one drafter, and how much it takes from it."""
+"""A drafter as a lead knows it, and limits on what it may send."""
 
 from __future__ import annotations
 
@@ -21,28 +21,25 @@ N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED,
 
 @dataclass(slots=True)
 class DrafterRecord:
-    """join: a number for each time that one joins; refusal: why it is not used, None when it is. td_us: of a
-    guess, by its latest message. n_window: messages of the second that ends at `until`; n_told: tokens that
-    it was told anew in it; warned: that these messages are too many. rests: why it rests, empty if it does
-    not. rest_told: the log tells that, since rest_told_at."""
+    """One drafter on the bus."""
 
-    join: int
+    join: int  # number of the drafter's join
     presence: Presence
-    refusal: str | None
+    refusal: str | None  # why it is not used; None: it is used
     counts: Counter[str] = field(default_factory=Counter[str])
-    td_us: int = 0
+    td_us: int = 0  # microseconds of a guess by its latest message
     n_assigned: int = 0
-    rests: str = ""
-    until: int = 0
-    n_window: int = 0
-    n_told: int = 0
-    warned: bool = False
-    rest_told_at: float = -math.inf
-    rest_told: bool = False
+    rests: str = ""  # why it is paused; empty: it is not
+    until: int = 0  # end of the second that n_window and n_told count
+    n_window: int = 0  # messages in this second
+    n_told: int = 0  # tokens that it was sent again in this second
+    warned: bool = False  # the log says that its messages are too many
+    rest_told_at: float = -math.inf  # when the log last said that it is paused
+    rest_told: bool = False  # the log says that it is paused
 
     @property
     def guess_s(self) -> float:
-        """Seconds of a guess: by its latest message, before that by its presence; 0 if unknown."""
+        """Return the seconds of a guess by its latest message, else by its presence; 0 if unknown."""
         return (self.td_us or self.presence.td_us) / 1e6
 
     @property
@@ -51,16 +48,16 @@ class DrafterRecord:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has as many sessions as it is willing to draft for."""
+        """True if it has as many sessions as it accepts."""
         return self.n_assigned >= self.presence.capacity
 
     @property
     def is_free(self) -> bool:
-        """Whether another session may be assigned to it."""
+        """True if another session may be assigned to it."""
         return not self.refusal and not self.resting and not self.is_full
 
     def within_rate(self, at: float) -> bool:
-        """Whether one more message of it is taken in, which arrived at this second."""
+        """Return True if a message that arrived at this second is within the rate limit."""
         if at >= self.until:
             self.until, self.n_window, self.n_told, self.warned = int(at) + 1, 0, 0, False
         self.n_window += 1
@@ -72,15 +69,16 @@ class DrafterRecord:
         return False
 
     def may_tell(self, n_tokens: int) -> bool:
-        """Whether a session of n_tokens may be told anew in this second, since a few bytes ask for
-        megabytes. One always may."""
+        """Return True if a session of n_tokens may be sent again in this second; one always may.
+
+        The limit exists because a few bytes request megabytes.
+        """
         within = self.n_told < RESENT_TOKENS_PER_S
         self.n_told += n_tokens
         return within
 
     def tell_rest(self, now: float, *, quietly: bool) -> None:
-        """Log that the drafter rests, at most once in TELL_S seconds, or that it goes on. quietly: this
-        happens often."""
+        """Log a pause, at most once in TELL_S seconds and not if `quietly`, or the resumption."""
         tells = self.rest_told
         if self.resting:
             tells = not quietly and now - self.rest_told_at >= TELL_S

@@ -1,4 +1,4 @@
-"""A model in the lead as a source of guesses: does what the planner asks of it between two steps."""
+"""Use a model in the lead as a source of guesses, as the planner requests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from server.speculation.step import Drafting, DraftPath, Request
 
 
 class InlineModel(Protocol):
-    """What guesses between two steps, for the engine thread only; never raises."""
+    """Makes guesses between two steps, for the engine thread only; never raises."""
 
-    source: str  # the name of its guesses
-    most: int  # guesses of a session in one step
+    source: str  # name of its guesses
+    most: int  # maximum guesses of a session in one step
     td: Median  # seconds of guess() between two steps
-    beside: bool  # it can also read and guess during the target's decode, which takes hardly longer then
+    beside: bool  # it can also read and guess during the target's decode, without slowing it much
 
     def rehearse(self) -> None:
-        """Learn what a guess takes, before the first request, on the thread that will guess. Else the first
-        guess tells, which is slower than all others, and what seems slow is hardly tried."""
+        """Time guesses before the first request, on the thread that will guess.
+
+        Otherwise the first guess, slower than any later one, makes the model look too slow to try.
+        """
         ...
 
     def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
@@ -41,11 +43,11 @@ class InlineModel(Protocol):
         ...
 
     def behind_s(self, session: int) -> float:
-        """Return the seconds that these take, as far as that is known."""
+        """Return the seconds that these take, as far as known."""
         ...
 
     def read(self, session: int) -> None:
-        """Evaluate what is behind, or some of it: now, or during the target's next decode."""
+        """Evaluate some or all of these tokens: now, or during the target's next decode."""
         ...
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
@@ -54,7 +56,7 @@ class InlineModel(Protocol):
         Args:
             sessions: Whose paths.
             second: With a runner-up.
-            timed: Between two steps, so that td may learn from it.
+            timed: Made between two steps, so td may learn from it.
 
         Returns:
             None where the model cannot go on.
@@ -66,12 +68,12 @@ class InlineModel(Protocol):
         ...
 
     def close(self, session: int, *, keep: bool) -> None:
-        """Forget a session that ended; keep: the conversation may go on. Unknown sessions are ignored."""
+        """Forget a session that ended; `keep`: the conversation may continue. Unknown ids are ignored."""
         ...
 
 
 class Inline:
-    """Grafts the guesses of a model in the lead into the sessions' trees."""
+    """Grafts guesses of a model in the lead into the sessions' trees."""
 
     def __init__(self, model: InlineModel, policy: Policy, clock: Callable[[], float]) -> None:
         self.model = model
@@ -79,8 +81,10 @@ class Inline:
         self._clock = clock
 
     def read(self, request: Request, drafting: Drafting) -> float:
-        """Evaluate tokens of the request's sessions. One whose tokens are still to be evaluated then has no
-        guesses in this step. Returns the seconds that took, if nothing else was done meanwhile."""
+        """Evaluate tokens of the request's sessions, and return the seconds taken, if nothing else was done.
+
+        A session with tokens still to be evaluated has no guesses in this step.
+        """
         began = self._clock()
         for session in request.read:
             self.model.read(session)
@@ -99,16 +103,13 @@ class Inline:
         *,
         timed: bool = True,
     ) -> int:
-        """Make one guess for each session of the request.
+        """Make one guess for each session of the request, and return the number of guesses.
 
         Args:
             request: The sessions, and which of them only probe.
             paths: Their paths, which grow.
             sessions: All sessions, by id.
-            timed: It is between two steps, so that the model may learn what a guess takes.
-
-        Returns:
-            The number of guesses.
+            timed: Made between two steps, so the model may learn what a guess takes.
         """
         for session in request.probe:
             paths[session].is_probe = True
@@ -118,7 +119,7 @@ class Inline:
         return len(guesses) - guesses.count(None)
 
     def chain(self, path: DraftPath | None) -> Proposal:
-        """Return the path's guesses, with the distributions they were sampled from."""
+        """Return the path's guesses, with the distributions that they were sampled from."""
         if path is None or not path.tokens:
             return NOTHING
         n = len(path.tokens)

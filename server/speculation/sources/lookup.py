@@ -1,4 +1,4 @@
-"""Guesses without a model: text that repeats itself, other recent texts, or what the client expects. Pure.
+"""Draft without a model: from text that repeats, other recent texts, or the client's prediction. Pure.
 
 What followed the last occurrence of the last few tokens is likely to follow again. A guess costs
 microseconds, so the lead makes it between two steps, where nothing remote arrives in time.
@@ -33,18 +33,21 @@ MEMORY = 48  # guesses of one length that count. Off by two: as WINDOW in hits.p
 
 
 class MatchRates:
-    """How often a guess after a match of each length was right, recent guesses counting more."""
+    """Hit rates of guesses by length of the match; recent guesses weigh more."""
 
     def __init__(self) -> None:
         assumed = [length / (length + DOUBT) for length in range(MAX_LENGTH + 1)]
         self._rates = [Mean(rate, PRIOR, MEMORY) for rate in assumed]
 
     def record(self, length: int, hit: bool) -> None:
+        """Learn whether a guess after a match of this length was right."""
         self._rates[length].observe(hit)
 
     def after(self, length: int, n: int, least: float = 0.0) -> list[float]:
-        """The rates of n guesses in a row, the first after a match of this length; as many as are right
-        together with probability `least`."""
+        """Return the rates of at most n guesses in a row, the first after a match of this length.
+
+        It stops where the probability that all are right falls below `least`.
+        """
         found, path = list[float](), 1.0
         for i in range(length, length + n):
             rate = self._rates[min(i, MAX_LENGTH)].value
@@ -56,8 +59,10 @@ class MatchRates:
 
 
 def grams(tokens: Sequence[int], n: int) -> Iterator[int]:
-    """The n-gram that ends with each of these tokens, from the n-th on, as a number: that takes half the time
-    of a tuple, and garbage collections need not look at it."""
+    """Yield the n-gram that ends with each token, from the n-th on, as a number.
+
+    A number takes half the time of a tuple, and garbage collections need not scan it.
+    """
     mask, gram = (1 << TOKEN_BITS * n) - 1, 0
     for i, token in enumerate(tokens, start=1):
         gram = gram_after(gram, token) & mask
@@ -66,12 +71,12 @@ def grams(tokens: Sequence[int], n: int) -> Iterator[int]:
 
 
 def gram_after(gram: int, token: int) -> int:
-    """The n-gram one longer. No token counts as 0, so that a shorter one is never equal to a longer one."""
+    """Return the n-gram extended by a token; token + 1 keeps n-grams of different lengths distinct."""
     return gram << TOKEN_BITS | token + 1
 
 
 class LookupPool:
-    """An index over the latest texts of other sessions; forgets the oldest when it is full."""
+    """Index over the latest texts of other sessions; drops the oldest when it is full."""
 
     def __init__(self, max_tokens: int = POOL_TOKENS, ngram: int = 3) -> None:
         self.ngram, self._mask = ngram, (1 << TOKEN_BITS * ngram) - 1
@@ -86,7 +91,7 @@ class LookupPool:
         self._n_waiting = 0  # their tokens
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Take in a finished text, to be indexed by index()."""
+        """Add a finished text, to be indexed by index()."""
         text = list(tokens[-self._max_tokens :])
         if len(text) <= self.ngram:
             return
@@ -97,11 +102,11 @@ class LookupPool:
 
     @property
     def is_behind(self) -> bool:
-        """Whether texts wait to be indexed."""
+        """True if texts wait to be indexed."""
         return bool(self._waiting)
 
     def index(self, most: int) -> int:
-        """Index at most `most` tokens of the texts that wait: 0.3 us for each. Returns how many."""
+        """Index at most `most` tokens of waiting texts, in 0.3 µs each; return how many."""
         left = most
         while self._waiting and left > 0:
             text, begin = self._waiting[0], self._end
@@ -116,7 +121,7 @@ class LookupPool:
         return most - left
 
     def _next(self) -> None:
-        """Go on with the text after the first one that waits."""
+        """Continue with the text after the first waiting one."""
         self._n_waiting -= len(self._waiting.popleft())
         self._end = self.ngram
 
@@ -129,8 +134,10 @@ class LookupPool:
         self.n_tokens += len(text)
 
     def find(self, gram: int) -> tuple[list[int], int] | None:
-        """The latest text that has this n-gram, or the end of this longer one, with something after it, and
-        the position after it. The text is the pool's own: read only."""
+        """Return the latest text with this n-gram and a token after it, and that token's position.
+
+        Of a longer n-gram the end counts. None if there is none. The text is the pool's own: read only.
+        """
         at = self._ends.get(gram & self._mask)
         if at is None:
             return None
@@ -145,16 +152,17 @@ class LookupPool:
 
 
 class LookupPools:
-    """The other texts that lookups of each salt may know: of the MAX_POOLS salts used last."""
+    """Pools of the MAX_POOLS salts used last."""
 
     def __init__(self) -> None:
         self._pools: dict[str, LookupPool] = {}  # the one used last at the end
 
     def behind(self) -> list[LookupPool]:
-        """Those with texts that wait to be indexed."""
+        """Return the pools with texts to be indexed."""
         return [pool for pool in self._pools.values() if pool.is_behind]
 
     def of(self, salt: str) -> LookupPool:
+        """Return the pool of a salt."""
         pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
         if len(self._pools) > MAX_POOLS:
             del self._pools[next(iter(self._pools))]
@@ -162,11 +170,11 @@ class LookupPools:
 
 
 class Lookup:
-    """Guesses what followed the last occurrence of a growing sequence's end; from the pool if the sequence
-    has no match as long as the pool's n-grams.
+    """Guesses what followed the last occurrence of a growing sequence's end.
 
-    Up to max_ngram tokens the match is the longest one, the latest among equals; a longer one is found by
-    following it, and kept as long as it agrees.
+    It searches the pool if the sequence has no match as long as the pool's n-grams. Up to max_ngram tokens
+    the match is the longest one, the latest among equals; a longer one is found by following it, and kept
+    while it agrees.
     """
 
     def __init__(
@@ -191,15 +199,15 @@ class Lookup:
 
     @property
     def follows(self) -> bool:
-        """Whether something matches, so that there may be a guess."""
+        """True if a match exists, so there may be a guess."""
         return self._length > 0
 
     def begins(self, tokens: list[int]) -> bool:
-        """Whether these tokens begin with all indexed ones."""
+        """Return True if these tokens begin with all indexed ones."""
         return tokens[: len(self._tokens)] == self._tokens
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens follow: a microsecond and a half for each, so give a long prompt in portions."""
+        """Append tokens, in 1.5 µs each; split a long prompt."""
         for token in tokens:
             followed = 0
             if self._length:
@@ -211,7 +219,7 @@ class Lookup:
             self._match(followed)
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """At most n tokens that are right together with probability `least`; none if nothing matches."""
+        """Return at most n tokens that together have at least probability `least`; none without a match."""
         if not self._length or n < 1:
             return [], []
         own = self._text is self._tokens
@@ -222,7 +230,7 @@ class Lookup:
         return guessed, rates
 
     def _match(self, followed: int) -> None:
-        """Choose the text to follow after one more token; the last one agrees in `followed` tokens."""
+        """Choose the text to follow after one more token; the current one agrees in `followed` tokens."""
         end, length = self._occurred()
         at = self._at + 1
         if followed and at < len(self._text) and followed >= length:
@@ -241,7 +249,7 @@ class Lookup:
                 self._follow(*found, self._pool.ngram, self._pool.rates)
 
     def _occurred(self) -> tuple[int, int]:
-        """Where the end of the sequence occurred before, and how many tokens of it; then index it."""
+        """Return where the sequence's end occurred before and its length, then index the end."""
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0
         for n, mask, ends in self._ends:
@@ -253,7 +261,7 @@ class Lookup:
         return end, length
 
     def _agrees(self, end: int, length: int) -> bool:
-        """Whether the last `length` tokens also stand before `end`."""
+        """Return True if the last `length` tokens also stand before `end`."""
         return end >= length and self._tokens[end - length : end] == self._tokens[-length:]
 
     def _follow(self, text: list[int], at: int, length: int, rates: MatchRates) -> None:
@@ -261,8 +269,11 @@ class Lookup:
 
 
 class PredictedReply:
-    """Guesses from the reply that the client expects. After a divergence it goes on as if one token had been
-    replaced, until the last n-gram of the reply is found elsewhere."""
+    """Guesses from the reply that the client expects.
+
+    After a divergence it continues as if one token had been replaced, until the reply's last n-gram is found
+    elsewhere.
+    """
 
     def __init__(self, tokens: Sequence[int], *, ngram: int = 3) -> None:
         self._text = list(tokens)
@@ -277,7 +288,7 @@ class PredictedReply:
         self._rates = MatchRates()
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """These tokens of the reply are committed."""
+        """Append committed tokens of the reply."""
         for token in tokens:
             hit = self._at < len(self._text) and self._text[self._at] == token
             if self._at < len(self._text):
@@ -291,13 +302,16 @@ class PredictedReply:
                 self._synced = self._at
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """At most n tokens that are right together with probability `least`; none at the end of the text."""
+        """Return at most n tokens that together have at least probability `least`; none at the end."""
         rates = self._rates.after(self._length, min(n, len(self._text) - self._at), least)
         return self._text[self._at : self._at + len(rates)], rates
 
     def _resync(self) -> None:
-        """Go to where the text has the reply's last tokens: the first such place after the divergence, since
-        texts are edited in order, else the last one before."""
+        """Go to where the text has the reply's last tokens.
+
+        That is the first such place after the divergence, since texts are edited in order, else the last one
+        before.
+        """
         places = self._places.get(self._tail)
         if places:
             ahead = bisect_right(places, self._synced)

@@ -1,6 +1,6 @@
-"""The lead's side of the bus: tells drafters what is committed, collects their guesses.
+"""Connect the lead to drafters on the bus: send commits, collect guesses.
 
-The bus's reader thread only leaves messages and who is present; drain() takes them in on the engine thread.
+The bus's reader thread only stores messages and who is present; drain() handles them on the engine thread.
 Nothing a drafter sends reaches the engine unchecked: ids in range, base and chain matching, rates bounded.
 """
 
@@ -30,7 +30,7 @@ MAX_UNREAD = 20_000  # messages waiting for the engine thread: five seconds of o
 
 
 class RemoteDrafters:
-    """Drafters over a Bus; implements Listener. Grafts their guesses into the trees of sessions."""
+    """Drafters over a Bus; implements Listener. Grafts their guesses into sessions' trees."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class RemoteDrafters:
         Args:
             bus: Where they are.
             own: This lead's presence.
-            max_ahead: Tokens to guess past the committed ones, at most.
+            max_ahead: Maximum tokens to guess past the committed ones.
             clock: Seconds.
-            overlaps: A GPU decodes, so that a drafter on the lead's cores does not slow a prompt.
+            overlaps: A GPU decodes, so a drafter on the lead's cores does not slow a prompt.
         """
         self._bus = bus
         self._shares_prompts = not overlaps
@@ -82,7 +82,7 @@ class RemoteDrafters:
     # -- the engine thread ----------------------------------------
 
     def drain(self) -> None:
-        """Take in who is there and what arrived."""
+        """Take in who is present and what arrived."""
         if self._prompts:
             self._begin()
         if self._present is not self._met:
@@ -94,7 +94,7 @@ class RemoteDrafters:
         self.take_in()
 
     def take_in(self) -> None:
-        """Graft the guesses that arrived, and answer what was asked."""
+        """Graft the guesses that arrived, and answer requests."""
         while self._arrived:
             at, message = self._arrived.popleft()
             record = self._drafters.get(message.drafter)
@@ -106,23 +106,25 @@ class RemoteDrafters:
                 self._answer(message, record)
 
     def open(self, speculated: Speculated) -> None:
-        """Tell drafters of a session. If this raises, close() undoes it. Where the lead evaluates on the CPU,
-        drafters on its cores are told with the first token: reading the prompt would slow the lead's own
-        evaluation of it, in vain if the reply is short."""
+        """Send drafters a session. If this raises, close() undoes it.
+
+        If the lead evaluates on the CPU, drafters on its cores are sent it with the first token: reading the
+        prompt would slow the lead's own prefill.
+        """
         self._sessions[speculated.wire_id] = speculated
         if self._shares_prompts:
             self._prompts[speculated.wire_id] = speculated
         self._assign(speculated)
 
     def _begin(self) -> None:
-        """Tell drafters on the lead's cores of the sessions that have their first token."""
+        """Send drafters on the lead's cores the sessions that have their first token."""
         for wire_id, speculated in list(self._prompts.items()):
             if len(speculated.session.tokens) > speculated.n_prompt:
                 del self._prompts[wire_id]
                 self._assign(speculated)
 
     def tell(self, speculated: Speculated) -> None:
-        """Tell the session's drafters what was committed since they were told last."""
+        """Send the session's drafters what was committed since the last time."""
         tokens, n_told = speculated.session.tokens, speculated.n_told
         speculated.n_told = len(tokens)
         if speculated.drafters and n_told < len(tokens):
@@ -131,7 +133,7 @@ class RemoteDrafters:
                 self._bus.send(drafter, message)
 
     def spare(self, speculated: Speculated) -> None:
-        """Have the session's drafters close it until resume()."""
+        """Close the session at its drafters until resume()."""
         speculated.is_spared = True
         self._release(speculated, keep=True)
 
@@ -141,14 +143,14 @@ class RemoteDrafters:
         self._assign(speculated)
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session, once they know all its tokens."""
+        """Close the session at its drafters, once they know all its tokens."""
         self.tell(speculated)
         self._sessions.pop(speculated.wire_id, None)
         self._prompts.pop(speculated.wire_id, None)
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
-        """Have its drafters close the session. Others get the places of full ones, those with fewer first."""
+        """Close the session at its drafters; places of full ones go to other sessions."""
         waited_for = any(self._drafters[drafter].is_full for drafter in speculated.drafters)
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
@@ -157,19 +159,19 @@ class RemoteDrafters:
                 self._assign(other)
 
     def count(self, tally: CountsBySource) -> None:
-        """Count what was verified and accepted."""
+        """Count verified and accepted guesses of drafters."""
         for source, (drafted, accepted) in tally.items():
             record = self._drafters.get(source)
             if record:
                 record.counts.update(drafted=drafted, accepted=accepted)
 
     def pause(self, records: Sequence[DrafterRecord], reason: str, *, quiet: bool = False) -> None:
-        """Pause drafters, or let them go on.
+        """Pause drafters, which closes all their sessions, or resume them.
 
         Args:
-            records: The drafters. Those that pause close all their sessions.
-            reason: Why they pause; empty: they go on.
-            quiet: This happens often: log it at DEBUG.
+            records: The drafters.
+            reason: Why they pause; empty: resume.
+            quiet: Log at DEBUG, since it happens often.
         """
         for record in records:
             changes, record.rests = record.resting != bool(reason), reason
@@ -180,7 +182,7 @@ class RemoteDrafters:
         self._assign_all()
 
     def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
-        """Have this drafter close the session if it has it."""
+        """Close the session at this drafter if it has it."""
         if drafter in speculated.drafters:
             del speculated.drafters[drafter]
             speculated.heard = speculated.heard and bool(speculated.drafters)
@@ -195,13 +197,13 @@ class RemoteDrafters:
     # -- what others may know ----------------------------------------
 
     def drafters(self) -> list[DrafterRecord]:
-        """Everybody present, refused ones included. A copy; safe from any thread."""
+        """Return all drafters present, including refused ones. A copy; safe from any thread."""
         return list(self._drafters.values())
 
     # -- arrivals ----------------------------------------
 
     def _meet(self, present: Mapping[str, tuple[int, Presence]]) -> None:
-        """Take in who is there now, and assign sessions to those that joined."""
+        """Update the drafters, and assign sessions to those that joined."""
         for id, record in list(self._drafters.items()):
             if id not in present or present[id][0] != record.join:
                 del self._drafters[id]
@@ -230,7 +232,7 @@ class RemoteDrafters:
             logger.info("drafter %s (%s) joined", presence.id, presence.model)
 
     def _assign_all(self) -> None:
-        """Who may draft has changed."""
+        """Assign all sessions again, since other drafters may draft now."""
         self.may_draft = any(not record.resting for records in self.hosts.values() for record in records)
         for speculated in self._sessions.values():
             self._assign(speculated)
@@ -248,7 +250,7 @@ class RemoteDrafters:
             self._place(speculated, drafter)
 
     def _may_serve(self, record: DrafterRecord, speculated: Speculated) -> bool:
-        """Whether the session may be told to this drafter, which does not have it."""
+        """Return True if the session may be sent to this drafter, which does not have it."""
         id = record.presence.id
         if id in speculated.drafters or not speculated.allows(id):
             return False
@@ -262,7 +264,7 @@ class RemoteDrafters:
         self._announce(speculated, drafter)
 
     def _review(self) -> None:
-        """Learn what drafters brought, and take places from those that bring much less than others may."""
+        """Measure drafters' contributions, and replace those that bring much less than others may."""
         self._left, yields = JUDGED, self._yields
         n_tokens = sum(map(yields.measure, self._sessions.values()))
         for id, record in self._drafters.items():
@@ -273,8 +275,10 @@ class RemoteDrafters:
                 self._exchange(speculated)
 
     def _exchange(self, speculated: Speculated) -> None:
-        """Move the session's worst drafter to a session that has none, where it may bring more, or give its
-        place to another drafter that may bring more."""
+        """Replace the session's worst drafter, if that is likely to bring more.
+
+        It moves to a session that has none, or its place goes to another drafter.
+        """
         share, fits = partial(self._yields.share, speculated), self._yields.fits
         worst = min(speculated.drafters, key=share)
         record, enough = self._drafters[worst], share(worst) + APART
@@ -311,7 +315,7 @@ class RemoteDrafters:
         self._bus.send(drafter, message)
 
     def _answer(self, want: Want, record: DrafterRecord) -> None:
-        """Say whether the session is open for this drafter: a Close or an Open may have been lost."""
+        """Answer whether the session is open for this drafter: a Close or an Open may have been lost."""
         speculated = self._sessions.get(want.session)
         if speculated is None or want.drafter not in speculated.drafters:
             self._bus.send(want.drafter, Close(self.own.id, want.session, keep=True))
@@ -327,8 +331,7 @@ class RemoteDrafters:
             self._tell_again(speculated, record)
 
     def _tell_again(self, speculated: Speculated, record: DrafterRecord) -> None:
-        """Announce the session to one of its drafters that missed something, or of which something is missed,
-        as often as is right."""
+        """Send the session again to a drafter that missed something, within its limits."""
         if record.may_tell(speculated.tree.position):
             self._announce(speculated, record.presence.id)
 

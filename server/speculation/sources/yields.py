@@ -1,4 +1,4 @@
-"""What drafters brought, in each session and in all of them: who deserves a place, and who lost it."""
+"""Measure what drafters contribute, in each session and overall, to assign places."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ READS = 8
 
 
 class Yields:
-    """Of all drafters. A session's own counts from what its drafter brought in all sessions."""
+    """Contributions of all drafters. In a new session, a drafter's overall share is assumed."""
 
     def __init__(self) -> None:
         self._all = BySource[Yield](lambda _: Yield(OVERALL_WINDOW))  # outlives a drafter that reconnects
 
     def share(self, speculated: Speculated, drafter: str) -> float:
-        """Of the session's tokens, those that this drafter guesses, as far as it was measured."""
+        """Return the share of the session's tokens that this drafter guesses, as far as measured."""
         share, own = self._all[drafter].share(), speculated.yields.get(drafter)
         return own.share(share) if own else share
 
     def fits(self, speculated: Speculated, drafter: str) -> float:
-        """share() by this session alone, to compare it with others for this drafter."""
+        """Return share() by this session alone, for comparison with other sessions."""
         own = speculated.yields.get(drafter)
         return own.share() if own else MEAN
 
     def begin(self, speculated: Speculated, drafter: str) -> None:
-        """It has a place in the session from now on, and reads the conversation first."""
+        """Give the drafter a place in the session; it reads the conversation first."""
         n_tokens, n_right = _now(speculated, drafter)
         speculated.drafters[drafter] = Assigned(n_tokens + n_tokens // READS, n_right)
         speculated.yields.setdefault(drafter, Yield(SESSION_WINDOW))
 
     def measure(self, speculated: Speculated) -> int:
-        """Count what the session's drafters brought since the last time. Returns the tokens since then."""
+        """Count what the session's drafters brought since the last time, and return the tokens since then."""
         longest = 0
         for drafter, before in speculated.drafters.items():
             now = _now(speculated, drafter)
@@ -55,7 +55,7 @@ class Yields:
         return longest
 
     def wait(self, drafter: str, n_tokens: int) -> None:
-        """It has no session, while n_tokens were committed in those of others."""
+        """Count n_tokens committed in others' sessions while the drafter had none."""
         self._all[drafter].wait(n_tokens)
 
 

@@ -1,4 +1,4 @@
-"""The seam to the other processes of a pool: `streams.py` is Redis, `tests/memory_bus.py` a fake."""
+"""Seam to other processes of a pool: `streams.py` is Redis, `tests/memory_bus.py` a fake."""
 
 from __future__ import annotations
 
@@ -12,44 +12,47 @@ from server.speculation.wire.presence import Presence
 
 @dataclass(slots=True)
 class BusCounters:
-    """Messages, never reset. dropped: could not be sent (bus down, too much queued, too large, peer unknown);
-    undecodable: arrived, but not as a message of this version within its bounds."""
+    """Messages since the start."""
 
     sent: int = 0
     received: int = 0
-    dropped: int = 0
-    undecodable: int = 0
+    dropped: int = 0  # not sent: bus down, queue full, too large, or peer unknown
+    undecodable: int = 0  # arrived, but not as a message of this version within its limits
 
 
 class Listener(Protocol):
-    """What a bus calls, on its own reader thread. Must return quickly and never raise."""
+    """Called by a bus on its reader thread. Must return quickly and never raise."""
 
     def received(self, message: Message) -> None:
-        """One message arrived in this process's inbox (already decoded and within its bounds)."""
+        """Handle a message from this process's inbox, decoded and within its limits."""
         ...
 
     def peers(self, present: Sequence[Presence]) -> None:
-        """Everybody of the other role who is alive now. Called whenever that set changes; an empty
-        sequence while the bus is disconnected, so that a reconnection is seen as everybody joining."""
+        """Handle the set of live processes of the other role, called whenever it changes.
+
+        It is empty while the bus is disconnected, so that a reconnection looks like everybody joining.
+        """
         ...
 
 
 class Bus(Protocol):
-    """Connected in the background; losing the server costs messages, never an exception."""
+    """A connection in the background; losing the server costs messages, never an exception."""
 
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox."""
         ...
 
     def send(self, to: str, message: Message) -> None:
-        """Queue a message for the peer with this id. Never blocks; dropped when the bus is down, when
-        too much is queued, or when the peer is unknown. Safe from any thread."""
+        """Queue a message for the peer with this id. Never blocks; safe from any thread.
+
+        It is dropped when the bus is down, the queue is full, or the peer is unknown.
+        """
         ...
 
     def describe(self, presence: Presence) -> None:
-        """Replace what this process says of itself (a newly measured td, say)."""
+        """Replace this process's presence, for example with a newly measured td."""
         ...
 
     def close(self) -> None:
-        """Take the presence and the inbox off the bus, and end the threads."""
+        """Remove the presence and the inbox from the bus, and end the threads."""
         ...

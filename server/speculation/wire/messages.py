@@ -1,9 +1,9 @@
-"""The wire between leads and drafters: frozen messages, their bytes, and the chain hash that keys drafts.
+"""Messages between leads and drafters, their bytes, and the chain hash that keys drafts.
 
 Layout, little endian: version u8, tag u8, then the fields of the message in order. Token lists and strings
 are preceded by their length as u32. Decoding is strict: wrong version, unknown tag, missing or trailing
-bytes, a list beyond its bound, or text that is not printable raise WireError. Only Refuse keeps its bytes and
-its version number for ever, so that a drafter of another version can read why it is refused.
+bytes, a list beyond its limit, or text that is not printable raise WireError. Only Refuse keeps its bytes and
+its version number forever, so that a drafter of another version can read why it is refused.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """lead → drafter: a session begins, or is told anew; tokens are all committed so far, chain is the chain
-    hash after them. sampling is what the drafter may mirror, its seed that of the shared Gumbel noise, which
-    tokens[i] has at position i + n_dropped; n_dropped: tokens dropped since the context was full. max_ahead
-    bounds how far past the committed tokens to draft. Sessions with different salts must not share a KV
-    cache: the drafter's pace would tell one client what another one said.
+    """lead → drafter: a session begins, or is sent again.
+
+    Sessions with different salts must not share a KV cache: the drafter's pace would tell one client what
+    another one said.
     """
 
     lead: str
     session: int
-    chain: int
-    max_ahead: int
-    sampling: SamplingParams
-    tokens: tuple[int, ...]
+    chain: int  # chain hash after `tokens`
+    max_ahead: int  # maximum tokens to draft past the committed ones
+    sampling: SamplingParams  # what the drafter may mirror; its seed is that of the shared Gumbel noise
+    tokens: tuple[int, ...]  # all committed tokens so far; tokens[i] has the noise of position i + n_dropped
     salt: str = ""
-    n_dropped: int = 0
+    n_dropped: int = 0  # tokens dropped since the context was full
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """lead → drafter: `tokens` follow the first `base` committed ones; chain is the hash after them. Without
-    tokens it says that the session is still open."""
+    """lead → drafter: `tokens` follow the first `base` committed ones.
+
+    Without tokens it confirms that the session is still open.
+    """
 
     session: int
     base: int
-    chain: int
+    chain: int  # chain hash after `tokens`
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """lead → drafter: the session ended, or this lead does not know it. keep: the conversation is likely to
-    go on, so keep its KV cache."""
+    """lead → drafter: the session ended, or this lead does not know it."""
 
     lead: str
     session: int
-    keep: bool
+    keep: bool  # keep the KV cache, since the conversation may continue
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """lead → drafter: this lead will not use the drafter, and why."""
+    """lead → drafter: this lead does not use the drafter, and why."""
 
     lead: str
     reason: str
@@ -82,39 +82,40 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """drafter → lead: a scored tree of guesses for what follows position base - 1.
-
-    chain is the chain hash over everything before `base`, guessed tokens included: a draft may continue
-    an earlier one. parents[i] < i is an index into tokens or ROOT; confidences[i] in 0…255 is the drafter's
-    probability of token i given its parent, times 255; td_us its time per token in microseconds.
-    """
+    """drafter → lead: a scored tree of guesses for what follows position base - 1."""
 
     drafter: str
     session: int
     base: int
+    # chain hash over all before `base`, guessed tokens included: a draft may continue an earlier one
     chain: int
-    td_us: int
-    parents: tuple[int, ...]
+    td_us: int  # microseconds per token
+    parents: tuple[int, ...]  # by token: index of its parent, an earlier token or ROOT
     tokens: tuple[int, ...]
-    confidences: bytes
+    confidences: bytes  # by token: the drafter's probability given its parent, times 255
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """drafter → lead: is this session still open? n_known: committed tokens that the drafter has. The lead
-    answers with Close, with an empty Commit where these are all, else with Open."""
+    """drafter → lead: ask whether this session is still open.
+
+    The lead answers with Close, with an empty Commit if these are all tokens, else with Open.
+    """
 
     drafter: str
     session: int
-    n_known: int
+    n_known: int  # committed tokens that the drafter has
 
 
 Message: TypeAlias = Open | Commit | Close | Refuse | Draft | Want
 
 
 def chain_start(tokens: Sequence[int]) -> int:
-    """The chain hash a session opens with. Only the lead computes it, drafters learn it from Open, and it is
-    compared within one session only: the length and the last tokens are enough."""
+    """Return the chain hash of a session that begins with these tokens.
+
+    Only the lead computes it, drafters get it by Open, and it is compared within one session only, so the
+    length and the last tokens suffice.
+    """
     chain = len(tokens)
     for token in tokens[-32:]:
         chain = chain_next(chain, token)
@@ -122,20 +123,20 @@ def chain_start(tokens: Sequence[int]) -> int:
 
 
 def chain_next(chain: int, token: int) -> int:
-    """The 64-bit chain hash after one more token (a bijective mix for each token)."""
+    """Return the 64-bit chain hash after one more token (a bijective mix per token)."""
     mixed = ((chain ^ (token + 1)) * _MULTIPLIER) & _MASK
     return mixed ^ (mixed >> 29)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message."""
+    """Return the bytes of a message."""
     tag = _TAGS[type(message)]
     version = REFUSE_VERSION if tag == _REFUSE else WIRE_VERSION
     return _HEAD.pack(version, tag) + _LAYOUTS[tag].pack(message)
 
 
 def decode(data: bytes) -> Message:
-    """The message in these bytes. Raises WireError for anything else than exactly one message."""
+    """Return the message in these bytes. Raises WireError unless they are exactly one message."""
     reader = _Reader(data)
     try:
         version, tag = reader.unpack(_HEAD)
@@ -155,7 +156,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class _Reader:
-    """Takes fields off the front of a buffer."""
+    """Reads fields from the front of a buffer."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -199,7 +200,7 @@ class _Reader:
 
 
 class _Layout:
-    """The fields of a message: numbers, by name, as `packed` says, then lists and strings."""
+    """The fields of a message: numbers packed by `packed`, then lists and strings."""
 
     def __init__(
         self, make: Callable[..., Message], packed: str, names: str, **lists: Callable[[_Reader], Any]

@@ -1,4 +1,4 @@
-"""Who is on the bus: what each process says about itself, and whether two vocabularies fit."""
+"""Describe the processes on the bus, and check whether two vocabularies fit."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def printable(text: str) -> str:
 
 @functools.cache
 def kernel_id() -> str:
-    """What all processes share that run on one kernel, and so on its cores, in whatever containers. Where the
-    kernel tells none (only Linux does), the machine's name."""
+    """Return what all processes on one kernel, and so on its cores, share, in whatever containers.
+
+    It is the machine's name where the kernel has no such id; only Linux has.
+    """
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -51,33 +53,29 @@ _U32: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 @dataclass(frozen=True, slots=True)
 class VocabularyCard:
-    """What must agree for a drafter's ids to mean the lead's tokens.
-
-    blocks: CRC-32 of the pieces of each CHECKSUM_TOKENS tokens.
-    """
+    """What must agree for a drafter's ids to mean the lead's tokens."""
 
     size: Annotated[int, Field(ge=0, le=MAX_VOCABULARY)]
     bos: _Token | None
     eos: _Token | None
+    # CRC-32 of the pieces of each CHECKSUM_TOKENS tokens
     blocks: Annotated[tuple[_U32, ...], Field(max_length=MAX_BLOCKS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """One process on the bus. capacity: sessions at once; td_us: measured microseconds per drafted token (0:
-    not measured yet); host: the machine it runs on; wire: the version of messages that it speaks; kernel:
-    kernel_id() there. The bounds hold for what arrives (roster.read_card)."""
+    """One process on the bus. The limits hold for cards that arrive (roster.read_card)."""
 
     id: Annotated[str, Field(pattern=r"^\S+$"), AfterValidator(printable)]
     role: Role
     model: _Name
     version: _Name
     vocabulary: VocabularyCard
-    capacity: Annotated[int, Field(ge=0, le=MAX_CAPACITY)]
-    td_us: _U32 = 0
-    host: _Name = field(default_factory=platform.node)
-    wire: Annotated[int, Field(ge=0, lt=1 << 8)] = WIRE_VERSION
-    kernel: _Name = field(default_factory=kernel_id)
+    capacity: Annotated[int, Field(ge=0, le=MAX_CAPACITY)]  # sessions at once
+    td_us: _U32 = 0  # measured microseconds per drafted token; 0: not measured yet
+    host: _Name = field(default_factory=platform.node)  # machine that it runs on
+    wire: Annotated[int, Field(ge=0, lt=1 << 8)] = WIRE_VERSION  # version of the messages that it speaks
+    kernel: _Name = field(default_factory=kernel_id)  # its kernel_id()
 
 
 MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
@@ -87,14 +85,16 @@ _PROCESS = re.compile(rf"-\d+-[0-9a-f]{{{2 * ID_BYTES}}}$")
 
 
 def unique_id(name: str) -> str:
-    """An id on the bus that nobody else has, for a process of this name."""
+    """Return an id on the bus that nobody else has, for a process of this name."""
     spelled = "-".join(printable(name)[:MAX_HOST].split())
     return f"{spelled}-{os.getpid()}-{secrets.token_hex(ID_BYTES)}"
 
 
 def names(drafters: Sequence[Presence]) -> list[str]:
-    """What people call these drafters: the name that each was given, else its machine. The second of a name
-    is called "laptop 2", and so on."""
+    """Return what to call these drafters: the name that each was given, else its machine's.
+
+    The second of a name is called "laptop 2", and so on.
+    """
     found, seen = list[str](), Counter[str]()
     for drafter in drafters:
         name = _PROCESS.sub("", drafter.id)
@@ -117,7 +117,7 @@ def vocabulary_card(vocabulary: Vocabulary) -> VocabularyCard:
 
 
 def refusal(lead: Presence, drafter: Presence) -> str | None:
-    """Why the lead cannot use the drafter, or None when it can. Pure."""
+    """Return why the lead cannot use the drafter, None if it can. Pure."""
     if lead.wire != drafter.wire:
         return (
             f"it speaks version {drafter.wire} of the wire, this lead version {lead.wire}: "
@@ -128,7 +128,7 @@ def refusal(lead: Presence, drafter: Presence) -> str | None:
 
 
 def misfit(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:
-    """Why the drafter's vocabulary does not fit the lead's, or None when it does. Pure."""
+    """Return why the drafter's vocabulary does not fit the lead's, None if it does. Pure."""
     if lead == drafter:
         return None
     if abs(lead.size - drafter.size) > MAX_SIZE_DIFFERENCE:

@@ -1,4 +1,4 @@
-"""Connecting to a Redis server: what its URL means, and whether what answers there will do."""
+"""Connect to a Redis server by its URL, and check that it is usable."""
 
 from __future__ import annotations
 
@@ -37,8 +37,15 @@ StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, v
 
 
 def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
-    """Raise a StartupError that says what to do unless a usable server answers at this URL. member:
-    "<role>:<id>", whose keys this process will use. Wait up to FAILOVER_S for sentinels to name a master."""
+    """Raise a StartupError that says what to do unless a usable server answers at this URL.
+
+    Waits up to FAILOVER_S for sentinels to name a master.
+
+    Args:
+        url: Of the server.
+        pool: The pool of leads and drafters.
+        member: "<role>:<id>", whose keys this process will use.
+    """
     client = connect(url)
     client.set_retry(Retry(NoBackoff(), TRIES - 1, supported_errors=(RedisTimeoutError,)))
     place = place_of(url)
@@ -89,7 +96,7 @@ def _ask(client: redis.Redis, key: str) -> None:
 
 
 def connect(url: str) -> redis.Redis:
-    """A client that fails at once instead of retrying for seconds. Raises StartupError for a bad URL."""
+    """Return a client that fails at once instead of retrying. Raises StartupError for a bad URL."""
     timeouts = {"socket_timeout": IO_TIMEOUT_S, "socket_connect_timeout": IO_TIMEOUT_S}
     common = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "driver_info": None, **timeouts}
     try:
@@ -108,14 +115,14 @@ def connect(url: str) -> redis.Redis:
 
 
 class _Following(redis.Redis):
-    """A client of the server that sentinels call the master now, by their latest word at every connection."""
+    """A client of the sentinels' current master, asked for at every connection."""
 
     @property
     def _pool(self) -> SentinelConnectionPool:
         return cast(SentinelConnectionPool, self.connection_pool)
 
     def is_watched(self) -> bool:
-        """True if a sentinel answers that watches the service, whether its master is up or down."""
+        """Return True if a sentinel answers that watches the service, even if its master is down."""
         for sentinel in cast(list[redis.Redis], self._pool.sentinel_manager.sentinels):
             try:
                 if self._pool.service_name in sentinel.sentinel_masters():
@@ -130,9 +137,11 @@ class _Following(redis.Redis):
 
 
 def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
-    """redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…]: user, password and
-    options are the server's; with sentinel_ before their names, the sentinels'. rediss: TLS to both. Raises
-    ValueError."""
+    """Connect by redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…].
+
+    User, password and options are the server's; with sentinel_ before their names, the sentinels'. rediss:
+    TLS to both. Raises ValueError.
+    """
     parts = _split(url)
     scheme = parts.scheme.removesuffix(SENTINEL)
     service, _, db = parts.path.strip("/").partition("/")
@@ -151,18 +160,21 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
 
 
 class _Parts(NamedTuple):
-    """Of a URL. account: with the @ behind it; places: hosts and ports; query: without the ? before it."""
+    """Parts of a URL."""
 
     scheme: str
-    account: str
-    places: str
+    account: str  # including the @ behind it
+    places: str  # hosts and ports
     path: str
-    query: str
+    query: str  # without the ? before it
 
 
 def _split(url: str) -> _Parts:
-    """The parts of a URL that may name several hosts. urlsplit() refuses an IPv6 address beside others where
-    Python has the fixes of CVE-2024-11168 and CVE-2025-0938, as some builds of 3.11 have."""
+    """Split a URL that may name several hosts.
+
+    urlsplit() refuses an IPv6 address beside others where Python has the fixes of CVE-2024-11168 and
+    CVE-2025-0938, as some builds of 3.11 do.
+    """
     found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*@)?([^/?#]*)([^?#]*)\??([^#]*)", url)
     assert found
     return _Parts(*(part or "" for part in found.groups()))
@@ -176,18 +188,18 @@ def _address(place: str) -> tuple[str, int]:
 
 
 def place_of(url: str) -> str:
-    """The URL without user, password and options, for people to read."""
+    """Return the URL without user, password and options, for people to read."""
     parts = _split(url)
     return f"{parts.scheme}://{parts.places}{parts.path}"
 
 
 def without_password(url: str) -> str:
-    """The URL with PASSWORD in the place of each password, for a line that is logged."""
+    """Return the URL with each password replaced by PASSWORD, for the log."""
     return re.sub(r"(//[^/:?]*:)[^/?]*(?=@)|(password=)[^&]*", r"\1\2PASSWORD", url)
 
 
 def _entries(reply: Any, **_: Any) -> list[StreamEntry]:
-    """XREAD's entries of the only stream asked for: RESP2 sends [[name, entries]], RESP3 a map, both nil."""
+    """Return XREAD's entries of a single stream: RESP2 sends [[name, entries]], RESP3 a map, both nil."""
     if not reply:
         return []
     streams = cast(dict[bytes, Any], reply).values() if isinstance(reply, dict) else [reply[0][1]]

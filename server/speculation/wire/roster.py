@@ -1,4 +1,4 @@
-"""Who is on the bus, from the descriptions (cards) members leave there. Pure: the bus does the I/O."""
+"""Keep the roster of processes on the bus, from their descriptions (cards). Pure: the bus does the I/O."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _PRESENCE = TypeAdapter(Presence)
 
 
 def member_name(role: Role, id: str) -> str:
-    """What a process is called on the bus. Roles have no colon, so nobody can pose as another role."""
+    """Return a process's name on the bus. Roles have no colon, so none can pose as another role."""
     return f"{role}:{id}"
 
 
 def write_card(presence: Presence) -> bytes:
-    """JSON of a description."""
+    """Return a description as JSON."""
     return orjson.dumps(presence)
 
 
 def read_card(member: str, card: bytes) -> Presence | None:
-    """What the member says of itself, or None if that is no Presence within its bounds, or another's."""
+    """Return a member's description, None if it is invalid, out of bounds, or another's."""
     if len(card) > MAX_CARD_BYTES:
         return None
     try:
@@ -39,7 +39,7 @@ def read_card(member: str, card: bytes) -> Presence | None:
 
 
 class Roster:
-    """The members of one role, by name. Each card is parsed once, however often it is looked at."""
+    """Members of one role, by name. Each card is parsed once."""
 
     def __init__(self, role: Role) -> None:
         self._prefix = member_name(role, "")
@@ -47,16 +47,16 @@ class Roster:
 
     @property
     def names(self) -> list[str]:
-        """Members whose cards were there at the last update, the unreadable ones included."""
+        """Return members whose cards existed at the last update, including unreadable ones."""
         return list(self._cards)
 
     def newcomers(self, listed: set[str]) -> list[str]:
-        """Those of the listed names that are of our role, not known yet, and within MAX_PEERS."""
+        """Return listed names of our role that are not known yet, within MAX_PEERS."""
         new = sorted(name for name in listed - self._cards.keys() if name.startswith(self._prefix))
         return new[: MAX_PEERS - len(self._cards)]
 
     def update(self, cards: Mapping[str, bytes | None]) -> tuple[Presence, ...]:
-        """Replace the roster by these cards (None: gone) and return the valid ones, ordered by name."""
+        """Replace the roster by these cards (None: gone), and return the valid ones, ordered by name."""
         before = self._cards
         self._cards = {}
         for name, card in sorted(cards.items()):

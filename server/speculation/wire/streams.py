@@ -1,16 +1,16 @@
-"""The bus over Redis Streams: every key name, TTL, length and reply shape is in this file.
+"""Implement the bus over Redis Streams: every key name, TTL, length and reply shape is in this file.
 
     duo:{pool}:members              set of "<role>:<id>": who may be here
-    duo:{pool}:member:<role>:<id>   JSON of a Presence: who is here, as long as the key lives
+    duo:{pool}:member:<role>:<id>   JSON of a Presence: who is here, while the key lives
     duo:{pool}:<role>:<id>          that process's inbox, a stream of entries with one field, "m"
 
 The braces keep a pool in one slot of a cluster. Each key gets its TTL in the transaction that makes it, and
-its owner alone renews it: a crash leaves nothing behind, and sending to a dead inbox (NOMKSTREAM) does not
-bring it back. Entries are trimmed once read, because they hold people's prompts. Needs Redis 6.2.
+only its owner renews it: a crash leaves nothing behind, and sending to a dead inbox (NOMKSTREAM) does not
+bring it back. Entries are trimmed once read, because they contain people's prompts. Needs Redis 6.2.
 
-A bus has two threads. The reader owns the link: it announces, keeps alive, notices who comes and goes, reads
-the inbox, and is the only thread that calls the listener. The writer sends what is queued, many messages to
-one round trip. Neither knows why a link broke; after any failure the reader begins again from the top.
+A bus has two threads. The reader owns the link: it announces, keeps keys alive, notices who joins and leaves,
+reads the inbox, and is the only thread that calls the listener. The writer sends queued messages, many per
+round trip. Neither knows why a link broke; after any failure the reader begins again from the top.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _START = b"0-0"
 
 
 class _InboxLostError(RedisError):
-    """Our inbox is not there any more: the server was emptied, or this process was stopped for long."""
+    """Our inbox is gone: the server was emptied, or this process was stopped for long."""
 
 
 class RedisBus:
-    """A Bus (see bus.py) on a Redis server, which may be down at any time, also at the start.
+    """A Bus (see bus.py) on a Redis server, which may be down at any time, even at the start.
 
-    `Listener.peers` is called again also when somebody who stays describes itself anew: same id, other
-    fields. Raises StartupError for a malformed url, nothing else, ever.
+    `Listener.peers` is also called when a member changes its description: same id, other fields. Raises only
+    StartupError, for a malformed url.
     """
 
     def __init__(self, url: str, pool: str, presence: Presence) -> None:
@@ -96,18 +96,18 @@ class RedisBus:
             thread.start()
 
     def send(self, to: str, message: Message) -> None:
-        """Queue a message; see Bus. Encoding, too, is left to the writer."""
+        """Queue a message; see Bus. The writer encodes it."""
         if not self._up or self._queue.qsize() >= MAX_UNSENT:
             self._drop(1)
         else:
             self._queue.put((to, message))
 
     def describe(self, presence: Presence) -> None:
-        """Others see it within one beat. Id and role must stay what they were."""
+        """Replace the presence; others see it within one beat. Id and role must not change."""
         self._card = write_card(presence)
 
     def close(self) -> None:
-        """Send what is queued, remove our keys and end the threads within BUS_CLOSE_S. May be repeated."""
+        """Send what is queued, remove our keys, and end the threads within BUS_CLOSE_S. May be repeated."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -120,7 +120,7 @@ class RedisBus:
         self._client.close()  # also frees a thread that a hung server holds
 
     def _run(self, work: Callable[..., None], *arguments: Listener) -> None:
-        """What a thread does, to its end."""
+        """Run a thread's work to its end."""
         try:
             work(*arguments)
         finally:
@@ -149,7 +149,7 @@ class RedisBus:
         self._leave()
 
     def _announce(self) -> None:
-        """Make (or keep) our inbox, and choose where to read on."""
+        """Make or keep our inbox, and choose where to read on."""
         inbox = self._inbox
         with self._client.pipeline(transaction=True) as pipe:
             pipe.execute_command("XADD", inbox, "MAXLEN", "~", INBOX_LENGTH, "*", _WAKE, b"")
@@ -178,7 +178,7 @@ class RedisBus:
             self._intake.took(time.thread_time() - began, n, full=n == READ_COUNT)
 
     def _receive(self, listener: Listener, block_ms: int) -> int:
-        """Read once. Returns how many entries; READ_COUNT if there may be more."""
+        """Read once, and return the number of entries; READ_COUNT if there may be more."""
         found = cast(
             list[StreamEntry],
             self._client.execute_command(
@@ -198,10 +198,10 @@ class RedisBus:
         return len(found)
 
     def _beat(self) -> tuple[Presence, ...]:
-        """Renew our keys, trim what was read, in a flood all, and return who is here. Raises _InboxLostError.
+        """Renew our keys, trim what was read (in a flood, all), and return who is here.
 
-        Reads at most MAX_MEMBERS names. A set with more is emptied: its members are in it again after a
-        beat, and those that are known stay so by their cards.
+        Raises _InboxLostError. Reads at most MAX_MEMBERS names. A larger set is emptied: its members are in
+        it again after a beat, and known ones stay so by their cards.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
         kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _after(self._last))
@@ -230,7 +230,7 @@ class RedisBus:
         return f"{self._prefix}member:{member}"
 
     def _read_cards(self, members: list[str]) -> dict[str, bytes | None]:
-        """What these say of themselves, at most a byte more than a card may have; None: nothing."""
+        """Return these members' cards, cut one byte above the limit; None: no card."""
         if not members:
             return {}
         with self._client.pipeline(transaction=False) as pipe:
@@ -273,7 +273,7 @@ class RedisBus:
         self._wake_reader()
 
     def _encode(self, message: Message) -> bytes | None:
-        """The bytes, or None (counted) for what cannot or should not be sent."""
+        """Return the bytes, None (counted) for what cannot or should not be sent."""
         try:
             data = encode(message)
         except (struct.error, OverflowError, TypeError, ValueError, KeyError) as error:
@@ -285,7 +285,7 @@ class RedisBus:
         return data
 
     def _flush(self, batch: list[tuple[str, bytes]]) -> None:
-        """Send in one round trip; what fails is counted and forgotten."""
+        """Send messages in one round trip; what fails is counted and dropped."""
         if not batch or not self._up:
             return self._drop(len(batch))
         try:
@@ -304,7 +304,7 @@ class RedisBus:
         return ("XADD", self._prefix + member, "NOMKSTREAM", "MAXLEN", "~", INBOX_LENGTH, "*", field, data)
 
     def _wake_reader(self) -> None:
-        """A reader in the middle of a blocking read must see that we close."""
+        """Wake a reader from a blocking read, so it sees that we close."""
         if not self._up:
             return
         try:
@@ -318,7 +318,7 @@ class RedisBus:
 
 
 def _tell(listener: Callable[[T], None], what: T) -> None:
-    """A listener must not raise; if one does, its bug may not cut the link."""
+    """Call a listener; an exception, which is a bug, is logged and does not cut the link."""
     try:
         listener(what)
     except Exception:
@@ -326,7 +326,7 @@ def _tell(listener: Callable[[T], None], what: T) -> None:
 
 
 def message_of(fields: list[bytes], most: int = MAX_BYTES) -> Message | None:
-    """The message of an entry, or None if it is not one within the bounds. most: bytes."""
+    """Return the message of an entry of at most `most` bytes, None if it is invalid."""
     if len(fields) != 2 or fields[0] != _MESSAGE or len(fields[1]) > most:
         return None
     try:
@@ -336,12 +336,12 @@ def message_of(fields: list[bytes], most: int = MAX_BYTES) -> Message | None:
 
 
 def _order(entry: bytes) -> tuple[int, int]:
-    """A stream id as numbers."""
+    """Return a stream id as two numbers."""
     milliseconds, _, sequence = entry.partition(b"-")
     return int(milliseconds), int(sequence)
 
 
 def _after(entry: bytes) -> str:
-    """The smallest stream id behind this one."""
+    """Return the smallest stream id behind this one."""
     milliseconds, sequence = _order(entry)
     return f"{milliseconds}-{sequence + 1}"
