@@ -84,11 +84,11 @@ class ChatMessage(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _thoughts_have_many_names(cls, data: Any) -> Any:
-        """Take thoughts from the first of their fields that has some."""
+    def _calls_and_thoughts_have_many_names(cls, data: Any) -> Any:
+        """Take a call from its former field, and thoughts from the first of their fields that has some."""
         if not isinstance(data, dict):
             return data
-        given = cast(dict[str, Any], data)
+        given = _with_calls(cast(dict[str, Any], data))
         content = given.get("content")
         if isinstance(content, list) and any(map(_is_thought, cast(list[Any], content))):
             parts = cast(list[Any], content)
@@ -120,6 +120,15 @@ class ChatMessage(Body):
 _NAMES_OF_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
 """Fields of DeepSeek and llama-server; of vLLM and OpenRouter; of OpenRouter; of LiteLLM."""
 _TEXTS_OF_THOUGHTS = ("thinking", "text", "summary", "content")
+
+
+def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose `function_call`, which OpenAI had before tools, is a call like others."""
+    called = message.get("function_call")
+    if not isinstance(called, dict) or message.get("tool_calls"):
+        return message
+    name = cast(dict[str, Any], called).get("name")
+    return {**message, "tool_calls": [{"id": f"call_{name}", "type": "function", "function": called}]}
 
 
 def _is_thought(part: Any) -> bool:

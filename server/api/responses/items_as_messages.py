@@ -149,6 +149,8 @@ class Conversation:
                 self._add_result(id, _returned_text(result))
         elif item.type.endswith("_output") and result is not None:
             self._add_result(id, _returned_text(result))
+        elif item.type == "agent_message":  # of another agent, to this one
+            self.messages.append({"role": "user", "content": _returned_text(fields.get("content"))})
         elif item.type == "compaction_trigger":
             raise FieldError(f"{place}.type", "compaction_trigger: ask /v1/responses/compact instead")
         elif item.type not in _SILENT:

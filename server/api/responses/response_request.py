@@ -144,6 +144,7 @@ class ResponseRequest(SharedFields):
         "background": (False,),
         "conversation": (),
         "moderation": (),
+        "multi_agent": ({"enabled": False},),
         "prompt": (),
     }
 

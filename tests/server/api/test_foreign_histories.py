@@ -175,3 +175,13 @@ def test_a_count_is_that_of_the_prompt(bounded: Lead):
 def test_invalid_body_stays_invalid(small: Lead):
     answer = httpx.post(f"{small.url}/v1/chat/completions", content=json.dumps({"messages": 5}))
     assert answer.status_code == 400
+
+
+def test_a_call_under_its_former_name():
+    called = {"name": "look", "arguments": '{"at": "it"}'}
+    now = {"role": "assistant", "tool_calls": [{**A_CALL, "function": called}]}
+    before = {"role": "assistant", "content": None, "function_call": called}
+    result = {"role": "function", "name": "look", "content": "it rains"}
+    shown = prompt_of(*HELLO, before, result, AGAIN)
+    assert shown == prompt_of(*HELLO, now, {"role": "tool", "content": "it rains"}, AGAIN)
+    assert '{"at": "it"}' in shown

@@ -48,6 +48,10 @@ CARRYING: list[tuple[list[Any], str]] = [
         "tool\na.txt",
     ),
     ([call_of("apply_patch_call_output", output="patched")], "tool\npatched"),
+    (
+        [{"type": "agent_message", "author": "a", "content": [{"type": "input_text", "text": "go left"}]}],
+        "user\ngo left",
+    ),
     ([{"type": "compaction", "encrypted_content": sealed_summary("all done")}], "in short:\nall done"),
     ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}], "<think>Hm.</think>"),
     ([{"type": "reasoning", "summary": [], "encrypted_content": holding("Hm.")}], "<think>Hm.</think>"),

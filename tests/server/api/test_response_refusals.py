@@ -62,6 +62,7 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
         {"text": {"format": {"type": "json_schema", "schema": {"type": "nothing"}}}},
         "text.format.schema.type",
     ),
+    ({"multi_agent": {"enabled": True}}, "multi_agent"),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
     ({"background": True}, "background"),
     ({"conversation": "conv_1"}, "conversation"),
