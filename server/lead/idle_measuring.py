@@ -2,17 +2,19 @@
 
 A lead answers at once, with the times kept by an earlier start, or with those of a few decodes. The rest is
 measured here, in a small context of the same weights, and interrupted at the next decode when a request
-comes.
+comes. All attempts together take a bounded time, and leave no memory behind.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from server.llama.backend import Batch, Logits
 from server.llama.context import LlamaContext
+from server.llama.mapped_files import return_freed
 from server.stop_signals import leave_if_told
 
 logger = logging.getLogger("duo.lead")
@@ -21,13 +23,17 @@ logger = logging.getLogger("duo.lead")
 # opens the page and types at once waits for a decode of the measurement; twice: it begins 2 s later.
 QUIET_S = 2.0
 POLL_S = 0.1
+# Most seconds of all attempts at all measurements: three times what they take (CALIBRATION_S of
+# calibration.py, BUDGET_S of attention_times.py). Half: with a client that asks every few seconds they end
+# unfinished; twice: such a lead computes for a minute though nobody waits.
+MEASURED_S = 30.0
 
 Measurement = Callable[[Callable[[], LlamaContext]], None]
 """Measures with contexts that this function makes, unattached. May raise InterruptedMeasuringError."""
 
 
 class InterruptedMeasuringError(Exception):
-    """A request came, or the lead is ending."""
+    """A request came, the time is up, or the lead is ending."""
 
 
 class _YieldingContext(LlamaContext):
@@ -53,6 +59,8 @@ class IdleMeasuring:
         """
         self._is_busy = is_busy
         self._left = list(measurements)
+        self._left_s = MEASURED_S  # of all attempts
+        self._until = 0.0  # the latest end of the one that runs, by the monotonic clock
         self._ending = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="duo-measuring", daemon=True)
 
@@ -67,11 +75,14 @@ class IdleMeasuring:
             self._keeper.join()
 
     def _keep(self) -> None:
-        while self._left and self._wait_until_quiet():
+        while self._left and self._left_s > 0 and self._wait_until_quiet():
             # a thread for each attempt: llama.cpp's worker threads end with it
             attempt = threading.Thread(target=self._attempt, name="duo-measuring-once")
+            self._until = time.monotonic() + self._left_s
             attempt.start()
             attempt.join()
+            self._left_s = self._until - time.monotonic()
+            return_freed()
 
     def _wait_until_quiet(self) -> bool:
         """Wait for QUIET_S without a reply. Returns False if the lead ends first."""
@@ -93,5 +104,5 @@ class IdleMeasuring:
 
     def _check(self) -> None:
         leave_if_told()
-        if self._ending.is_set() or self._is_busy():
+        if self._ending.is_set() or self._is_busy() or time.monotonic() > self._until:
             raise InterruptedMeasuringError

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import ssl
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -16,8 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
-from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
+from socket import socket
 from typing import Any, TypeAlias, cast
 
 import uvicorn
@@ -28,7 +26,8 @@ from server.api.connection import BoundedConnection, ConnectionBounds
 from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.engine.thread import EngineThread
-from server.errors import DuoError, StartupError
+from server.errors import DuoError
+from server.lead.listener import Tls, tls_of
 from server.settings import DoorSettings
 
 logger = logging.getLogger("duo.lead")
@@ -38,25 +37,6 @@ MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 
 App: TypeAlias = Callable[..., Any]
 """An ASGI application. Starlette and uvicorn each have a type of their own for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """The PEM files of a private key and of its certificate chain."""
-
-    key: Path
-    certificate: Path
-
-    def check(self) -> None:
-        """Raise StartupError if the files cannot be used."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.certificate, self.key, password=b"")  # else OpenSSL asks for one
-        except (OSError, ValueError) as error:
-            raise StartupError(
-                f"cannot serve TLS with {self.certificate} and {self.key} ({error}): give a certificate and "
-                "its private key, unencrypted, as PEM files with --ssl-cert-file and --ssl-key-file"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +55,6 @@ class Door:
         if self.edge.access.callers != [NOBODY]:
             return "with an API key"
         return "of this machine, without a key" if self.edge.local else "everybody, without a key"
-
-
-def open_socket(host: str, port: int) -> socket:
-    """Return a listening socket. Raises StartupError if the address is in use or not this machine's."""
-    family = AF_INET6 if ":" in host else AF_INET
-    listener = socket(family, SOCK_STREAM)
-    try:
-        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise StartupError(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another address with --host or --port"
-        ) from error
-    return listener
 
 
 def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
@@ -115,13 +79,7 @@ def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
         local and not settings.no_api_key,
     )
     bounds = ConnectionBounds(write_s=settings.write_timeout)
-    key, certificate = settings.ssl_key_file, settings.ssl_cert_file
-    if (key is None) != (certificate is None):
-        raise StartupError("TLS needs both --ssl-key-file and --ssl-cert-file")
-    tls = Tls(key, certificate) if key and certificate else None
-    if tls:
-        tls.check()
-    return Door(edge, tls, settings.grace, bounds, made)
+    return Door(edge, tls_of(settings), settings.grace, bounds, made)
 
 
 def configured(

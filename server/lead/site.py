@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from server.lead.listening import Door
+if TYPE_CHECKING:
+    from server.lead.listening import Door
 
 logger = logging.getLogger("duo.lead")
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,7 @@ class Site:
     join_elsewhere: str | None = None  # the same for other machines, with a password: printed, not logged
     reach: str = ""  # which machines can use the printed join command
     remark: str | None = None  # who drafts here, and why
+    once_loaded: Callable[[], object] = nothing  # called when the models are
 
 
 def announce(site: Site, door: Door) -> None:

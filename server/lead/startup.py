@@ -1,4 +1,4 @@
-"""Put the lead process together: model, bus, engine, HTTP. Start-up reads from top to bottom."""
+"""Put the lead process together: models, bus, engine, HTTP. Start-up reads from top to bottom."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 import platform
 import socket
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -25,10 +24,10 @@ from server.engine.engine import Engine
 from server.engine.proposer import Proposer
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread, Observer
-from server.errors import LostModelError, StartupError
-from server.flags import n_cores
+from server.errors import LostModelError
 from server.grammar.compiler import prepare
 from server.lead.attention import AttentionChoice
+from server.lead.beginning import LoadedModels, Loading, console_of
 from server.lead.calibration import (
     first_times,
     on_own_thread,
@@ -37,14 +36,9 @@ from server.lead.calibration import (
     steady_widths,
 )
 from server.lead.idle_measuring import IdleMeasuring, Measurement
-from server.lead.listening import Door, DrainingServer, answering, configured, door_of, open_socket
+from server.lead.listening import Door, DrainingServer, answering, configured, door_of
 from server.lead.loading import (
-    drafting_inside,
     leaves_of,
-    load_embedder,
-    load_ranker,
-    load_target,
-    prepared,
     warm_up,
 )
 from server.lead.recollection import keep, of_model, recall
@@ -62,15 +56,12 @@ from server.settings import LeadSettings
 from server.speculation.plain import PlainSteps
 from server.speculation.policy import Policy
 from server.speculation.shape_times import ShapeTimes
-from server.speculation.sources.inline import InlineModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.step_times import StepTimes
 from server.speculation.wire.presence import Presence, unique_id
-from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
-from server.stop_signals import end_when_told, leave_if_told, take_over
-from server.terminal.console import LogConsole, log_to
+from server.stop_signals import leave_if_told, take_over
 from server.terminal.reply_printer import ReplyPrinter
 
 logger = logging.getLogger("duo.lead")
@@ -83,46 +74,26 @@ GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiti
 RECALLED = 64  # conversations on disk whose exact tokens are known from the start
 
 
-def serve(settings: LeadSettings) -> int:
-    """Run duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
-    _console(settings)  # tells what is fetched
-    end_when_told()
-    with closing(open_socket(settings.host, settings.port)) as listener:
-        if settings.redis:
-            check(settings.redis, settings.pool)
-        settings = prepared(settings)
-        sync = settings.draft_mode == "sync" or (settings.draft_mode == "auto" and not settings.redis)
-        draft = settings.draft_model if sync else None
-        if settings.draft_mode == "sync" and draft is None:
-            raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
-        if settings.verify == "rejection" and draft is None:
-            raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
-        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores(), draft))
-
-
-def run_lead(settings: LeadSettings, site: Site) -> int:
-    """Load the model, serve until stopped, clean up, and return the exit status."""
-    console = _console(settings)
+def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
+    """Serve the models that are being loaded until stopped, and return the exit status."""
     door = door_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
-    end_when_told()
-    attention = AttentionChoice()
-    with ExitStack() as models, ExitStack() as stack:
+    with ExitStack() as stack:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
         with answering(site.listener, waiting, door.tls):
-            backend = _load(models, settings, site, attention)
-            model, inline = drafting_inside(models, settings, site.draft_model, backend)
-            proposer = _speculator(stack, settings, site, backend, inline)
-            beside = load_embedder(models, settings, backend), load_ranker(models, settings, backend)
+            models = loading.models()
+            backend, model = models.target, models.model
+            proposer = _speculator(stack, settings, site, models)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
         observers: list[Observer] = [traffic := Traffic()]
         if settings.print != "none":
-            observers.append(ReplyPrinter(console, backend.vocab, show_rejected=settings.print == "all"))
+            show_rejected = settings.print == "all"
+            observers.append(ReplyPrinter(console_of(settings), backend.vocab, show_rejected=show_rejected))
         asked = proposer if settings.draft_max or site.redis_url else PlainSteps(proposer.ledger.times)
         engine = EngineThread(
-            _engine_maker(settings, backend.options, model, asked, snapshots, attention),
+            _engine_maker(settings, backend.options, model, asked, snapshots, loading.attention),
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
@@ -130,28 +101,21 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
             profile=settings.profile,
         )
         proposer.overlap(partial(engine.hand_over, guessing=True))
-        measuring = _measuring(settings, backend, attention, engine, proposer.ledger.times)
+        measuring = _measuring(settings, backend, loading.attention, engine, proposer.ledger.times)
         stack.callback(measuring.close)
-        engine.command(lambda _: warm_up(model, inline))
+        engine.command(lambda _: warm_up(model, models.inline))
         announce(site, door)
+        site.once_loaded()
         mode = "sync" if site.draft_model else "async"
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
-        embedding, reranking = (embedding_by(models, one, served.model) for one in beside)
+        beside = (models.embedder, models.ranker)
+        embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
         served = replace(served, embedding=embedding, reranking=reranking)
         served = _with_snapshots(served, snapshots, door)
-        _until_ended(models, _serve_http(engine, served, site.listener, door, measuring))
+        _until_ended(loading, _serve_http(engine, served, site.listener, door, measuring))
     logger.info("duo has ended")
     leave_if_told()
     return 0
-
-
-def _console(settings: LeadSettings) -> LogConsole:
-    """Return the console that duo logs to from now on. Raises StartupError."""
-    console = LogConsole(highlight=False)
-    log_to(console, settings.log_format)
-    if settings.log_format == "json" and settings.print != "none":
-        raise StartupError("--print is for people: give it with --log-format text only")
-    return console
 
 
 def _bounds(settings: LeadSettings) -> Bounds:
@@ -159,23 +123,12 @@ def _bounds(settings: LeadSettings) -> Bounds:
     return Bounds(most or None, seconds or None, silent_s or None)
 
 
-def _until_ended(models: ExitStack, serving: Coroutine[None, None, None]) -> None:
+def _until_ended(loading: Loading, serving: Coroutine[None, None, None]) -> None:
     try:
         uvloop.run(serving)
     except LostModelError:
-        models.pop_all()  # llama.cpp would wait for what does not answer before it frees anything
+        loading.abandon()
         raise
-
-
-def _load(stack: ExitStack, settings: LeadSettings, site: Site, attention: AttentionChoice) -> LlamaBackend:
-    logger.info("duo %s: loading %s", version("duo"), settings.model)
-    began = time.perf_counter()
-    stack.callback(attention.keep)
-    backend = stack.enter_context(closing(load_target(settings, site.n_threads, attention)))
-    seconds = time.perf_counter() - began
-    about = f"{backend.description}, {backend.n_params / 1e6:.1f}M parameters, context {backend.n_ctx}"
-    logger.info("  model    %s (%s, %d threads) in %.1f s", backend.name, about, site.n_threads, seconds)
-    return backend
 
 
 def _with_snapshots(served: Served, snapshots: Snapshots | None, door: Door) -> Served:
@@ -219,12 +172,12 @@ def keep_for_good() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
-def _speculator(
-    stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend, inline: InlineModel | None
-) -> Speculator:
+def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, models: LoadedModels) -> Speculator:
     """Return all sources of drafts: a model in this process, drafters on the bus, and lookups."""
+    backend, inline = models.target, models.inline
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")

@@ -100,7 +100,7 @@ class LlamaContext:
         self._windows = windows_of(model, handle) if window else None
         # of a model with a state, which a twin cannot share: llama.cpp gives away cells that it has passed
         self._unkept_window = 0 if self._windows else window
-        self._only_cells = not _has_state(model) and not window  # else it may hold more than its length
+        self._only_cells = not has_state(model) and not window  # else it may hold more than its length
 
     def decode(self, batch: Batch) -> Logits:
         logits = self.start(batch)
@@ -234,7 +234,7 @@ class LlamaContext:
             self.keys = None
 
 
-def _has_state(model: LoadedModel) -> bool:
+def has_state(model: LoadedModel) -> bool:
     """Return True if the model keeps a state beside its cells or instead of them."""
     return bool(C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle))
 
@@ -242,7 +242,7 @@ def _has_state(model: LoadedModel) -> bool:
 def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
     """Return the keeper of a model's sliding windows; None if sequences cannot be trimmed."""
     architecture = model.metadata("general.architecture")
-    if _has_state(model) or architecture in COMPRESSED:
+    if has_state(model) or architecture in COMPRESSED:
         return None
     return Windows(handle, int(C.llama_model_n_swa(model.handle)), chunked=architecture in CHUNKED)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, FillInMiddle
-from server.llama.context import LlamaContext
+from server.llama.context import LlamaContext, has_state
 from server.llama.context_params import context_params, spare_sequence
 from server.llama.cuts import Cuts
 from server.llama.graph_keys import keys_of
@@ -183,9 +183,7 @@ class LlamaBackend(LlamaContext):
         self.chat_template = _template(model, None)
         self.tool_template = _template(model, b"tool_use")
         self.description = self.model.description
-        self.can_trim = False
-        with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
-            self.can_trim = aside.submit(self._forgets).result() and not self.n_tail
+        self.can_trim = self._can_trim(elsewhere)
         self.can_copy = self.model.metadata("general.architecture") not in COMPRESSED
         self.can_share = not options.n_streams
         self.can_shift = self.can_trim and bool(C.llama_memory_can_shift(self.memory))
@@ -198,6 +196,25 @@ class LlamaBackend(LlamaContext):
             # between parts of a decode llama.cpp gives away what guesses passed
             params.n_batch = params.n_ubatch = max(params.n_ubatch, params.n_seq_max)
         return params
+
+    def _can_trim(self, elsewhere: bool) -> bool:
+        """Return whether sequences can be trimmed. Raise StartupError for a model that cannot be evaluated.
+
+        Cells can be. Beside a state it is tried, and beside devices, whose memory may not suffice. On busy
+        cores a decode at the start takes up to 4 s: its threads wait for each other.
+
+        Args:
+            elsewhere: Layers are computed on devices.
+        """
+        if self._only_has_cells and not elsewhere:
+            return True
+        self.can_trim = False
+        with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
+            return aside.submit(self._forgets).result() and not self.n_tail
+
+    @property
+    def _only_has_cells(self) -> bool:
+        return not has_state(self.model) and self.model.metadata("general.architecture") not in COMPRESSED
 
     def _forgets(self) -> bool:
         """Return True if a sequence can be trimmed, by trying: it depends on llama.cpp's kind of memory.

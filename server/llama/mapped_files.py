@@ -1,4 +1,4 @@
-"""Find and release a process's memory of mapped model files."""
+"""Find and release memory that a process does not need: pages of mapped files, and what was freed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def own_memory() -> int:
     except OSError:
         return 0
     return KIB * int(found[1]) if found else 0
+
+
+def return_freed() -> None:
+    """Give freed memory back to the system. Only GNU's C library keeps it, and only that one can be told."""
+    if trim := getattr(_LIBC, "malloc_trim", None):
+        trim(ctypes.c_size_t(0))
 
 
 def release_mapped(files: Sequence[Path]) -> int:

@@ -17,6 +17,7 @@ import math
 import os
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,10 @@ TAKEN = 0.38
 # Cores that others leave free while fewer threads compute, from which on one thread more computes. Half: also
 # where they take 0.7 of a core, with 1.0 to 1.4 as above; twice: not where they take 0.2, with 0.6 to 0.85.
 FREE = 0.45
+# Seconds after the start of a process in which what others have used since then decides for a new context.
+# Without: on two cores beside eight busy programs each decode of a start took one to four seconds. Half: a
+# start beside as many is longer; twice: it tells of what ended 20 s ago.
+START_S = 10.0
 STAT = Path("/proc/stat")
 
 
@@ -50,8 +55,11 @@ class Threads:
         self._n_cores = max(self.n, len(self._cores))  # more threads than cores were asked for
         self._used = used_by_others(self._cores)
         self._others = 0.0  # cores that they used in the latest period
+        if self._used is not None:
+            self._others = STARTED.others(self._used)
+            self.n = n_threads(self.n, self.n, self._n_cores - self._others)
         self._due = time.monotonic() + PERIOD_S if self._used is not None else math.inf
-        self._in_use = self.n
+        self._in_use = max(self.most)
 
     def settle(self, *, all_of_them: bool = False) -> None:
         """Set the number before a decode; `all_of_them`: no bit may depend on how busy the machine is."""
@@ -75,6 +83,20 @@ class Threads:
         if n != self.n:
             logger.debug("%d of %d threads compute beside other programs", n, max(self.most))
             self.n = n
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The use of the cores by others when this process began. used: as used_by_others() tells it."""
+
+    at: float
+    used: float | None
+
+    def others(self, used: float) -> float:
+        """Return the cores that others have used since then; 0 if that is too long ago to tell of now."""
+        passed_s = time.monotonic() - self.at
+        known = self.used is not None and 0 < passed_s < START_S
+        return (used - self.used) / passed_s if known and self.used is not None else 0.0
 
 
 def n_threads(now: int, most: int, left: float) -> int:
@@ -113,3 +135,6 @@ def _busy_s(ticks: Sequence[str]) -> float:
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
     yielding = 0 if os.getpriority(os.PRIO_PROCESS, 0) <= 0 else nice
     return (user + yielding + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+STARTED = Start(time.monotonic(), used_by_others(own_cores()))

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.errors import StartupError
 from server.flags import n_cores
-from server.lead.listening import open_socket
+from server.lead.listener import open_socket
 from server.llama.devices import CPU, GPU, INTEGRATED, GgmlDevice, devices, lend, needs_rpc
 from server.llama.lenders import miss_leads
 from server.llama.library import start_library

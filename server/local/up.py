@@ -5,18 +5,20 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from server.errors import StartupError
 from server.flags import n_cores
-from server.lead.listening import open_socket
+from server.lead.beginning import run_lead
+from server.lead.listener import open_socket
 from server.lead.loading import assistant_of, head_of, prepared
 from server.lead.site import Site
-from server.lead.startup import run_lead
 from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
 from server.llama.tensors import has_block, on_host
@@ -24,7 +26,7 @@ from server.local.bundled import DRAFTS, SMOLLM2_DRAFT, SMOLLM2_SMALL, draft_for
 from server.local.children import Child, drafter
 from server.local.embedded import EmbeddedServer
 from server.local.placement import NO_DRAFTS, Machine, Placement, place
-from server.settings import BUNDLED_DRAFT, UpSettings
+from server.settings import UpSettings
 from server.speculation.wire.redis_client import check, without_password
 from server.stop_signals import end_when_told
 from server.terminal.console import LogConsole, log_to
@@ -49,8 +51,10 @@ def up(settings: UpSettings) -> int:
         placement = _placed(settings, machine, draft)
         _check_can_draft(settings, placement, draft)
         n_drafters = settings.drafters if draft and placement.beside and settings.verify == "exact" else 0
-        for i in range(n_drafters):
-            stack.enter_context(closing(_drafter(settings, placement, draft or BUNDLED_DRAFT, url, i)))
+        children = [partial(_drafter, settings, placement, draft, url, i) for i in range(n_drafters) if draft]
+        start = partial(_start, stack, children)
+        if not machine.has_few_cores:
+            start()
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
         n_threads = settings.threads or placement.target_threads or machine.n_cores
@@ -59,7 +63,15 @@ def up(settings: UpSettings) -> int:
             site = replace(site, remark=_remark_without(settings))
         elif placement.sync and placement.beside:
             site = replace(site, remark=_remark(settings, machine, n_drafters, elsewhere))
+        if machine.has_few_cores:  # the first reply does not wait for what drafters load
+            site = replace(site, once_loaded=start)
         return run_lead(settings, _joining(settings, site, draft, url, elsewhere))
+
+
+def _start(stack: ExitStack, children: Iterable[Callable[[], Child]]) -> None:
+    """Start the children, which the stack ends."""
+    for child in children:
+        stack.enter_context(closing(child()))
 
 
 def _with_threads(settings: UpSettings) -> UpSettings:
@@ -174,7 +186,14 @@ def _size(model: Path) -> int:
 
 def _drafter(settings: UpSettings, placement: Placement, draft: Path, url: str, i: int) -> Child:
     name, gpus = f"drafter-{i + 1}", placement.draft_gpus
-    flags = ["--pool", settings.pool, "--threads", str(placement.threads), "--model", str(draft)]
+    flags = [
+        "--pool",
+        settings.pool,
+        "--threads",
+        str(placement.threads),
+        "--model",
+        str(draft),
+    ]
     if placement.gpu_layers is not None:
         flags += ["--gpu-layers", str(placement.gpu_layers)]
     if places := settings.draft_weights.places:

@@ -23,6 +23,7 @@ from typing import Any
 import orjson
 
 import drafters.kinds
+import server.lead.beginning
 import server.lead.loading
 import server.lead.startup
 from server.api.app import create_app
@@ -89,7 +90,8 @@ def run(log: Connection, toy: bool, arguments: list[str], folder: str) -> None:
     if toy:
         _replace(server.lead.loading, LlamaBackend=ToyBackend)
         _replace(drafters.kinds, LlamaBackend=partial(ToyBackend, error=ERROR, step_s=DRAFTER_STEP_S))
-        _replace(server.lead.startup, load_ranker=_nothing, card_of=_toy_card)  # they read its file
+        _replace(server.lead.beginning, load_ranker=_nothing)  # it reads its file
+        _replace(server.lead.startup, card_of=_toy_card)
         _replace(server.lead.startup, remembered_aside=_no_times)  # it decodes in a context of llama.cpp
     sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - until the end
     sys.exit(main(arguments))

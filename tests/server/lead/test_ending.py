@@ -13,7 +13,8 @@ import pytest
 from server.api.middleware import Edge
 from server.lead import startup
 from server.lead.idle_measuring import IdleMeasuring
-from server.lead.listening import Door, open_socket
+from server.lead.listener import open_socket
+from server.lead.listening import Door
 from server.stop_signals import end_when_told
 from tests.fake_backend import FakeBackend
 from tests.http_lead import serving

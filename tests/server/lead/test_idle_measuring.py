@@ -105,5 +105,31 @@ def test_end_gives_up_what_runs(monkeypatch: pytest.MonkeyPatch):
     assert decodes.n_decodes == 1
 
 
+def test_attempts_end_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(idle_measuring, "MEASURED_S", 0.2)
+    n_decodes = 0
+    refused = threading.Event()
+
+    def start(context: LlamaContext, batch: Batch) -> None:
+        nonlocal n_decodes
+        n_decodes += 1
+
+    def endless(make: Callable[[], LlamaContext]) -> None:
+        context = make()
+        try:
+            while True:
+                context.start(Batch())
+        finally:
+            refused.set()
+
+    monkeypatch.setattr(LlamaContext, "start", start)
+    with closing(IdleMeasuring(lambda: False, [endless])) as one:
+        one.start()
+        assert refused.wait(WAIT_S)
+        one._keeper.join(WAIT_S)  # pyright: ignore[reportPrivateUsage]
+        assert not one._keeper.is_alive()  # pyright: ignore[reportPrivateUsage]
+    assert n_decodes > 1
+
+
 def test_one_that_never_began_can_be_closed():
     IdleMeasuring(lambda: False, [lambda _: None]).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.llama import mapped_files
-from server.llama.mapped_files import own_memory, release_mapped
+from server.llama.mapped_files import own_memory, release_mapped, return_freed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
 N_BYTES = 1 << 22
@@ -42,6 +43,22 @@ def test_own_memory_grows_with_what_is_written():
     with mmap.mmap(-1, N_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:  # no page used before
         fresh[::4096] = b"x" * (N_BYTES // 4096)
         assert own_memory() - before >= N_BYTES // 2
+
+
+def test_freed_memory_goes_back():
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        pytest.skip("only GNU's C library keeps what was freed")
+    libc.malloc.restype = ctypes.c_void_p
+    pieces = [libc.malloc(1 << 16) for _ in range(4 * N_BYTES >> 16)]
+    for piece in pieces:
+        ctypes.memset(piece, 1, 1 << 16)
+    for piece in pieces[:-1]:  # the last one keeps the others from going back by themselves
+        libc.free(ctypes.c_void_p(piece))
+    before = own_memory()
+    return_freed()
+    assert before - own_memory() >= 2 * N_BYTES
+    libc.free(ctypes.c_void_p(pieces[-1]))
 
 
 def test_other_systems_release_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

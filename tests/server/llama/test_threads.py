@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from server.llama import threads
-from server.llama.threads import PERIOD_S, Threads, n_threads
+from server.llama.threads import PERIOD_S, START_S, Start, Threads, n_threads
 
 CORES = 0, 1
 KINDS: Sequence[str] = "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"
@@ -106,6 +106,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(threads, "time", clocks)
     monkeypatch.setattr(threads, "STAT", machine.stat)
     monkeypatch.setattr(threads, "own_cores", lambda: CORES)
+    monkeypatch.setattr(threads, "STARTED", Start(machine.now, 0.0))
     monkeypatch.setattr(os, "getpriority", own_priority(0))
     return machine
 
@@ -118,6 +119,16 @@ def test_threads_yield_and_return(machine: Machine):
     assert machine.library.set == [(1, 1)]
     machine.lets_run(ours, 1, idle=1.0)
     assert machine.library.set == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(("seconds", "n"), [(START_S / 2, 1), (2 * START_S, 2)])
+def test_start_beside_others_begins_with_fewer_threads(machine: Machine, seconds: float, n: int):
+    machine.passes(seconds, user=1.0)
+    ours = Threads(None)
+    ours.settle()
+    assert machine.library.set == [(1, 1)] * (n == 1)
+    machine.lets_run(ours, 2, idle=1.0)
+    assert ours.n == 2
 
 
 def test_momentary_load_costs_no_thread(machine: Machine):

@@ -35,6 +35,8 @@ class Started:
 
     def run_lead(self, settings: LeadSettings, site: Site) -> int:
         self.lead, self.site = settings, site
+        self.n_before_loading = len(self.drafters)
+        site.once_loaded()
         return 0
 
 
@@ -68,6 +70,7 @@ def test_drafters_get_the_other_gpus(started: Started):
     assert up(UpSettings.model_validate({"drafters": 3})) == 0
     assert started.lead is not None
     assert (started.lead.split_mode, started.lead.main_gpu) == ("none", 1)
+    assert started.n_before_loading == 3
     assert [name for name, _, _ in started.drafters] == ["drafter-1", "drafter-2", "drafter-3"]
     gpus = [place_of(flags) for _, flags, _ in started.drafters]
     assert gpus == [["--split-mode", "none", "--main-gpu", gpu] for gpu in ("0", "2", "0")]
@@ -180,7 +183,7 @@ def test_it_says_who_drafts_on_few_cores(
     flags = {"drafters": n_drafters} if n_drafters else {"verify": "rejection"}
     up(UpSettings.model_validate(flags))
     assert started.site is not None
-    assert len(started.drafters) == n_drafters
+    assert (started.n_before_loading, len(started.drafters)) == (0, n_drafters)
     assert (started.site.remark or "").startswith(said)
 
 

@@ -1,0 +1,126 @@
+"""How a lead begins: its models are loaded on a thread while the rest of it is imported.
+
+This module imports what loading needs alone. The rest, which is most of duo, takes Python as long as
+llama.cpp takes to load a small model.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from server.errors import StartupError
+from server.flags import n_cores
+from server.lead.attention import AttentionChoice
+from server.lead.listener import open_socket, tls_of
+from server.lead.loading import drafting_inside, load_embedder, load_ranker, load_target, prepared
+from server.lead.site import Site
+from server.llama.backend import Backend
+from server.llama.embedder import LlamaEmbedder
+from server.llama.llamacpp import LlamaBackend
+from server.settings import LeadSettings
+from server.speculation.sources.inline import InlineModel
+from server.speculation.wire.redis_client import check
+from server.stop_signals import end_when_told
+from server.terminal.console import LogConsole, log_to
+
+logger = logging.getLogger("duo.lead")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModels:
+    """All models of a lead."""
+
+    target: LlamaBackend
+    model: Backend  # the target as the engine uses it, with its prediction block if it has one
+    inline: InlineModel | None  # what drafts in this process, between steps
+    embedder: LlamaEmbedder | None
+    ranker: LlamaEmbedder | None
+
+
+class Loading:
+    """Loads the models of a lead on a thread of its own. Owns them until close()."""
+
+    def __init__(self, settings: LeadSettings, site: Site) -> None:
+        """Begin to load.
+
+        Args:
+            settings: The lead's, prepared.
+            site: Tells the threads and the draft model.
+        """
+        self.attention = AttentionChoice()
+        self.owned = ExitStack()  # closes the models, and what needs them, in close()
+        self.owned.callback(self.attention.keep)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-loading")
+        self._loaded = self._thread.submit(self._load, settings, site)
+
+    def models(self) -> LoadedModels:
+        """Return the models once they are loaded. Raises what loading raised: a StartupError, say."""
+        return self._loaded.result()
+
+    def abandon(self) -> None:
+        """Leave the models as they are at close(): llama.cpp waits for what does not answer."""
+        self.owned.pop_all()
+
+    def close(self) -> None:
+        """Free the models. Waits for the thread, which ends soon once a signal has asked duo to end."""
+        self._thread.shutdown()
+        self.owned.close()
+
+    def _load(self, settings: LeadSettings, site: Site) -> LoadedModels:
+        target = self._load_target(settings, site)
+        model, inline = drafting_inside(self.owned, settings, site.draft_model, target)
+        embedder = load_embedder(self.owned, settings, target)
+        return LoadedModels(target, model, inline, embedder, load_ranker(self.owned, settings, target))
+
+    def _load_target(self, settings: LeadSettings, site: Site) -> LlamaBackend:
+        logger.info("duo %s: loading %s", version("duo"), settings.model)
+        began = time.perf_counter()
+        backend = load_target(settings, site.n_threads, self.attention)
+        self.owned.callback(backend.close)
+        seconds = time.perf_counter() - began
+        about = f"{backend.description}, {backend.n_params / 1e6:.1f}M parameters, context {backend.n_ctx}"
+        logger.info("  model    %s (%s, %d threads) in %.1f s", backend.name, about, site.n_threads, seconds)
+        return backend
+
+
+def serve(settings: LeadSettings) -> int:
+    """Run duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
+    console_of(settings)  # tells what is fetched
+    end_when_told()
+    with closing(open_socket(settings.host, settings.port)) as listener:
+        if settings.redis:
+            check(settings.redis, settings.pool)
+        settings = prepared(settings)
+        sync = settings.draft_mode == "sync" or (settings.draft_mode == "auto" and not settings.redis)
+        draft = settings.draft_model if sync else None
+        if settings.draft_mode == "sync" and draft is None:
+            raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
+        if settings.verify == "rejection" and draft is None:
+            raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
+        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores(), draft))
+
+
+def run_lead(settings: LeadSettings, site: Site) -> int:
+    """Load the models, serve until stopped, and leave nothing behind. Returns the exit status."""
+    console_of(settings)
+    end_when_told()
+    settings.keys()  # what cannot be used is told before anything is loaded
+    tls_of(settings)
+    with closing(Loading(settings, site)) as loading:
+        from server.lead.startup import serve_models
+
+        return serve_models(settings, site, loading)
+
+
+def console_of(settings: LeadSettings) -> LogConsole:
+    """Return the console that duo logs to from now on. Raises StartupError."""
+    console = LogConsole(highlight=False)
+    log_to(console, settings.log_format)
+    if settings.log_format == "json" and settings.print != "none":
+        raise StartupError("--print is for people: give it with --log-format text only")
+    return console
