@@ -145,6 +145,11 @@ class GroupAccount:
             account = self._by_bits[bits] = self._by_bits[fewer].for_more_sessions()
         return account
 
+    @property
+    def gain(self) -> float:
+        """Recent tokens per session beyond the cost, with the number of sessions that gains most."""
+        return max(0.0, *[account.net for account in self._by_bits.values()])
+
     def memory(self) -> dict[str, int]:
         """Return the remaining pauses, for recall() after a restart."""
         return {str(bits): account.paused for bits, account in self._by_bits.items() if bits}

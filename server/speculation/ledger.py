@@ -65,7 +65,6 @@ class Ledger:
         self.lookup = GroupAccount(OF_GROUP) if policy.lookup and policy.gate else None
         self.inline = GroupAccount(OF_INLINE) if td is not None and policy.gate else None
         self.probes = Account(OF_PROBES)  # guesses of the model in the lead that do not seem to pay
-        self.probes.book(-1.0)  # as if one had cost a plain step: others come first
         self.machines: dict[str, DrafterHost] = {}  # by name
         self._groups: list[GroupAccount] = []
         self.on_trial: set[str] = set()  # drafters of which a guess shall be verified
@@ -75,6 +74,7 @@ class Ledger:
         self.policy, self._sessions = policy, sessions
         self._td, self._source = td, source
         self._known: Mapping[str, object] = {}  # accounts before the restart, by name
+        self._has_times = False  # it is known what steps take
         self._renewed_for, self._n_until_renewed = 0, 0  # sessions; steps
         self._n_calm = SETTLED  # steps since a drafter on the lead's cores had a session
         self._n_passed = 0  # steps in a row in which nobody was asked
@@ -98,6 +98,9 @@ class Ledger:
         if self._td is not None:
             best = potential(seconds, n_active, self._td.value) if known else math.inf
             self.stake = STAKED * (1.0 - 1.0 / best)
+            if known and not self._has_times:  # as if there had been a probe: other guesses come first
+                self.probes.book(-self._td.value * n_active / seconds[n_active])
+        self._has_times = known
 
     def meet(self, hosts: Mapping[str, Sequence[DrafterRecord]], own_kernel: str) -> None:
         """Take in which drafters are present.

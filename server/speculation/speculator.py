@@ -299,12 +299,11 @@ class Speculator(Proposer):
     def _drafting(self, inline: Inline, view: View) -> Drafting:
         """Return the planner's view of the model in the lead, with an empty path for each session."""
         model, policy, price, ledger = inline.model, self._policy, view.price, self.ledger
-        account = ledger.inline.of(price.n_sessions) if ledger.inline else None
         drafting = Drafting(
             model.source,
             model.td.value,
             model.beside,
-            max(0.0, account.net) if account else 0.0,
+            ledger.inline.gain if ledger.inline else 0.0,
             behind=model.behind,
             behind_s=model.behind_s,
             seconds=price.seconds,
