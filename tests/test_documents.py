@@ -71,8 +71,7 @@ LINES = {
     "README.md": 110,
     "ARCHITECTURE.md": 160,
     "benchmarks/RESULTS.md": 350,
-    "docs/adr/0008-pausing-a-drafter-is-closing-its-sessions.md": 155,  # 60 when it is shortened, like these
-    "docs/adr/0010-steps-of-one-shape.md": 196,
+    "docs/speculation.md": 150,
 }
 ADR_LINES = 60
 PROSE_WORDS = 31_000  # of README, ARCHITECTURE, SECURITY, docs and ADRs; it only falls, to 22,000
