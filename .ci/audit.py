@@ -19,7 +19,7 @@ ASK = ("--disable-pip", "--require-hashes", "--progress-spinner", "off", "--form
 
 
 def verdict(report: dict[str, Any]) -> tuple[list[str], int]:
-    """Lines that tell what pip-audit reports, and the exit status."""
+    """Return the lines of pip-audit's report, and the exit status."""
     packages = report["dependencies"]
     asked = [one for one in packages if "skip_reason" not in one]
     if not asked:

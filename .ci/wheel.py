@@ -26,7 +26,7 @@ END_S = 20
 
 
 def installed(folder: Path) -> Path:
-    """The programs of a new environment that has the wheel, and sees what this one has beside duo."""
+    """Return the programs of a new environment with the wheel, which sees this one's other packages."""
     subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
     [wheel] = folder.glob("duo-*.whl")
     home = folder / "environment"
@@ -39,7 +39,7 @@ def installed(folder: Path) -> Path:
 
 
 def address(output: Iterable[str]) -> str:
-    """Where duo serves, by what it says."""
+    """Return where duo serves, by its output."""
     said: list[str] = []
     for line in output:
         said.append(line)
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def check(url: str) -> None:
-    """One chat, the page, and the contract."""
+    """Check one chat, the page, and the contract."""
     with httpx.Client(base_url=url, timeout=ANSWER_S) as client:
         body = {"messages": [QUESTION], "max_tokens": 32}
         reply = client.post("/v1/chat/completions", json=body).raise_for_status().json()

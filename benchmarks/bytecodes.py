@@ -18,7 +18,7 @@ _OURS = str(Path(__file__).parent)  # what stands for models and drafters here d
 
 
 class BytecodeWatch(Watch):
-    """Slows Python down about tenfold while it counts; its clock moves by decodes alone."""
+    """A watch that counts bytecodes, which slows Python about tenfold; its clock moves by decodes alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,10 +36,10 @@ class BytecodeWatch(Watch):
         self._model_s += model_s
 
     def outside(self, work: Callable[[], object]) -> float:
-        """Return the bytecodes that this work executes in Python functions, those of benchmarks left out.
+        """Return the bytecodes that this work executes in Python functions, except those of benchmarks.
 
-        Garbage is not collected meanwhile: what else lives in the process decides when, and callbacks would
-        count. May be called within such work.
+        Garbage is not collected meanwhile: the rest of the process decides when, and callbacks would count.
+        Calls may be nested.
         """
         n_before, before, collects = self._n, sys.gettrace(), gc.isenabled()
         gc.disable()

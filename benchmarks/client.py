@@ -66,7 +66,10 @@ def ask(port: int, prompt: Prompt, max_tokens: int, *, more: Mapping[str, Any] |
 def call(
     port: int, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = TIMEOUT_S
 ) -> Stamped:
-    """Lines of the answer to a POST, or to a GET without a body. Raises ReplyError unless it is 200."""
+    """Return the lines of the answer to a POST, or without a body to a GET.
+
+    Raises ReplyError unless it is 200.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
     content = None if body is None else json.dumps(body).encode()
     try:
@@ -133,5 +136,8 @@ def parse(lines: Stamped, asked: float) -> Reply:
 
 
 def _rate(n_tokens: int, seconds: float) -> float | None:
-    """llama-server's predicted_per_second counts the first token but not its time: computed anew."""
+    """Return tokens per second after the first token.
+
+    llama-server's predicted_per_second counts the first token but not its time.
+    """
     return (n_tokens - 1) / seconds if n_tokens > 1 and seconds > 0 else None

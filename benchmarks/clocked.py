@@ -54,10 +54,10 @@ CERTAIN = 1000.0  # logit of what is said, beside 0: no noise is as large
 
 
 class Reciter(PreparedBackend):
-    """A target that says known texts: whoever begins one of them goes on with it."""
+    """A target that continues known texts from wherever one has begun."""
 
     def __init__(self, known: Sequence[Text], vocab: Vocabulary, decoded: Callable[[int], None]) -> None:
-        """decoded: told the rows of each decode."""
+        """Call `decoded` with the rows of each decode."""
         n_ctx = N_CELLS * MOST_AT_ONCE
         super().__init__(np.zeros((1, vocab.size), np.float32), n_ctx, Watch(), n_seqs=LEAVES * MOST_AT_ONCE)
         self.vocab, self.n_batch = vocab, CLOCKED_BATCH
@@ -96,10 +96,12 @@ class Reciter(PreparedBackend):
 
 
 class ClockedDrafter(DirectBus):
-    """A worker that makes r guesses per plain step, alone in a world; its turns take as long as their
-    decodes. What the lead says meanwhile waits for the next turn; what the drafter says goes out at the end.
-    shapes: what decodes cost as it sees it; by default what they take here. tt_us: of a plain step of the
-    lead; latency_us: of a message, each way."""
+    """A worker that makes r guesses per plain step, alone in a world.
+
+    Its turns take as long as their decodes. It hears the lead at the next turn, and what it sends leaves at a
+    turn's end. shapes: cost of decodes as it sees it; by default what they take here. tt_us: time of the
+    lead's plain step. latency_us: of a message, each way.
+    """
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class ClockedDrafter(DirectBus):
         self._turn_us += round(self._td_us * (1 + DRAFT_ROW * (n_rows - 1)))
 
     def work(self) -> None:
-        """One turn."""
+        """Take one turn."""
         self.worker.turn(wait=False)
 
     def _turn(self) -> None:
@@ -155,7 +157,7 @@ class ClockedDrafter(DirectBus):
 
 
 class CountingSpeculator(Speculator):
-    """Counts a session's steps, and those without any guess."""
+    """A speculator that counts a session's steps, and those without any guess."""
 
     n_steps = n_empty = 0
 
@@ -168,8 +170,11 @@ class CountingSpeculator(Speculator):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """rates: tokens per tt of each text; speedup: of all of them, as if one followed the other. per_step:
-    tokens of a session's step; empty: the share of these without a guess."""
+    """A run's result.
+
+    rates: tokens per tt of each text. speedup: of all of them in sequence. per_step: tokens of a session's
+    step. empty: share of steps without a guess.
+    """
 
     rates: Mapping[int, float]
     speedup: float
@@ -180,8 +185,11 @@ class Found:
 def run(
     drafter: ClockedDrafter, known: Sequence[Text], at_once: int, machine: Machine | None = None
 ) -> Found:
-    """The texts, at_once at a time. Leaves the draft model's KV cache empty. machine: whose steps take tt_us
-    for one row; the lead takes lookups in and guesses that pay there, instead of all guesses."""
+    """Run the texts, at_once at a time, and leave the draft model's KV cache empty.
+
+    machine: its one-row step takes tt_us, and the lead uses lookups and guesses that pay there, instead of
+    all guesses.
+    """
     world, draft, vocab = drafter.world, drafter.backend, drafter.backend.vocab
     tt_us = drafter.tt_us
 
@@ -227,7 +235,7 @@ def run(
 
 @contextmanager
 def told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
-    """`decoded` is told the rows of each decode."""
+    """Call `decoded` with the rows of each decode."""
     plain = backend.decode
 
     def decode(batch: Batch) -> Logits:
@@ -241,7 +249,7 @@ def told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
 
 
 def slowest(rates: Mapping[int, float], at_once: int) -> float:
-    """The slowest of those at once by their mean, on average."""
+    """Return the slowest of those at once by their mean, on average."""
     groups: dict[int, list[float]] = {}
     for id, rate in rates.items():
         groups.setdefault(id // at_once, []).append(rate)
@@ -250,7 +258,7 @@ def slowest(rates: Mapping[int, float], at_once: int) -> float:
 
 @contextmanager
 def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
-    """Target and draft model. Raises DuoError."""
+    """Yield target and draft model. Raises DuoError."""
     n_seqs = MOST_AT_ONCE + N_BRANCHES
     options = [
         LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads),
@@ -261,13 +269,13 @@ def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
 
 
 def recite(target: Backend, way: str, n_prompts: int | None, max_tokens: int) -> list[Text]:
-    """The target's replies of max_tokens tokens, drawn in this way. Raises DuoError."""
+    """Return the target's replies of max_tokens tokens, drawn in this way. Raises DuoError."""
     written = write(target, texts.prompt_ids(target, load(n_prompts, PYTHON)), WAYS[way], max_tokens)
     return [text for text in written if len(text.tokens) - text.n_prompt == max_tokens]
 
 
 def measure(args: argparse.Namespace) -> program.Result:
-    """Raises DuoError."""
+    """Run the virtual clock and return the section. Raises DuoError."""
     rows, n_replies = list[list[str]](), list[str]()
     machine = MACHINES[args.machine] if args.machine else None
     paces: list[float] = [machine.curve[1]] if machine else args.step_ms

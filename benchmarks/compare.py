@@ -47,7 +47,7 @@ NO_DRAFTERS = "--drafters=0"  # in --duo-flags: guesses of what is in the lead a
 
 
 def commands(args: argparse.Namespace) -> list[Command]:
-    """All others are compared with the first: llama-server without drafts, if it takes part."""
+    """Return the servers; all are compared with the first, llama-server without drafts if it takes part."""
     n_slots = max(args.clients, default=1)
     size = options_of(args, "device", "model", parallel=n_slots, ctx_size=n_slots * args.ctx_size)
     size |= {
@@ -73,7 +73,7 @@ def commands(args: argparse.Namespace) -> list[Command]:
 
 
 def _kinds(args: argparse.Namespace) -> list[str]:
-    """Of drafts in llama-server: those given, or those that suit the files."""
+    """Return llama-server's kinds of drafts: those given, or those that suit the files."""
     if args.spec_type:
         return args.spec_type
     own = ["draft-mtp", "draft-mtp,ngram-mod"] if _has_block(args.model) else ["draft-simple", "ngram-mod"]
@@ -85,7 +85,7 @@ def _has_block(model: Path) -> bool:
 
 
 def _rivals(args: argparse.Namespace, size: Options) -> list[Command]:
-    """llama-server with each kind of drafts, in each setting that matters to it."""
+    """Return llama-server with each kind of drafts, in each setting that matters to it."""
     settings = [(n, p_min) for n in args.sweep for p_min in args.p_min]
     return [
         _drafting(args, size, kind, *setting)
@@ -95,7 +95,10 @@ def _rivals(args: argparse.Namespace, size: Options) -> list[Command]:
 
 
 def _drafting(args: argparse.Namespace, size: Options, kind: str, n: int, p_min: float) -> Command:
-    """kind: one of llama-server's, or several with commas between."""
+    """Return a llama-server that drafts.
+
+    kind: one of its own, or several with commas between.
+    """
     name = f"llama-server, {'draft' if kind == 'draft-simple' else kind}"
     if "draft-" not in kind:
         return Command(name, llama_server(args.llama_server, *flags(spec_type=kind), **size))

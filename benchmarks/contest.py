@@ -109,7 +109,7 @@ def _asked(server: Process, prompt: Prompt, max_tokens: int) -> Reply:
 
 
 def standings(names: Sequence[str], heats: Sequence[Heat]) -> list[Standing]:
-    """Pure. All servers are compared with the first."""
+    """Return the standings of all servers against the first. Pure."""
     return [_standing(name, heats, i) for i, name in enumerate(names)]
 
 
@@ -157,7 +157,7 @@ def print_heat(heat: Heat) -> None:
 
 
 def heat_line(heat: Heat) -> str:
-    """Tokens/s of each server by its own report, with the ratio to the first one's."""
+    """Return a line of each server's own tokens/s, with the ratio to the first one's."""
     first = heat.replies[0]
     parts = [f"{report.number(first.server_rate)} t/s"]
     for reply in heat.replies[1:]:
@@ -168,7 +168,10 @@ def heat_line(heat: Heat) -> str:
 
 
 def standings_table(standings: Sequence[Standing], idle: Sequence[float | None]) -> str:
-    """Markdown. idle: each server's share of a core while nobody asked anything."""
+    """Return markdown.
+
+    idle: each server's share of a core while nobody asked anything.
+    """
     rows = [
         (
             s.name,
@@ -209,7 +212,7 @@ Bout: TypeAlias = Sequence[Sequence[Sequence[Reply]]]
 
 
 def ask_at_once(port: int, shares: Sequence[Sequence[Prompt]], max_tokens: int) -> list[list[Reply]]:
-    """One client for each share of the prompts; all begin together. Raises ReplyError."""
+    """Have a client for each share of the prompts ask, all beginning together. Raises ReplyError."""
     begin = threading.Barrier(len(shares))
 
     def client(share: Sequence[Prompt]) -> list[Reply]:
@@ -248,7 +251,7 @@ def run_bouts(servers: Sequence[Process], args: argparse.Namespace) -> list[Bout
 
 
 def figures(clients: Sequence[Sequence[Reply]]) -> Figures:
-    """Of one server's replies, at least one for each client."""
+    """Return figures of one server's replies, at least one for each client."""
     replies = [reply for client in clients for reply in client]
     rates = [_rate(client) for client in clients]
     gaps = sorted(1000 * (b - a) for reply in replies for a, b in pairwise(reply.pieces))
@@ -271,7 +274,7 @@ def _rate(replies: Sequence[Reply]) -> float:
 
 
 def bouts_table(names: Sequence[str], bouts: Sequence[Bout]) -> str:
-    """Markdown: a line for each number of clients and server."""
+    """Return markdown: a line for each number of clients and server."""
     rows: list[list[str]] = []
     for n in sorted({len(bout[0]) for bout in bouts}):
         some = [bout for bout in bouts if len(bout[0]) == n]
@@ -284,13 +287,16 @@ def bouts_table(names: Sequence[str], bouts: Sequence[Bout]) -> str:
 
 
 def _equal(bout: Bout) -> list[bool]:
-    """For each prompt whether all servers say the same."""
+    """Return for each prompt whether all servers say the same."""
     texts = [[reply.text for client in clients for reply in client] for clients in bout]
     return [len(set(of_one_prompt)) == 1 for of_one_prompt in zip(*texts, strict=True)]
 
 
 def _cells(i: int, bouts: Sequence[Sequence[Figures]]) -> list[str]:
-    """Of server i: medians over rounds, except `worst` and `longest`; ratios to the first one's rate."""
+    """Return the cells of server i: medians over rounds, except `worst` and `longest`.
+
+    Ratios are to the first server's rate.
+    """
     own = [bout[i] for bout in bouts]
     return [
         f"{statistics.median(f.total_rate for f in own):.1f}",

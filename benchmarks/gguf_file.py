@@ -29,7 +29,10 @@ KINDS: dict[str, Kind] = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F1
 
 @dataclass(frozen=True, slots=True)
 class PlannedTensor:
-    """A tensor to write. shape: in numpy's order, rows first. values: called once, just before writing."""
+    """A tensor to write.
+
+    shape: in numpy's order, rows first. values: called once, just before writing.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -55,11 +58,11 @@ class GGUFSource:
 
     @property
     def names(self) -> list[str]:
-        """Of the tensors, in the file's order."""
+        """The tensors' names, in the file's order."""
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """In numpy's order, rows first."""
+        """Return the tensor's shape in numpy's order, rows first."""
         return tuple(int(n) for n in reversed(self._tensors[name].shape))
 
     def values(self, name: str) -> Values:
@@ -90,7 +93,7 @@ class GGUFSource:
 
 
 def kind_for(shape: tuple[int, ...], kind: Kind) -> Kind:
-    """Matrices in the wanted type; vectors (norms, biases) stay F32, as llama.cpp expects them."""
+    """Return the wanted type for matrices, F32 for vectors (norms, biases), as llama.cpp expects."""
     return kind if len(shape) > 1 else Kind.F32
 
 

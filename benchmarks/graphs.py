@@ -54,13 +54,15 @@ WAYS_ASKED = "temperature 0", "temperature 1"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """In milliseconds. steady: a step by its rows, among equal ones. The first step of a shape takes longer
-    by `built`, the second by `recorded`, both by its rows: by `renewed` if the graph has recorded as many
-    rows, with other numbers of cells. A step after one of another shape whose graph is recorded: `again`.
-    guess: one of the block, which takes longer by `unlike` if its decode has other rows than the one before,
-    and by `read` if it also evaluates a prompt; during a step, which takes longer by `beside` and
-    `read_beside` for these. outside: Python of a step, which takes longer by `drafted` if the block has
-    guessed for it."""
+    """A GPU's times in milliseconds.
+
+    steady: a step by its rows, among equal ones. The first step of a shape takes longer by `built`, the
+    second by `recorded`, both by rows; by `renewed` if the graph has recorded as many rows with other numbers
+    of cells. A step after one of another shape whose graph is recorded: `again`. guess: one of the block,
+    longer by `unlike` if its decode has other rows than the one before, and by `read` if it also evaluates a
+    prompt; during a step, which takes longer by `beside` and `read_beside` for these. outside: Python of a
+    step, longer by `drafted` if the block has guessed for it.
+    """
 
     steady: dict[int, float]
     built: dict[int, float]
@@ -97,7 +99,10 @@ GPUS = {
 
 
 class Graphs:
-    """What changes of shape cost. own: each shape has a graph of its own (graph_keys.py)."""
+    """The cost of changes of shape.
+
+    own: each shape has a graph of its own (graph_keys.py).
+    """
 
     def __init__(self, gpu: Gpu, *, own: bool) -> None:
         self._gpu, self._own = gpu, own
@@ -105,7 +110,10 @@ class Graphs:
         self._graphs: dict[tuple[int, int], _Graph] = {}  # by shapes, if each has its own
 
     def extra_ms(self, batch: Batch, n_cells: int) -> float:
-        """How much longer this decode takes than among equal ones. n_cells: in use."""
+        """Return how much longer this decode takes than among equal ones.
+
+        n_cells: in use.
+        """
         n_rows, before, self._before = len(batch), self._before, batch.seqs
         built = before != batch.seqs if self._own else len(before) != n_rows
         if n_rows >= PROMPT_ROWS:
@@ -126,15 +134,18 @@ class Graphs:
 
 @dataclass(slots=True)
 class _Graph:
-    """shape: of the latest decode that had this graph, its rows and the cells in use in steps of llama.cpp's.
-    n_equal: how many of that shape came before, one after the other. n_rows: of what is recorded."""
+    """A graph.
+
+    shape: of its latest decode, as rows and cells in llama.cpp's steps. n_equal: decodes of that shape in a
+    row before. n_rows: of what is recorded.
+    """
 
     shape: tuple[int, int] = (0, 0)
     n_equal: int = 0
     n_rows: int = 0
 
     def shown(self, shape: tuple[int, int]) -> int:
-        """How many decodes of this shape came just before."""
+        """Return how many decodes of this shape came just before."""
         self.n_equal = self.n_equal + 1 if shape == self.shape else 0
         self.shape = shape
         return self.n_equal
@@ -145,7 +156,7 @@ def _between(known: dict[int, float], n_rows: int) -> float:
 
 
 class TimedModel(WithBlock):
-    """Moves the clock by what a GPU would take."""
+    """A model that moves the clock by a GPU's times."""
 
     def __init__(self, target: LlamaBackend, block: LlamaBlock, gpu: Gpu, graphs: Graphs) -> None:
         super().__init__(target, block)
@@ -167,7 +178,7 @@ class TimedModel(WithBlock):
         return logits
 
     def _n_cells(self) -> int:
-        """In use, by conversations."""
+        """Return the cells in use by conversations."""
         return sum(map(self.length, range(self.n_seqs // LEAVES)))
 
     def read(self, seq: int) -> None:
@@ -195,7 +206,7 @@ class Asked:
 
 
 def speculator(model: TimedModel, gpu: Gpu, *, own: bool) -> Speculator:
-    """As a lead on this GPU makes it at its start."""
+    """Return a speculator as a lead on this GPU makes it at its start."""
     known = {n: ms / 1e3 for n, ms in gpu.steady.items()}
     curve = Machine(gpu.steady, gpu.guess, 0.0)
     calibrated = {n: curve.step_s(n) + gpu.outside / 1e3 for n in range(1, MAX_STEP_ROWS + 1)}
@@ -212,7 +223,7 @@ def speculator(model: TimedModel, gpu: Gpu, *, own: bool) -> Speculator:
 def replies(
     model: TimedModel, proposer: Proposer, asked: Sequence[Asked], n: int
 ) -> dict[int, tuple[int, float]]:
-    """Tokens and seconds of each reply, one after the other, each without its first token."""
+    """Return tokens and seconds of each reply in sequence, without its first token."""
     ends: dict[int, tuple[int, float]] = {}
 
     def happened(id: int, event: Event) -> None:
@@ -231,7 +242,7 @@ def replies(
 
 
 def measure(args: argparse.Namespace) -> program.Result:
-    """Raises DuoError."""
+    """Run the emulated GPU and return the section. Raises DuoError."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "with-block.gguf"
         join(args.model, BLOCK, path)
@@ -268,7 +279,7 @@ def _rows(
 
 
 def _figures(alone: dict[int, tuple[int, float]], found: dict[int, tuple[int, float]]) -> list[str]:
-    """The texts are equal but for near-ties, after which they may have other lengths."""
+    """Return the cells of two runs, whose texts are equal but for near-ties and what follows them."""
     rates = [{id: n / seconds for id, (n, seconds) in each.items()} for each in (alone, found)]
     ratios = {id: rate / rates[0][id] for id, rate in rates[1].items() if id in rates[0]}
     poor = [id for id, ratio in ratios.items() if ratio < HARD]

@@ -115,7 +115,7 @@ def inflate(model: Path, out: Path, shape: Shape, kind: str) -> None:
 
 
 def _misfit_of_blocks(shape: Shape, kind: Kind) -> str | None:
-    """Quantised rows consist of whole blocks."""
+    """Return why the kind does not fit, if it is quantised in blocks that rows must consist of."""
     block = gguf.GGML_QUANT_SIZES[kind][0]
     for what, width in (("embd", shape.n_embd), ("ffn", shape.n_ffn), ("heads x size", shape.n_q)):
         if width % block:

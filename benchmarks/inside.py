@@ -45,7 +45,7 @@ GAPS = "p95 gap of steps, by plain", "of tokens", "of tokens as a stream tells t
 
 
 class Fixed(DraftModel):
-    """Guesses up to FIXED_MAX tokens while it gives each at least FIXED_P."""
+    """A rule that guesses up to FIXED_MAX tokens while each has at least FIXED_P."""
 
     most = FIXED_MAX
 
@@ -84,8 +84,11 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """replies: tokens and seconds of each after its first token; seconds: of all of them together; gaps:
-    seconds between two tokens of a reply, 0 for those of one step; told: those in a stream."""
+    """A run's times.
+
+    replies: tokens and seconds of each after its first token. seconds: of all together. gaps: seconds between
+    two tokens of a reply, 0 within a step. told: those in a stream.
+    """
 
     replies: list[tuple[int, float]]
     seconds: float
@@ -94,7 +97,7 @@ class Timed:
 
 
 class Lead:
-    """Says the texts, and goes on with what it has learnt."""
+    """A lead that generates the texts and keeps what it has learnt."""
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class Lead:
         )
 
     def say(self, at_once: int) -> Timed:
-        """Say all texts, at_once at a time."""
+        """Generate all texts, at_once at a time."""
         self._times, self._streams, self._ends, began = {}, {}, {}, self._world.clock()
         waiting = list(reversed(self._known))
         most = at_once if at_once < self._n_slots else len(self._known)  # the engine's queue holds the rest
@@ -170,13 +173,13 @@ def run(
     kind: Callable[[LlamaBackend, World, StepTimes], Speculator],
     *at_once: int,
 ) -> list[Timed]:
-    """Have a new lead say the texts, at_once[0] at a time, then again at_once[1] at a time, and so on."""
+    """Have a new lead generate the texts, at_once[0] at a time, then at_once[1] at a time, and so on."""
     with closing(Lead(draft, known, machine, kind, max(at_once))) as lead:
         return [lead.say(n) for n in at_once]
 
 
 def measure(args: argparse.Namespace) -> program.Result:
-    """Raises DuoError."""
+    """Run the virtual clock and return the section. Raises DuoError."""
     lead = LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads)
     most = max(MOST_AT_ONCE, *args.sessions, *args.in_turn)
     drafting = LlamaOptions(args.draft_model, N_CELLS * 2, most, n_threads=args.threads)
@@ -211,8 +214,11 @@ def measure(args: argparse.Namespace) -> program.Result:
 
 
 def _known(target: LlamaBackend, args: argparse.Namespace) -> list[Text]:
-    """The texts that are said: of --prompts at temperature 0, or, mixed, of these and of prompts that are
-    hard to guess in every way of sampling."""
+    """Return the texts to generate.
+
+    Those of --prompts at temperature 0; if mixed, also of prompts that are hard to guess, in every way of
+    sampling.
+    """
     asked = load(args.prompts, PYTHON)
     if args.every_way:
         easy, poor = texts.prompt_ids(target, asked), texts.prompt_ids(target, hard())
@@ -224,7 +230,7 @@ def _known(target: LlamaBackend, args: argparse.Namespace) -> list[Text]:
 
 
 def _beside(plain: Timed, decided: Timed) -> list[str]:
-    """Of all replies together, prompts included."""
+    """Return the cells of all replies together, prompts included."""
     rates = [sum(n + 1 for n, _ in timed.replies) / timed.seconds for timed in (plain, decided)]
     usual = np.percentile(plain.gaps, 95)
     found = [gap for gap in decided.gaps if gap], decided.gaps, decided.told
@@ -233,7 +239,7 @@ def _beside(plain: Timed, decided: Timed) -> list[str]:
 
 
 def _rates(replies: Sequence[tuple[int, float]]) -> list[float]:
-    """Infinite where a reply came with its first token, in the step that ended its prompt."""
+    """Return rates, infinite where a reply came whole in the step that ended its prompt."""
     return [n / seconds if seconds else math.inf for n, seconds in replies]
 
 

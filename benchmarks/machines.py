@@ -10,14 +10,14 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Milliseconds that a machine takes."""
+    """A machine's times in milliseconds."""
 
     curve: Mapping[int, float]  # a step, by its rows
     td: float  # one guess
     row: float  # a row more of the draft model
 
     def step_s(self, n: int) -> float:
-        """Beyond the widest known step, a row takes what those before it take."""
+        """Return the seconds of a step of n rows; beyond the widest known step rows take as long as in it."""
         known = sorted(self.curve)
         slope = (self.curve[known[-1]] - self.curve[known[-2]]) / (known[-1] - known[-2])
         beyond = max(0, n - known[-1]) * slope

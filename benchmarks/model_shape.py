@@ -69,13 +69,13 @@ class Shape:
         )
 
     def enlarged(self, **sizes: int) -> Shape:
-        """With these fields replaced; heads keep their size."""
+        """Return the shape with these fields replaced; heads keep their size."""
         large = replace(self, **sizes)
         head_size = 0 if large.n_heads * self.head_dim == large.n_embd else self.head_dim
         return replace(large, head_size=head_size)
 
     def misfit(self, large: Shape) -> str | None:
-        """Why a model of this shape cannot be inflated to that one, or None when it can."""
+        """Return why a model of this shape cannot be inflated to that one, or None."""
         for name in ("n_layers", "n_embd", "n_heads", "n_kv_heads", "n_ffn"):
             if getattr(large, name) < getattr(self, name):
                 return f"{name} {getattr(large, name)} is less than the model's {getattr(self, name)}"
@@ -111,7 +111,7 @@ def _whole(width: int | Fraction) -> int:
 
 
 def parse_count(text: str) -> int:
-    """ "400M" is 400,000,000; K, M and B are understood. Raises ValueError."""
+    """Return a number: "400M" is 400,000,000; K, M and B are known. Raises ValueError."""
     factors = {"K": 10**3, "M": 10**6, "B": 10**9}
     factor = factors.get(text[-1:].upper(), 1)
     n = round(float(text[:-1] if factor > 1 else text) * factor)
@@ -121,7 +121,7 @@ def parse_count(text: str) -> int:
 
 
 def describe(shape: Shape, kind: str) -> str:
-    """One line about a shape in a type."""
+    """Return one line about a shape in a type."""
     heads = f"{shape.n_heads} heads and {shape.n_kv_heads} key-value heads of {shape.head_dim}"
     layers = f"{shape.n_layers} layers of width {shape.n_embd}, FFN {shape.n_ffn}"
     return f"{shape.n_params / 1e6:,.1f}M parameters as {kind}: {layers}, {heads}"

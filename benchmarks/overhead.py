@@ -1,14 +1,15 @@
-"""Python's share of a lead's step, of a row that a block in the lead drafts, and of a drafter's turn:
+"""Python's share of a lead's step, of a row that a block in the lead drafts, and of a drafter's turn.
+
 `python -m benchmarks.overhead [--only "draft, chain by block; temperature 0"] [--bytecodes]`.
 
-One session over a backend without a model: its decode only copies prepared rows of logits, which leaves them
-in the processor's caches as a real decode does. Measured is the time without that of decode. Clocks see
-decodes as long as a model's, so that decisions are those of a server.
+One session runs over a backend without a model. Its decode copies prepared rows of logits, which leaves them
+in the processor's caches as a real decode does, and its time is not counted. Clocks see decodes as long as a
+model's, so that decisions are those of a server.
 
-A lead is the real engine and the real proposer. Guesses are right with probability .8. They come from a draft
-model in the lead, whose decodes do not count either, or as messages from a drafter, which replays a script
-between steps. A drafter is the real worker and the real model drafter under the clock of clocked.py, with a
-real lead that says, but for some tokens, what the drafter draws.
+A lead is the real engine and proposer. Guesses are right with probability .8. They come from a draft model in
+the lead, whose decodes do not count either, or as messages from a drafter, which replays a script between
+steps. A drafter is the real worker and model drafter under the clock of clocked.py. Its lead generates,
+except for some tokens, what the drafter draws.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """spent: on each step or turn, outside decode: seconds, or bytecodes. Guesses and committed tokens are
-    means of one."""
+    """The cost of steps or turns.
+
+    spent: of each one outside decode, in seconds or bytecodes. Guesses and committed tokens are means.
+    """
 
     spent: Sequence[float]
     n_guesses: float
@@ -74,8 +77,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """by: a drafter, a draft model or prediction block in the lead, or nobody. leaves: of the tree; 1 is
-    a chain."""
+    """Who guesses, and how.
+
+    by: a drafter, a draft model or prediction block in the lead, or nobody. leaves: of the tree; 1 is a
+    chain.
+    """
 
     by: str = ""
     leaves: int = 1
@@ -95,12 +101,15 @@ GUESSES = {
 
 
 class SteppedLead:
-    """One session that decodes, warmed up."""
+    """One decoding session, warmed up."""
 
     def __init__(
         self, rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch | None = None
     ) -> None:
-        """what: of GUESSES."""
+        """Make the lead.
+
+        what: of GUESSES.
+        """
         self.watch = watch or Watch()
         self._rows, self._sampling = rows, sampling
         self._n_ctx = N_PROMPT + (WARM_UP_STEPS + n_steps) * (DEPTH + 1) + DEPTH + 1
@@ -119,7 +128,7 @@ class SteppedLead:
             self.step()
 
     def _models(self, guesses: Guesses) -> tuple[Backend, InlineModel | None]:
-        """The target, and what guesses in the lead."""
+        """Return the target, and the model that guesses in the lead."""
         if guesses.by not in ("lead", "block"):
             return self._backend, None
         kind = PreparedBackend if guesses.by == "lead" else PreparedBlock
@@ -153,19 +162,22 @@ class SteppedLead:
             self.tokens += event.tokens
 
     def step(self) -> tuple[float, int]:
-        """What the watch measured outside decode, and how many guesses were verified."""
+        """Return what the watch measured outside decode, and how many guesses were verified."""
         self._between()
         return self.watch.outside(self._engine.step), self._backend.n_rows_last - 1
 
     def draft(self) -> tuple[float, int]:
-        """What it measured in a step while the model in the lead drafted, and how many rows that decoded."""
+        """Return what the watch measured while the model in the lead drafted, and the rows it decoded."""
         n_before = self._drafting.n_decodes
         self.step()
         return self._proposer.spent, self._drafting.n_decodes - n_before
 
 
 def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch) -> Work:
-    """what: of GUESSES."""
+    """Measure steps.
+
+    what: of GUESSES.
+    """
     lead = SteppedLead(rows, what, sampling, n_steps, watch)
     n_before = len(lead.tokens)
     spent, n_guesses = zip(*(lead.step() for _ in range(n_steps)), strict=True)
@@ -173,7 +185,10 @@ def steps(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch
 
 
 def drafts(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watch: Watch) -> Work:
-    """Of each row that a model in the lead drafts, a mean of each step's. what: of GUESSES."""
+    """Measure the rows that a model in the lead drafts, as each step's mean.
+
+    what: of GUESSES.
+    """
     lead = SteppedLead(rows, what, sampling, n_steps, watch)
     n_before = len(lead.tokens)
     drafted = [(spent, n_rows) for spent, n_rows in (lead.draft() for _ in range(n_steps)) if n_rows]
@@ -186,7 +201,10 @@ def drafts(rows: Logits, what: str, sampling: SamplingParams, n_steps: int, watc
 
 
 class TimedDrafter(ClockedDrafter):
-    """spent: outside decode, on each turn that made guesses: so long the model waits for its next one."""
+    """A drafter that times itself.
+
+    spent: outside decode, on each turn that made guesses, during which its model waits.
+    """
 
     def __init__(self, backend: PreparedBackend, watch: Watch, shapes: Shapes) -> None:
         super().__init__(backend, R, shapes)
@@ -201,7 +219,10 @@ class TimedDrafter(ClockedDrafter):
 
 
 def turns(rows: Logits, what: str, sampling: SamplingParams, n_turns: int, watch: Watch) -> Work:
-    """what: of SHAPES."""
+    """Measure turns.
+
+    what: of SHAPES.
+    """
     text = prepared.say(rows, sampling, 2 * (WARM_UP_TURNS + n_turns))
     backend = PreparedBackend(rows, 2 * len(text.tokens), watch, n_seqs=MOST_AT_ONCE + N_BRANCHES)
     drafter = TimedDrafter(backend, watch, SHAPES[what])
@@ -227,7 +248,10 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """unit: of work. what: of WHAT. way: of WAYS. rows: thousands of tokens, and the shape of the logits."""
+    """A case to measure.
+
+    unit: of work. what: of WHAT. way: of WAYS. rows: thousands of tokens, and the shape of the logits.
+    """
 
     unit: str
     what: str
@@ -239,7 +263,7 @@ class Case:
 
     @property
     def bound_us(self) -> float:
-        """Of a step, and of a draft at temperature 0; a turn has none."""
+        """The bound of a step, and of a draft at temperature 0; a turn has none."""
         if self.unit == STEP:
             return PLAIN_US if self.what.startswith("none") else DRAFTED_US
         return DRAFT_US if self.unit == DRAFT and self.way == "temperature 0" else float("inf")
@@ -265,7 +289,10 @@ def measure(case: Case, n: int, watch: Watch) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How much of it a unit of a watch is. bounded: by Case.bound_us."""
+    """Which part of a watch's unit is shown.
+
+    bounded: by Case.bound_us.
+    """
 
     name: str
     unit: float
@@ -278,7 +305,7 @@ BYTECODES = Measure("bytecodes", 1.0, BytecodeWatch, bounded=False)
 
 
 def tables(costs: Mapping[Case, Work], measure: Measure) -> list[str]:
-    """Markdown, one for each unit of work: what and way by rows."""
+    """Return markdown, a table for each unit of work: what and way by rows."""
     return [
         _table(unit, {case: cost for case, cost in costs.items() if case.unit == unit}, measure)
         for unit in dict.fromkeys(case.unit for case in costs)
@@ -301,7 +328,7 @@ def _table(unit: str, costs: Mapping[Case, Work], measure: Measure) -> str:
 
 
 def measure_all(args: argparse.Namespace) -> program.Result:
-    """Raises StartupError."""
+    """Measure all cases and return the section. Raises StartupError."""
     chosen = [case for case in cases(args.vocabularies) if args.only in str(case)]
     if not chosen or args.n < 1:
         raise StartupError("nothing to measure")

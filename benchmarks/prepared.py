@@ -1,5 +1,7 @@
-"""A session without a model: prepared rows of logits, guesses with a set share of right ones, and a clock on
-which decodes take as long as a model's. What remains is the server's own work.
+"""A session without a model, whose remaining time is the server's own work.
+
+It has prepared rows of logits, guesses with a set share of right ones, and a clock on which decodes take as
+long as a model's.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ DECODE_S, ROW_S = 0.010, 0.00002  # of a decode, as the proposer sees it
 
 
 class SizedVocabulary(FakeVocabulary):
-    """The toy's, with as many ids as wanted."""
+    """The toy vocabulary with any number of ids."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -60,7 +62,10 @@ class SizedVocabulary(FakeVocabulary):
 
 
 class Watch:
-    """A clock on which every decode takes what a model takes. decoded_s: what all of them really took."""
+    """A clock on which every decode takes a model's time.
+
+    decoded_s: what all of them really took.
+    """
 
     def __init__(self) -> None:
         self.decoded_s = 0.0
@@ -70,7 +75,7 @@ class Watch:
         return time.perf_counter() + self._ahead_s
 
     def outside(self, work: Callable[[], object]) -> float:
-        """Seconds of this work without its decodes."""
+        """Return the seconds of this work without its decodes."""
         decoded_s, began = self.decoded_s, time.perf_counter()
         work()
         return time.perf_counter() - began - (self.decoded_s - decoded_s)
@@ -88,7 +93,7 @@ class Watch:
 
 
 class PreparedBackend:
-    """Implements Backend. Its logits depend on the position only, in an order without a period."""
+    """A Backend whose logits depend on the position only, in an order without a period."""
 
     name = "prepared"
     chat_template: str | None = None
@@ -110,8 +115,11 @@ class PreparedBackend:
         decode_s: Callable[[int], float] = lambda n_rows: DECODE_S + n_rows * ROW_S,
         errs: bool = False,
     ) -> None:
-        """decode_s: what a model takes for a decode, by rows. errs: its rows differ from the lead's where a
-        guess shall be wrong."""
+        """Make the backend.
+
+        decode_s: a model's time for a decode, by rows. errs: its rows differ from the lead's where a guess
+        shall be wrong.
+        """
         self.n_seqs = n_seqs
         self._lengths = [0] * n_seqs
         self._decode_s = decode_s
@@ -137,7 +145,7 @@ class PreparedBackend:
         return out
 
     def _row(self, position: int) -> int:
-        """Which row follows the token there."""
+        """Return which row follows the token there."""
         return row_after(position + (self._errs and not _right(position + 1)))
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
@@ -164,7 +172,10 @@ class PreparedBackend:
 
 
 class PreparedBlock(PreparedBackend):
-    """Implements PredictionBlock: guesses as a draft model with `errs`. Hidden rows are a large model's."""
+    """A PredictionBlock that guesses like a draft model with `errs`.
+
+    Its hidden rows are as large as a large model's.
+    """
 
     n_embd = N_EMBD
     n_depths = 0
@@ -173,7 +184,7 @@ class PreparedBlock(PreparedBackend):
 
     @functools.cached_property
     def _arrays(self) -> tuple[LlamaBatch, Any, Any]:
-        """What a decode reads, and pointers to the logits and the hidden rows that it makes."""
+        """What a decode reads, and pointers to the logits and hidden rows that it makes."""
         own = np.zeros((PREPARED_BATCH, N_EMBD), np.float32)
         return LlamaBatch(PREPARED_BATCH), self._out.ctypes.data_as(FLOATS), own.ctypes.data_as(FLOATS)
 
@@ -181,7 +192,7 @@ class PreparedBlock(PreparedBackend):
         return np.zeros((n, N_EMBD), np.float32)
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """With what a context of llama.cpp does before and after a decode."""
+        """Evaluate with the Python work of a llama.cpp context around a decode."""
         arrays, logits, own = self._arrays
         arrays.fill(batch)
         arrays.embed(hidden)
@@ -194,15 +205,18 @@ def prompt_of(n_vocab: int) -> list[int]:
 
 
 def row_after(position: int) -> int:
-    """The index of the row that follows the token there: as good as random."""
+    """Return the index of the row that follows the token there: as good as random."""
     return (position * 2654435761 >> 16) % N_ROWS
 
 
 @functools.cache
 def make_rows(n_vocab: int, shape: str) -> Logits:
-    """Normally distributed logits. peaked: with five likely tokens far above the rest. falling: as a small
-    model has them in easy text, where probabilities fall with a power of the rank; the likeliest token has
-    .6 to .996 of it, and 4 to 400 tokens are within 12 of the largest logit."""
+    """Return normally distributed logits.
+
+    peaked: with five likely tokens far above the rest. falling: as a small model has them in easy text, where
+    probabilities fall with a power of the rank, the likeliest token has .6 to .996, and 4 to 400 tokens are
+    within 12 of the largest logit.
+    """
     rng = np.random.default_rng(0)
     if shape == "falling":
         ranked = -np.log(np.arange(1, n_vocab + 1))
@@ -238,12 +252,12 @@ class Script:
         return truth if _right(position) else (truth + 1) % self._rows.shape[1]
 
     def instead(self, position: int) -> int:
-        """The second guess, which is right where the guess is wrong."""
+        """Return the second guess, which is right where the guess is wrong."""
         truth = self.truth(position)
         return (truth + 2) % self._rows.shape[1] if _right(position) else truth
 
     def is_sure(self, position: int) -> bool:
-        """True for most right guesses and for some wrong ones."""
+        """Return True for most right guesses and for some wrong ones."""
         return (mix(position + 2) % 4 == 0) != _right(position)
 
 
@@ -252,8 +266,10 @@ def _right(position: int) -> bool:
 
 
 def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
-    """What a drafter with these rows draws, except that the last of each RIGHT_RUN tokens is the likeliest of
-    the others."""
+    """Return what a drafter with these rows draws.
+
+    The last of each RIGHT_RUN tokens is replaced by the likeliest other one.
+    """
     prompt, script = prompt_of(rows.shape[1]), Script(rows, sampling)
     said = list[int]()
     for position in range(N_PROMPT, N_PROMPT + n_tokens):
@@ -266,8 +282,10 @@ def say(rows: Logits, sampling: SamplingParams, n_tokens: int) -> Text:
 
 
 class ScriptedDrafter(Drafter):
-    """Guesses DEPTH ahead, and with `branches` a second time wherever it is not sure. Its clock counts
-    guesses only."""
+    """A drafter that guesses DEPTH ahead, with `branches` also a second token wherever it is not sure.
+
+    Its clock counts guesses only.
+    """
 
     def __init__(self, script: Script, *, branches: bool) -> None:
         self.td = Smoothed(TD_WEIGHT, TD_S)
@@ -297,12 +315,18 @@ class ScriptedDrafter(Drafter):
 
 
 class TimedSpeculator(Speculator):
-    """spent: in the latest step, outside decode, while a model in the lead guessed."""
+    """A speculator that times its draft model.
+
+    spent: in the latest step, outside decode, while a model in the lead guessed.
+    """
 
     spent = 0.0
 
     def __init__(self, policy: Policy, watch: Watch, **options: Any) -> None:
-        """options: as Speculator takes them."""
+        """Make the speculator.
+
+        options: as Speculator takes them.
+        """
         super().__init__(policy, clock=watch, **options)
         self._watch = watch
 
@@ -323,8 +347,10 @@ class QuietBus:
 
 
 class DirectBus(QuietBus):
-    """Implements Bus for a lead and one worker in one process: what is sent has arrived. The worker drafts
-    when it is told to."""
+    """A Bus for a lead and one worker in one process, on which messages arrive at once.
+
+    The worker drafts when it is told to.
+    """
 
     def __init__(self, presence: Presence, drafter: Drafter, clock: Callable[[], float]) -> None:
         self.presence = presence
@@ -338,7 +364,7 @@ class DirectBus(QuietBus):
         (self.worker if to == self.presence.id else self.lead).received(message)
 
     def draft(self) -> None:
-        """Until there is nothing left to guess."""
+        """Draft until there is nothing left to guess."""
         n_drafted = -1
         while self.worker.n_drafted > n_drafted:
             n_drafted = self.worker.n_drafted

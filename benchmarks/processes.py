@@ -41,13 +41,17 @@ Options: TypeAlias = dict[str, Any]
 
 
 class Process:
-    """A server on a port of its own. Its output goes to a file, which is quoted if it does not start.
+    """A server on its own port.
 
-    company: a context that is entered around each request to this server.
+    Its output goes to a file, quoted if it does not start. company: a context entered around each request to
+    this server.
     """
 
     def __init__(self, command: Command, port: int | None = None) -> None:
-        """port: a free one unless given."""
+        """Make the process.
+
+        port: a free one unless given.
+        """
         self.name = command.name
         self.drafts = command.drafts
         self.company: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -101,14 +105,14 @@ class Process:
         return bool(health) and len(drafters) >= n_drafters
 
     def health(self) -> dict[str, Any]:
-        """GET /health; empty unless the answer is 200 and an object."""
+        """Return GET /health, empty unless the answer is 200 and an object."""
         try:
             return dict(call_json(self.port, "/health", timeout_s=HEALTH_S))
         except (ReplyError, ValueError, TypeError):
             return {}
 
     def cpu_seconds(self) -> float | None:
-        """CPU time so far of the process and its descendants; None where /proc does not tell."""
+        """Return the CPU time so far of the process and its descendants, or None if /proc does not tell."""
         try:
             return _tree_cpu_seconds(self._process.pid)
         except OSError:
@@ -128,7 +132,7 @@ class Process:
         return self._process.pid
 
     def wait(self) -> int:
-        """Until it ends by itself. Returns its exit status."""
+        """Wait until it ends by itself and return its exit status."""
         return self._process.wait()
 
     def stop(self) -> None:
@@ -163,7 +167,10 @@ def free_port() -> int:
 
 
 def _tree_cpu_seconds(root: int) -> float:
-    """From /proc/PID/stat: parent is field 4, user and system ticks are fields 14 and 15. Raises OSError."""
+    """Return a process tree's CPU seconds from /proc/PID/stat.
+
+    Parent is field 4, user and system ticks are fields 14 and 15. Raises OSError.
+    """
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -191,7 +198,7 @@ def start(stack: ExitStack, commands: Iterable[Command]) -> list[Process]:
 
 
 def idle_cpu(processes: Sequence[Process], seconds: float) -> list[float | None]:
-    """Each one's share of one core while nobody asks anything."""
+    """Return each process's share of one core while nobody asks anything."""
     before = [process.cpu_seconds() for process in processes]
     time.sleep(seconds)
     after = [process.cpu_seconds() for process in processes]
@@ -209,7 +216,7 @@ def options_of(args: argparse.Namespace, *names: str, **more: object) -> Options
 
 
 def flags(**options: object) -> tuple[str, ...]:
-    """ctx_size=4096 is --ctx-size 4096, True a flag without a value; those that are None are left out."""
+    """Return flags: ctx_size=4096 is --ctx-size 4096, True a flag without a value, None is left out."""
     found: list[str] = []
     for name, value in options.items():
         if value is not None:

@@ -45,7 +45,7 @@ def make_parser(name: str, what: str, *shared: str, **defaults: Any) -> argparse
 
 
 def numbers(text: str) -> list[int]:
-    """ "1,4" is [1, 4]. Raises ValueError for numbers below 1."""
+    """Return the numbers: "1,4" is [1, 4]. Raises ValueError for numbers below 1."""
     found = [int(part) for part in text.split(",") if part]
     if min(found, default=1) < 1:
         raise ValueError(text)

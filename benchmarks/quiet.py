@@ -42,7 +42,7 @@ AWAKE = (NOBODY, ASKED, LOOKUPS, DRAFTERS)
 
 
 class RandomBackend(PreparedBackend):
-    """A GPU whose rows each make another token likeliest, in random order."""
+    """A GPU backend whose rows each make another token likeliest, in random order."""
 
     overlaps = True
 
@@ -60,17 +60,20 @@ class RandomBackend(PreparedBackend):
 
 
 class DeafBus(QuietBus):
-    """Implements Bus for a lead whose drafter never answers."""
+    """A Bus for a lead whose drafter never answers."""
 
     def start(self, listener: Listener) -> None: ...
     def send(self, to: str, message: Message) -> None: ...
 
 
 class QuietLead:
-    """Sessions that decode, warmed up."""
+    """Decoding sessions, warmed up."""
 
     def __init__(self, awake: str, n_sessions: int, watch: Watch, *, prompts: bool) -> None:
-        """awake: of AWAKE. prompts: in each step one session ends and another one begins."""
+        """Make the lead.
+
+        awake: of AWAKE. prompts: in each step one session ends and another one begins.
+        """
         self._rng = np.random.default_rng(0)
         self._watch, self._prompts = watch, prompts
         self._ids, self._live = count(), list[int]()
@@ -92,7 +95,7 @@ class QuietLead:
 
     @property
     def n_rows(self) -> int:
-        """Of the latest step."""
+        """The rows of the latest step."""
         return self._backend.n_rows_last
 
     def _begin(self) -> None:
@@ -121,7 +124,10 @@ def _ignore(_: int, event: Event) -> None: ...
 
 
 def measure(n_sessions: int, n_steps: int, watch: type[Watch]) -> Mapping[str, Sequence[float]]:
-    """Medians of a step by who is awake, without prompts and with. Kinds take turns, step by step."""
+    """Return medians of a step by who is awake, without prompts and with.
+
+    Kinds take turns, step by step.
+    """
     kinds = [(awake, prompts) for awake in AWAKE for prompts in (False, True)]
     leads = [QuietLead(awake, n_sessions, watch(), prompts=prompts) for awake, prompts in kinds]
     spent = [[lead.step() for lead in leads] for _ in range(n_steps)]

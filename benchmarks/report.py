@@ -42,7 +42,7 @@ def accepted(n_accepted: int, n_drafted: int) -> str:
 
 
 def machine() -> str:
-    """One line about the hardware and the versions."""
+    """Return one line about the hardware and the versions."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
@@ -62,19 +62,19 @@ def _gpus() -> str:
 
 
 def model_line(model: Path) -> str:
-    """Name and size. Raises StartupError if there is no such file."""
+    """Return the model's name and size. Raises StartupError if there is no such file."""
     if not model.is_file():
         raise StartupError(f"no model file at {model}")
     return f"{model.name}, {model.stat().st_size / 1e6:,.0f} MB"
 
 
 def arguments(argv: Sequence[str]) -> str:
-    """As they were typed, with file names in place of paths, which tell of one machine only."""
+    """Return the arguments as typed, with file names in place of paths, which tell of one machine only."""
     return " ".join(Path(arg).name if "/" in arg else arg for arg in argv)
 
 
 def section(title: str, module: str, argv: Sequence[str], parts: Sequence[str]) -> str:
-    """Markdown to append to RESULTS.md: title, machine, command, results."""
+    """Return markdown to append to RESULTS.md: title, machine, command, results."""
     command = f"`python -m {arguments([module, *argv])}`"
     lines = [f"## {datetime.date.today()}: {title}", f"On: {machine()}", command]
     return "\n\n".join([*lines, *parts]) + "\n"

@@ -40,7 +40,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was found after a schedule, when all is idle."""
+    """What an idle system has after a schedule."""
 
     at_s: float
     memory: int  # bytes of the lead, without kept states of conversations
@@ -51,7 +51,7 @@ class Sample:
 
 
 def talking(system: System, chance: Random) -> Heal:
-    """Someone asks what nobody has asked, with caches that know nothing of it."""
+    """Ask something new, with caches that know nothing of it."""
     stopped, salt = threading.Event(), chance.randrange(1 << 30)
     failures: list[Exception] = []
 
@@ -91,7 +91,7 @@ def fill(port: int) -> None:
 
 
 def soak(minutes: float) -> tuple[list[Sample], list[str]]:
-    """Return the samples, and what was not as it should be."""
+    """Return the samples, and what was wrong."""
     samples: list[Sample] = []
     problems: list[str] = []
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def _sample(chaos: Chaos, at_s: float) -> Sample:
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Growth of memory per hour, as a share, after the warm-up."""
+    """Return the growth of memory per hour, as a share, after the warm-up."""
     warm = samples[int(WARM_SHARE * len(samples)) :]
     line = linear_regression([one.at_s for one in warm], [one.memory for one in warm])
     return line.slope * 3600 / line.intercept

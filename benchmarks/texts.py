@@ -51,7 +51,7 @@ def write(
 
 
 def record(backend: Backend, prompts: Sequence[Prompt], max_tokens: int) -> list[tuple[int, ...]]:
-    """Prompt and reply of each at temperature 0, as the server commits them. Raises DuoError."""
+    """Return prompt and reply of each at temperature 0, as the server commits them. Raises DuoError."""
     ids = prompt_ids(backend, prompts)
     return [generate(backend, [(one, GREEDY)], max_tokens)[0] for one in ids]  # each from an empty KV cache
 

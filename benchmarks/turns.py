@@ -54,7 +54,7 @@ Message: TypeAlias = dict[str, str]
 
 
 class Conversation:
-    """What each server was told and has said; they differ in the replies only."""
+    """What each server was told and has said; only the replies differ."""
 
     def __init__(self, opening: Sequence[Message], n_servers: int) -> None:
         self.opening = opening
@@ -72,15 +72,15 @@ class Conversation:
 
 
 class Author:
-    """Openings of conversations from the evaluation prompts' text, which all differ in their first word."""
+    """Writes openings of conversations from the evaluation prompts, all with different first words."""
 
     def __init__(self, tokenize: Callable[[str], list[str]]) -> None:
-        """tokenize: a text's pieces, one for each token."""
+        """Use `tokenize`, which returns a text's pieces, one for each token."""
         self._tokenize = tokenize
         self._n_written = 0
 
     def opening(self, n_tokens: int) -> list[Message]:
-        """Messages of n_tokens in all, without what the template adds; the user is first and last."""
+        """Return messages of n_tokens in all, without the template's; the user is first and last."""
         pieces = self._pieces(n_tokens)
         texts = ["".join(pieces[i : i + MESSAGE_TOKENS]) for i in range(0, len(pieces), MESSAGE_TOKENS)]
         if len(texts) % 2 == 0:
@@ -104,7 +104,7 @@ class Author:
 
 
 def pieces_of(port: int, text: str) -> list[str]:
-    """By llama-server's POST /tokenize, of text in ASCII. Raises ReplyError."""
+    """Return the pieces of an ASCII text by llama-server's POST /tokenize. Raises ReplyError."""
     answer = call_json(port, "/tokenize", {"content": text, "with_pieces": True})
     return [str(token["piece"]) for token in answer["tokens"]]
 
@@ -135,7 +135,7 @@ def line(sample: Sample) -> str:
 
 
 def table(samples: Sequence[Sample]) -> str:
-    """Markdown: scenarios in the order in which they first occur, each by history. Pure."""
+    """Return markdown: scenarios in the order of their first occurrence, each by history. Pure."""
     heads = "turn | history | prompt tokens | duo, ms | llama-server, ms | ratio"
     heads += " | duo, cached tokens | llama-server, cached tokens | restoring, ms"
     order = list(dict.fromkeys(sample.scenario for sample in samples))
@@ -147,7 +147,7 @@ def table(samples: Sequence[Sample]) -> str:
 
 
 def _cells(samples: Sequence[Sample]) -> list[str]:
-    """Medians; the prompt's tokens are duo's, and the ratio is of duo's time to llama-server's."""
+    """Return medians; the prompt's tokens are duo's, the ratio is of duo's time to llama-server's."""
     by_server = list(zip(*(sample.turns for sample in samples), strict=True))
     ms = [f"{median(times):.1f}" for times in zip(*(sample.ms for sample in samples), strict=True)]
     ratio = median(ours / theirs for ours, theirs in (sample.ms for sample in samples))
@@ -160,14 +160,17 @@ def _cells(samples: Sequence[Sample]) -> list[str]:
 
 
 def settle(processes: Sequence[Process]) -> None:
-    """Until they take no CPU, for at most MOVED_S: what one saves after a reply must not slow the other."""
+    """Wait until they take no CPU, at most MOVED_S, so that saving does not slow the other server."""
     deadline = time.monotonic() + MOVED_S
     while any(idle_cpu(processes, TURN_POLL_S)) and time.monotonic() < deadline:
         pass
 
 
 class Contest:
-    """duo and llama-server, and the samples. Each request goes first to another server."""
+    """duo and llama-server, and the samples.
+
+    Each request goes first to another server.
+    """
 
     def __init__(self, servers: Sequence[Process], author: Author, args: argparse.Namespace) -> None:
         self.samples: list[Sample] = []
@@ -186,7 +189,7 @@ class Contest:
         self._n_template = short[0].n_prompt - SHORT_TOKENS
 
     def round(self, history: int) -> None:
-        """Every scenario once. Raises ReplyError, StartupError."""
+        """Run every scenario once. Raises ReplyError, StartupError."""
         self._n_asked = self._rounds[history]  # who was first in a scenario is second in the next round
         self._rounds[history] += 1
         conversation = self._converse(self._author.opening(history))
@@ -203,7 +206,10 @@ class Contest:
         self._restart(history, conversation)
 
     def _rotate(self, history: int) -> None:
-        """Conversations that share a system prompt. The first one's first turn is not noted: it is cold."""
+        """Take turns of conversations with one system prompt.
+
+        The first one's first turn is cold and not noted.
+        """
         n_system = min(self._n_system, history)
         system = self._author.system(n_system)
         n_own = max(SHORT_TOKENS, history - n_system)
@@ -215,7 +221,10 @@ class Contest:
             self._note(SECOND, history, self._go_on(conversation))
 
     def _restart(self, history: int, conversation: Conversation) -> None:
-        """llama-server must be asked to save the conversation of its latest task, and to restore it."""
+        """Restart the servers.
+
+        llama-server must be asked to save and restore its latest conversation.
+        """
         ours, theirs = self._servers
         slots: list[dict[str, Any]] = call_json(theirs.port, "/slots")
         latest = max(slots, key=lambda slot: int(slot.get("id_task", -1)))
@@ -235,7 +244,7 @@ class Contest:
         return self._ask(conversation)
 
     def _ask(self, conversation: Conversation) -> list[Reply]:
-        """Each server's turn, in the servers' order; their replies join the conversation."""
+        """Return each server's turn in order; the replies join the conversation."""
         n = len(self._servers)
         turns: dict[int, Reply] = {}
         for i in ((self._n_asked + j) % n for j in range(n)):
@@ -255,7 +264,7 @@ class Contest:
 
 
 def commands(args: argparse.Namespace, directory: Path) -> tuple[Command, Command]:
-    """duo and llama-server, with directories of their own in this one."""
+    """Return duo and llama-server, with directories of their own in this one."""
     common = options_of(args, "model", "ctx_size", "parallel", "threads", "cache_ram")
     ours: Options = {"cache_dir": directory / "duo", "cache_disk": args.cache_disk, "draft_max": 0}
     theirs: Options = {"slots": True, "slot_save_path": f"{directory / 'llama'}/", "cache_reuse": 256}

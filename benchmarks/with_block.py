@@ -89,7 +89,7 @@ def _describe(writer: gguf.GGUFWriter, of: Callable[[str], Any], n_blocks: int) 
 
 
 def _in_halves(rows: npt.NDArray[Any], n_heads: int) -> npt.NDArray[Any]:
-    """Rows of Q or K whose rotated channels are neighbours, reordered to halves of each head."""
+    """Return rows of Q or K with neighbouring rotated channels reordered to halves of each head."""
     n = rows.shape[0] // n_heads
     halves = [np.arange(first, n, 2, dtype=np.int64) for first in (0, 1)]
     return rows.reshape(n_heads, n, -1)[:, np.concatenate(halves)].reshape(rows.shape)

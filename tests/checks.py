@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def check_engine(engine: Engine) -> None:
-    """No session is left, and the KV cache holds what is known of it."""
+    """Check that no session is left, and that the KV cache holds what is known of it."""
     state = engine._state
     sequences, backend = state.sequences, state.backend
     assert not state.active, "active sessions"
@@ -35,7 +35,7 @@ def check_engine(engine: Engine) -> None:
 
 
 def is_idle(proposer: Proposer) -> bool:
-    """Whether no session is open, neither here nor at a drafter."""
+    """Return True if no session is open, neither here nor at a drafter."""
     if isinstance(proposer, Speculator):
         remote = proposer._remote
         return not proposer._sessions and not (remote and (remote._sessions or remote.drafting))
@@ -44,7 +44,7 @@ def is_idle(proposer: Proposer) -> bool:
 
 
 def check_prefixes(cache: PrefixCache) -> None:
-    """Require that the indexes hold what the sequences do."""
+    """Check that the indexes hold what the sequences do."""
     for index in (cache._idle, cache._marks, cache._held):
         check_radix(index)
     for seq, resident in enumerate(cache._residents):
@@ -56,7 +56,7 @@ def check_prefixes(cache: PrefixCache) -> None:
 
 
 def check_snapshots(snapshots: Snapshots) -> None:
-    """Require that the books of the tiers agree."""
+    """Check that the books of the tiers agree."""
     snapshots._settle()
     catalogue = snapshots._catalogue
     check_catalogue(catalogue)
@@ -66,7 +66,7 @@ def check_snapshots(snapshots: Snapshots) -> None:
 
 
 def check_catalogue(catalogue: Catalogue) -> None:
-    """All maps agree."""
+    """Check that all maps agree."""
     every, warm = catalogue._all, catalogue._warm
     check_radix(every)
     check_radix(warm)
@@ -80,7 +80,7 @@ def check_catalogue(catalogue: Catalogue) -> None:
 
 
 def check_transcript(transcript: Transcript) -> None:
-    """Conversations are in order, each is found by its use, and the bounds hold."""
+    """Check that conversations are in order, each is found by its use, and the bounds hold."""
     kept = [conversation for held in transcript._by_salt.values() for conversation in held]
     assert len(kept) == len(transcript._by_use) <= transcript._most_conversations
     assert set(kept) == set(transcript._by_use)
@@ -92,7 +92,7 @@ def check_transcript(transcript: Transcript) -> None:
 
 
 def check_radix(index: RadixIndex[K]) -> int:
-    """All trees are minimal and all counts right. Returns the number of keys."""
+    """Check that all trees are minimal and all counts right, and return the number of keys."""
     n_keys = 0
     for root in index._roots.values():
         assert root.n_keys, "an empty tree"

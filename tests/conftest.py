@@ -44,7 +44,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order: unmarked tests, then those marked redis, model, browser and real."""
+    """Order tests: unmarked ones, then those marked redis, model, browser and real."""
     items.sort(key=_slowness)
 
 
@@ -116,7 +116,7 @@ def slow_lead() -> Iterator[Lead]:
 
 @pytest.fixture
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """time.perf_counter() advances in time.sleep() only: a FakeBackend's decodes take exactly their time."""
+    """Let time.perf_counter() advance only in time.sleep(), so that decodes take exact times."""
     now = 0.0
 
     def sleep(seconds: float) -> None:

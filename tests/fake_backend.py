@@ -28,7 +28,7 @@ _CHARACTERS = np.frombuffer(b" abcdefghijklmnopqrstuvwxyz.,\n", dtype=np.uint8).
 
 
 class FakeVocabulary:
-    """Ids 0 to 255 are bytes; three control tokens follow. Implements Vocabulary."""
+    """A Vocabulary: ids 0 to 255 are bytes; three control tokens follow."""
 
     size = 259
     longest = len("<|endoftext|>")
@@ -52,7 +52,7 @@ class FakeVocabulary:
 
 
 class Spacing(FakeVocabulary):
-    """Adds a space before a text, as SentencePiece does."""
+    """A vocabulary that adds a space before a text, as SentencePiece does."""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         return super().tokenize(f" {text}", special=special)
@@ -73,7 +73,7 @@ class FakeModel:
     eog_rate: float = 0.004
 
     def logits(self, chain: int) -> Logits:
-        """(vocab size,) for the context with this chain."""
+        """Return logits of shape (vocabulary size,) for the context with this chain hash."""
         key = mix(chain ^ mix(self.seed))
         row = np.full(FakeVocabulary.size, -60.0, dtype=np.float32)
         if _share(mix(key ^ 1)) < self.eog_rate:
@@ -90,13 +90,16 @@ def _share(value: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cell:
-    """One cell of the KV cache: a position of all sequences that share it. Equal only to itself."""
+    """A cell of the KV cache: a position of all sequences that share it.
+
+    It is equal only to itself.
+    """
 
     chain: int
 
 
 class _State(NamedTuple):
-    """Of a sequence of `length` tokens with this chain hash."""
+    """A recurrent state of `length` tokens with this chain hash."""
 
     length: int
     chain: int
@@ -107,11 +110,13 @@ NO_STATE = _State(0, 0)
 
 @dataclass(slots=True)
 class FakeBackend:
-    """Implements Backend. step_s, row_s: seconds that it sleeps per decode and per row.
+    """A Backend over a toy model.
 
-    Without can_trim it is a hybrid model: a sequence has a state beside its cells, which has to be of equal
-    tokens. n_tail: as in Backend, where llama.cpp also takes states that it never wrote. Without can_copy too
-    it is as one with compressed cells, where llama.cpp aborts."""
+    step_s, row_s: seconds that it sleeps per decode and per row. Without can_trim it is a hybrid model: a
+    sequence has a state beside its cells, of equal tokens. n_tail: as in Backend, where llama.cpp also takes
+    states that it never wrote. Without can_copy it is like a model with compressed cells, where llama.cpp
+    aborts.
+    """
 
     model: FakeModel = field(default_factory=FakeModel)
     n_cells: int = 4096
@@ -226,7 +231,7 @@ class FakeBackend:
         return len(self._chains.get(seq, []))
 
     def chain_at(self, seq: int, position: int) -> int:
-        """Return what tells the tokens up to this position of the sequence."""
+        """Return the chain hash of the tokens up to this position of the sequence."""
         return self._chains[seq][position].chain if position >= 0 else 0
 
     def close(self) -> None:
@@ -238,7 +243,7 @@ class FakeBackend:
         return len({id(cell) for cells in self._chains.values() for cell in cells})
 
     def _append(self, seqs: tuple[int, ...], position: int, token: int) -> int:
-        """Add a cell to all these sequences; returns its chain."""
+        """Add a cell to all these sequences and return its chain hash."""
         if not all(0 <= seq < self.n_seqs for seq in seqs) or not 0 <= token < self.vocab.size:
             raise BackendError(f"sequences {seqs} or token {token} out of range")
         held = [self._chains.setdefault(seq, []) for seq in seqs]

@@ -53,12 +53,12 @@ def staircase(times: Mapping[int, float]) -> Curve:
 
 
 def run_length(a: float) -> float:
-    """Tokens from one mismatch to the next, the target's own token included."""
+    """Return the mean tokens from one mismatch to the next, the target's own token included."""
     return 1 / (1 - a)
 
 
 def per_step(a: float, k: int) -> float:
-    """Tokens committed by a step that verifies k drafted ones in a chain: 1 + a + … + a^k."""
+    """Return the mean tokens committed by a step that verifies k drafted ones in a chain: 1 + a + … + a^k."""
     return (1 - a ** (k + 1)) / (1 - a)
 
 
@@ -73,13 +73,16 @@ def limit(a: float, r: float, v: Curve = flat) -> float:
 
 
 def with_outages(speedup: float, up: float) -> float:
-    """Drafters present for a share `up` of the time, plain decoding in the rest."""
+    """Return the speed-up with drafters present for a share `up` of the time, else plain decoding."""
     return up * speedup + (1 - up)
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """k_max: most drafted tokens verified in one step; the others as above."""
+    """A way to draft.
+
+    k_max: most drafted tokens verified in one step; the others as above.
+    """
 
     a: float
     r: float
@@ -88,12 +91,12 @@ class Scheme:
     k_max: int = MOST_DRAFTED
 
     def arrived(self, now: float) -> int:
-        """How many drafted tokens of the run have arrived."""
+        """Return how many drafted tokens of the run have arrived."""
         return max(0, math.floor(self.r * (now - 2 * self.latency) + TIE * self.r))
 
 
 def speedup(scheme: Scheme) -> float:
-    """Tokens per tt."""
+    """Return tokens per tt."""
     return run_length(scheme.a) / sum(share * duration for share, duration in _steps(scheme))
 
 

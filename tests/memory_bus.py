@@ -174,7 +174,7 @@ class MemoryPool:
 class MemoryBus:
     """A Bus (see bus.py) on a MemoryPool.
 
-    Unlike the real one it raises for a message that cannot be encoded, so that a test sees the mistake.
+    It raises for a message that cannot be encoded, unlike the real one, so that a test sees the mistake.
     """
 
     def __init__(self, pool: MemoryPool, presence: Presence) -> None:

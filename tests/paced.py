@@ -10,13 +10,13 @@ from server.api.pacing import Pace
 
 @dataclass(slots=True)
 class Stream:
-    """Tells tokens when they are due."""
+    """A stream that emits tokens when they are due."""
 
     pace: Pace = field(default_factory=Pace)
     times: list[float] = field(default_factory=list[float])  # of each token
 
     def step(self, at: float, n: int, plain_s: float) -> None:
-        """Bring n tokens, which are heard of at once."""
+        """Bring n tokens at once."""
         self.pass_until(at)
         if self.pace.spreads(n, at):
             self.pace.step(n, plain_s, at)

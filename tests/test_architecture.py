@@ -325,7 +325,7 @@ def numbers_of(path: Path) -> Iterator[tuple[str, float]]:
 
 
 def number_in(value: ast.expr) -> float | None:
-    """Return what an expression of literals comes to; None if it is no such expression."""
+    """Return the value of an expression of literals; None if it is no such expression."""
     if any(isinstance(node, ast.Name | ast.Call | ast.Attribute) for node in ast.walk(value)):
         return None
     found: object = eval(compile(ast.Expression(value), "constant", "eval"), {})

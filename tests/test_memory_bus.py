@@ -19,7 +19,7 @@ def presence(id: str, role: Role) -> Presence:
 
 
 class Recorder:
-    """A listener that writes down what it hears."""
+    """A listener that records what it hears."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -35,7 +35,7 @@ class Recorder:
 
 
 class Pair:
-    """A lead and a drafter who know each other."""
+    """A lead and a drafter that know each other."""
 
     def __init__(self) -> None:
         self.pool = MemoryPool()

@@ -17,10 +17,10 @@ from tests.fake_backend import FakeVocabulary
 
 @dataclass(slots=True)
 class FakeEmbedder:
-    """Implements Embedder: the mean of what each token stands for.
+    """An Embedder that returns the mean of what each token stands for.
 
-    If it ranks, the score of an input is its share of the letter e. held: while it is cleared, embed() waits.
-    sizes: how many inputs each call had; threads: which ones called.
+    A ranking one scores an input by its share of the letter e. held: while it is cleared, embed() waits.
+    sizes: how many inputs each call had. threads: which ones called.
     """
 
     name: str = "toy-embedder"

@@ -42,7 +42,7 @@ class Prompt:
 
     @property
     def kind(self) -> str:
-        """Return the kind of text, such as code."""
+        """The kind of text, such as code."""
         return self.id.rpartition("-")[0]
 
 

@@ -15,7 +15,7 @@ from benchmarks.prompts import PYTHON, Prompt, load
 
 
 def stream(*chunks: dict[str, Any], done: bool = True) -> list[tuple[float, bytes]]:
-    """One line each tenth of a second, from 10.1 on."""
+    """Return one line each tenth of a second, from 10.1 on."""
     lines = [f"data: {json.dumps(chunk)}\n".encode() for chunk in chunks]
     lines += [b"data: [DONE]\n"] if done else []
     return [(10.1 + i / 10, line) for i, line in enumerate(lines)]

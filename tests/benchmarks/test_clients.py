@@ -105,7 +105,10 @@ def test_repeated_prompt_has_new_salt():
 
 
 def commands(*flags: str) -> dict[str, str]:
-    """By name: their arguments. The model is a file that has no prediction block."""
+    """Return the arguments of each command.
+
+    The model is a file without a prediction block.
+    """
     args = compare._parser().parse_args(["--model", str(BUNDLED_MODEL), "--clients", "2,4,1", *flags])  # pyright: ignore[reportPrivateUsage]
     return {command.name: " ".join(command.arguments) for command in compare.commands(args)}
 

@@ -18,7 +18,7 @@ N_TOKENS = 60
 
 
 class Watchable(FakeBackend):
-    """Not of slots only, so that run() can see its decodes."""
+    """A backend that has slots and more, so that run() can see its decodes."""
 
 
 def backend(error: float = 0.2) -> FakeBackend:

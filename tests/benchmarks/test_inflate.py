@@ -29,7 +29,7 @@ Continued: TypeAlias = tuple[list[int], list[Logits]]
 
 
 def continuation(path: Path, along: Sequence[int] = ()) -> Continued:
-    """Greedy ids and the logits they were taken from; or the logits along these ids."""
+    """Return greedy ids and their logits, or the logits along given ids."""
     with closing(LlamaBackend(LlamaOptions(path, 256, 1))) as backend:
         rows, tokens, logits = backend.vocab.tokenize(PROMPT, special=True), list[int](), list[Logits]()
         at = 0
@@ -50,7 +50,7 @@ def draft() -> GGUFSource:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> Continued:
-    """By the draft model itself."""
+    """Return the draft model's own continuation."""
     path = tmp_path_factory.mktemp("draft") / "small.gguf"
     convert(DRAFT, path)
     return continuation(path)
@@ -161,7 +161,7 @@ def odd_heads(tmp_path_factory: pytest.TempPathFactory, draft: GGUFSource) -> Pa
 
 
 def random_tensors(shape: Shape) -> list[PlannedTensor]:
-    """Random tensors of this shape, strong enough that every layer changes the logits."""
+    """Return random tensors of this shape, strong enough that every layer changes the logits."""
     sizes = {
         "attn_q": (shape.n_q, shape.n_embd), "attn_k": (shape.n_kv, shape.n_embd),
         "attn_v": (shape.n_kv, shape.n_embd), "attn_output": (shape.n_embd, shape.n_q),

@@ -11,7 +11,7 @@ from server.text.transcript import MOST_CONVERSATIONS
 
 
 def samples(growth_per_hour: float) -> list[Sample]:
-    """Of an hour, a minute apart; the memory is taken after ten."""
+    """Return an hour of samples, a minute apart; memory is taken after ten."""
     return [
         Sample(60.0 * i, int((i > 10) * 2**30 * (1 + growth_per_hour * i / 60)), 7, 23, [0.5] * 9 + [2.0], 40)
         for i in range(60)

@@ -62,7 +62,7 @@ class World:
         return self.now_us / 1e6
 
     def after(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Do it then; of two actions at one time, that which was asked for first."""
+        """Do it then; of two actions at one time the earlier request goes first."""
         heapq.heappush(self._due, (self.now_us + delay_us, next(self._order), action))
 
     def advance(self, duration_us: int = 0) -> None:
@@ -87,7 +87,7 @@ class PacedBackend(FakeBackend):
 
 
 class Replay(ReplayDrafter):
-    """It errs at every position with probability 1 - a, in an order without the noise of chance."""
+    """A drafter that errs at every position with probability 1 - a, without the noise of chance."""
 
     def __init__(self, scheme: Scheme, text: Sequence[int], seed: int) -> None:
         super().__init__([text], Script(scheme.a, 0.0), sleep=lambda seconds: None)
@@ -116,9 +116,9 @@ def gaps(a: float, rng: random.Random) -> Iterator[int]:
 
 
 class DrafterBus(QuietBus):
-    """Implements Bus towards one drafter, and is that drafter's loop.
+    """A Bus towards one drafter, and that drafter's loop.
 
-    A guess takes td; one that was begun before the path changed comes to nothing.
+    A guess takes td; one begun before the path changed is discarded.
     """
 
     def __init__(self, world: World, scheme: Scheme, drafter: ReplayDrafter) -> None:
@@ -173,10 +173,10 @@ class DrafterBus(QuietBus):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one generation.
+    """One generation's result.
 
-    tokens: the whole text. seconds: virtual, of all of it but the first token; undrafted_s: the engine's
-    estimate of them without drafts.
+    tokens: the whole text. seconds: virtual, of all but the first token. undrafted_s: the engine's estimate
+    of them without drafts.
     """
 
     tokens: tuple[int, ...]
@@ -195,19 +195,22 @@ def make_proposer(bus: DrafterBus, clock: Callable[[], float]) -> Proposer:
 
 
 def plain(n_tokens: int) -> Outcome:
-    """Without drafts, at tt a token."""
+    """Run without drafts, at tt a token."""
     return _generate(World(), Scheme(0.0, 1.0), NoProposer(), n_tokens)
 
 
 def drafted(scheme: Scheme, text: Sequence[int], seed: int = 0) -> Outcome:
-    """With one drafter that knows the text."""
+    """Run with one drafter that knows the text."""
     world = World()
     bus = DrafterBus(world, scheme, Replay(scheme, text, seed))
     return _generate(world, scheme, make_proposer(bus, world.clock), len(text) - len(PROMPT))
 
 
 def speedup(scheme: Scheme, base: Outcome, seed: int = 0) -> float:
-    """Time of the plain run `base` by that with drafts. Raises AssertionError if the text changes."""
+    """Return the time of the plain run `base` divided by that with drafts.
+
+    Raises AssertionError if the text changes.
+    """
     outcome = drafted(scheme, base.tokens, seed)
     assert outcome.tokens == base.tokens, "drafts changed the text"
     return base.seconds / outcome.seconds

@@ -49,8 +49,10 @@ ASKS = [
 
 
 def ask(port: int, what: int, **more: Any) -> tuple[Seen, int]:
-    """The reply to ASKS[what] as its client sees it, and how many tokens of it drafters guessed; streams do
-    not tell. Raises ReplyError."""
+    """Return the reply to ASKS[what] as its client sees it, and its accepted guesses, which streams omit.
+
+    Raises ReplyError.
+    """
     path, body = ASKS[what]
     if more.get("stream"):
         more["stream_options"] = {"include_usage": True}
@@ -92,13 +94,16 @@ def _text(choice: dict[str, Any]) -> str:
 
 
 def alone(port: int) -> list[Seen]:
-    """What each of ASKS is answered without drafts, one after the other."""
+    """Return the replies to ASKS without drafts, one after the other."""
     return [ask(port, what, speculative=False)[0] for what in range(len(ASKS))]
 
 
 class Client:
-    """Asks until stop(), and once more. problems: what was not as expected. n_asked: replies compared;
-    n_accepted: tokens in them that drafters guessed; seconds: that each took."""
+    """A client that asks until stop(), and once more.
+
+    problems: what was not as expected. n_asked: replies compared. n_accepted: guesses of drafters accepted in
+    them. seconds: the time of each.
+    """
 
     def __init__(self, system: System, expected: list[Seen], chance: Random) -> None:
         self.problems: list[str] = []
@@ -126,7 +131,7 @@ class Client:
             self.n_asked += 1
 
     def _answer(self, what: int, **more: Any) -> Seen | None:
-        """Asks again if the lead was killed. None after a problem."""
+        """Ask, and again if the lead was killed; None after a problem."""
         for _ in range(round(ANSWERED_S / AGAIN_S)):
             try:
                 seen, n_accepted = ask(self._system.port, what, **more)
@@ -154,8 +159,10 @@ def vanish(port: int, chance: Random) -> None:
 
 
 def asking(port: int, *, cut: int | None = None) -> socket.socket:
-    """A connection on which a stream without an end was asked for, in its first `cut` bytes; its close resets
-    it."""
+    """Return a connection that sent the first `cut` bytes of an endless stream's request.
+
+    Closing it resets it.
+    """
     endless = {"ignore_eos": True, "context_shift": True, "max_tokens": 1_000_000}
     body = json.dumps({"prompt": "For ever ", "stream": True, **endless})
     head = "POST /v1/completions HTTP/1.1\r\nHost: duo\r\nContent-Type: application/json"

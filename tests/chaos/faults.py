@@ -20,9 +20,11 @@ Heal: TypeAlias = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """apply breaks something and returns what heals it. target: of those with a common one only one is there
-    at a time. says: a pattern in the lead's log after it, "" if it may pass unnoticed. till_told: it lasts
-    until the log says so. ends_lead: running replies are lost with the lead, and nobody else's."""
+    """A fault: `apply` breaks something and returns what heals it.
+
+    target: faults of one target never overlap. says: a pattern of the lead's log after it, "" if it may pass
+    unnoticed. till_told: it lasts until the log says so. ends_lead: it loses running replies.
+    """
 
     name: str
     target: str
@@ -75,7 +77,7 @@ def password_changed(system: System, chance: Random) -> Heal:
 
 
 def server_clock_ahead(system: System, chance: Random) -> Heal:
-    """As if the server's clock had been a century ahead for a moment: ids of streams never go back."""
+    """Have the server's clock a century ahead for a moment: ids of streams never go back."""
     for key in cast(list[bytes], system.client.keys()):
         if system.client.type(key) == b"stream":
             system.client.xadd(key, {"w": b""}, id="4999999999999-*", nomkstream=True)
@@ -170,7 +172,7 @@ def clients_vanish(system: System, chance: Random) -> Heal:
 
 
 def slow_readers(system: System, chance: Random) -> Heal:
-    """They read nothing of what they asked for."""
+    """Ask for replies and read nothing of them."""
     with ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(asking(system.port))
@@ -181,7 +183,10 @@ def slow_readers(system: System, chance: Random) -> Heal:
 
 
 def disk_full(system: System, chance: Random) -> Heal:
-    """No file of the lead may become longer. Its log is a pipe."""
+    """Let no file of the lead grow.
+
+    Its log is a pipe.
+    """
     pid = system.lead.pid
 
     def limit(n_bytes: int) -> None:
@@ -193,7 +198,7 @@ def disk_full(system: System, chance: Random) -> Heal:
 
 
 def cache_read_only(system: System, chance: Random) -> Heal:
-    """Nobody can write there, root neither: a file is in the directory's place."""
+    """Put a file in the directory's place, so that nobody can write there, not even root."""
     aside = system.cache.with_name("aside")
     system.cache.rename(aside)
     system.cache.touch()

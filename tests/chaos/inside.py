@@ -1,5 +1,8 @@
-"""What runs in the processes of a live system: duo's own commands, which also answer GET /check and /size,
-whose clock a signal moves, and which may run a toy model instead of weights."""
+"""Run duo's own commands in the processes of a live system.
+
+They also answer GET /check and /size, their clock moves by a signal, and they may run a toy model instead of
+weights.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ ARENA_MAX = -8
 
 @dataclass(frozen=True)
 class ToyModel(FakeModel):
-    """With what the lead tells of a LoadedModel."""
+    """A toy with what the lead needs of a LoadedModel."""
 
     n_params: int = 0
     n_bytes: int = 0
@@ -60,7 +63,10 @@ class ToyModel(FakeModel):
 
 
 class ToyBackend(FakeBackend):
-    """A FakeBackend that is opened as a LlamaBackend is. attention: it has none."""
+    """A FakeBackend that opens like a LlamaBackend.
+
+    attention: it has none.
+    """
 
     description, tool_template, n_params, n_bytes, keys = "toy", None, 0, 0, None
 
@@ -78,7 +84,10 @@ class ToyBackend(FakeBackend):
 
 
 def run(log: Connection, toy: bool, arguments: list[str], folder: str) -> None:
-    """Be this duo process until it ends. log: takes what it prints. Ends with the process that asked."""
+    """Be this duo process until it ends, with the process that asked or before.
+
+    log: takes what it prints.
+    """
     for descriptor in (1, 2):
         os.dup2(log.fileno(), descriptor)
     log.close()
@@ -121,7 +130,7 @@ def _end_with_parent() -> None:
 
 
 def _move_clock_by_signal() -> None:
-    """SIGUSR1 moves time.time() and time.time_ns()."""
+    """Have SIGUSR1 move time.time() and time.time_ns()."""
     true_s, true_ns, jumps = time.time, time.time_ns, count(1)
     ahead_s = 0
 
@@ -159,7 +168,10 @@ def _checked_app(served: Served, edge: Edge) -> Any:
 
 
 def own_memory(pid: int | str) -> int:
-    """Bytes that are a process's own: resident, less what it has in common with files. pid: or "self"."""
+    """Return the bytes of a process's own memory: resident, less what it shares with files.
+
+    pid: or "self".
+    """
     resident, shared = Path("/proc", str(pid), "statm").read_text().split()[1:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
@@ -171,13 +183,16 @@ def _give_back() -> None:
 
 
 def _size(served: Served) -> int:
-    """Bytes of this process, without the conversations whose size --cache-ram bounds."""
+    """Return the bytes of this process without the conversations that --cache-ram bounds."""
     _give_back()
     return own_memory("self") - served.cached().memory_bytes
 
 
 def _fault(served: Served) -> str:
-    """What does not hold of an idle lead, "" if all does. Gives memory back that nobody uses."""
+    """Return which rule an idle lead breaks, or "".
+
+    Frees memory that nobody uses.
+    """
     _give_back()
     engine: Any = served.generator
     try:

@@ -22,7 +22,7 @@ GROWN = 48 << 20  # bytes by which a process may be larger than it was before an
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A fault from at_s to ends_s, and the seed of its own choices."""
+    """A fault from at_s to ends_s, with a seed for its own choices."""
 
     at_s: float
     ends_s: float
@@ -31,7 +31,7 @@ class Turn:
 
 
 def schedule(seed: int) -> list[Turn]:
-    """In order of beginning. Two faults of one target do not overlap."""
+    """Return the faults in order of beginning; those of one target do not overlap."""
     chance = Random(seed)
     turns: list[Turn] = []
     for fault in chance.sample(FAULTS, chance.randint(*N_FAULTS)):
@@ -45,8 +45,11 @@ def schedule(seed: int) -> list[Turn]:
 
 @dataclass(slots=True)
 class Chaos:
-    """A live system with what a quiet lead answers. n_asked: replies compared so far; n_accepted:
-    tokens in them that drafters guessed; seconds: that each took."""
+    """A live system with the replies of a quiet lead.
+
+    n_asked: replies compared so far. n_accepted: guesses of drafters accepted in them. seconds: the time of
+    each.
+    """
 
     system: System
     expected: list[Seen] = field(default_factory=list[Seen])
@@ -56,13 +59,13 @@ class Chaos:
     _usual: dict[int, tuple[Counter[str], int]] = field(default_factory=dict[int, "tuple[Counter[str], int]"])
 
     def warm_up(self) -> None:
-        """Learn what is right, and how large idle processes are."""
+        """Learn the right replies and the size of idle processes."""
         self.expected = alone(self.system.port)
         problems = self.play([])
         assert not problems, problems
 
     def play(self, turns: list[Turn]) -> list[str]:
-        """Returns what did not hold during the schedule and after it."""
+        """Run the schedule and return the rules broken during and after it."""
         n_logged = len(self.system.lead.log)
         self.system.lead_ended = any(turn.fault.ends_lead for turn in turns)
         clients = [Client(self.system, self.expected, Random(i)) for i in range(N_CLIENTS)]
@@ -79,7 +82,7 @@ class Chaos:
         return problems + self._misreported(turns, self.system.lead.log[n_logged:])
 
     def _stop(self, clients: list[Client]) -> list[str]:
-        """Returns what they did not expect."""
+        """Stop the clients and return their problems."""
         for client in clients:
             client.stop()
             self.n_asked += client.n_asked
@@ -103,7 +106,7 @@ class Chaos:
                 heals[turn.fault.name].close()
 
     def _audit(self) -> None:
-        """Raises AssertionError."""
+        """Check the idle system. Raises AssertionError."""
         system = self.system
         until(self._drafts_count, CALM_S, "no guess of a drafter is accepted any more")
         system.until_idle()
@@ -114,7 +117,7 @@ class Chaos:
         assert not [key for key in keys if system.client.ttl(key) == -1], "a key without a time to live"
 
     def _compare(self, program: Program) -> None:
-        """With what it was when it was first idle. Raises AssertionError."""
+        """Compare a program with its first idle state. Raises AssertionError."""
         usual, size = self._usual.setdefault(program.pid, (program.footprint(), program.memory()))
         what = f"{program.name} has {program.footprint()}, more than {usual}"
         until(lambda: program.footprint() <= usual, CALM_S, what)
@@ -122,13 +125,16 @@ class Chaos:
         assert grown < GROWN, f"{program.name} has grown by {grown >> 20} MiB"
 
     def _drafts_count(self) -> bool:
-        """Whether a guess of a drafter comes true again."""
+        """Return True if a drafter's guess is accepted again."""
         seen, n_accepted = ask(self.system.port, 0)
         assert seen == self.expected[0], f"{seen} instead of {self.expected[0]}"
         return n_accepted > 0
 
     def _misreported(self, turns: list[Turn], lines: list[str]) -> list[str]:
-        """What the lead's log lacks, and what should be absent: a fault is told once, not at each try."""
+        """Return what the lead's log lacks or says too much.
+
+        A fault is logged once, not at each attempt.
+        """
         text = "\n".join(lines)
         found = ["a traceback:\n" + text] if "Traceback" in text else []
         if not _lead_lives(turns):
@@ -141,7 +147,7 @@ class Chaos:
 
 
 def _lead_lives(turns: list[Turn]) -> bool:
-    """A lead that stands still may miss what passes meanwhile."""
+    """Return True if the lead runs throughout; a stopped one may miss what passes."""
     return all(turn.fault.target != "lead" for turn in turns)
 
 

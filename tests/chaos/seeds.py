@@ -27,7 +27,7 @@ EACH = 25  # schedules that one system lives through: leaks add up, and starts d
 
 
 def seeds_of(text: str) -> range:
-    """ "7" is 0 to 6; "3-5" is 3, 4 and 5."""
+    """Return a range of seeds: "7" is 0 to 6; "3-5" is 3, 4 and 5."""
     first, dash, last = text.partition("-")
     return range(int(first), int(last) + 1) if dash else range(int(first))
 
@@ -37,7 +37,7 @@ Models: TypeAlias = tuple[Path, Path] | None
 
 @contextmanager
 def exact_models() -> Generator[tuple[Path, Path]]:
-    """The bundled target and draft model as F32, whose texts depend least on the width of a batch."""
+    """Yield the bundled target and draft model as F32, whose texts depend least on widths."""
     with TemporaryDirectory(prefix="duo-f32-", dir="/tmp") as folder:
         target, draft = Path(folder, "target.gguf"), Path(folder, "draft.gguf")
         convert(BUNDLED_MODEL, target, "f32")
@@ -46,8 +46,7 @@ def exact_models() -> Generator[tuple[Path, Path]]:
 
 
 def play(seeds: Sequence[int], models: Models) -> tuple[Counter[str], Counter[str]]:
-    """All of them, to one system as long as all is well. Returns how often each fault was there, and what was
-    counted."""
+    """Run all seeds on one system as long as all is well, and return counts of faults and of replies."""
     faults: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     rest = list(seeds)
@@ -65,7 +64,7 @@ def play(seeds: Sequence[int], models: Models) -> tuple[Counter[str], Counter[st
 
 
 def _failed(chaos: Chaos, seed: int, faults: Counter[str]) -> bool:
-    """Plays it, and prints what came of it."""
+    """Run a seed, print its result, and return True if it failed."""
     began, turns = time.monotonic(), schedule(seed)
     problems = chaos.play(turns)
     names = [turn.fault.name for turn in turns]

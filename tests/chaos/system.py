@@ -30,7 +30,7 @@ _forks.set_forkserver_preload(["tests.chaos.inside", "drafters.drafter_cli"])
 
 
 class Program:
-    """A duo process that may be killed and started again; `log` has the lines of all its lives."""
+    """A duo process that may be killed and restarted; `log` has the lines of all its lives."""
 
     def __init__(self, name: str, toy: bool, arguments: list[str], folder: Path) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class Program:
         self.start()
 
     def footprint(self) -> Counter[str]:
-        """Threads, and descriptors by what they are."""
+        """Return its threads, and its descriptors by kind."""
         place = Path("/proc", str(self.pid))
         found = Counter({"thread": len(list((place / "task").iterdir()))})
         for descriptor in (place / "fd").iterdir():
@@ -84,12 +84,15 @@ class Program:
         return found
 
     def memory(self) -> int:
-        """Bytes that are its own: see own_memory()."""
+        """Return the bytes of its own memory, as own_memory() does."""
         return inside.own_memory(self.pid)
 
 
 class System:
-    """folder: for caches. models: files of target and draft model; None for toys."""
+    """A lead, drafters and Redis.
+
+    folder: for caches. models: files of target and draft model; None for toys.
+    """
 
     def __init__(self, folder: Path, models: tuple[Path, Path] | None = None, n_drafters: int = 2) -> None:
         port = free_port()
@@ -127,13 +130,15 @@ class System:
         return Program(name, not self.models, ["serve", *common, *flags], self.folder)
 
     def get(self, path: str) -> Any:
-        """The lead's answer, None if there is none."""
+        """Return the lead's answer, or None."""
         with suppress(ReplyError, ValueError):
             return call_json(self.port, path, timeout_s=10)
 
     def is_whole(self) -> bool:
-        """Whether the lead sees every drafter that lives and no other. Starts what has ended: a process that
-        finds no Redis at its start ends, and whoever runs it starts it again."""
+        """Return True if the lead sees exactly the living drafters.
+
+        Restarts what has ended: a process that finds no Redis at its start ends, as under a supervisor.
+        """
         for program in self.programs.values():
             if not program.alive:
                 program.restart()
@@ -168,7 +173,7 @@ class System:
 
 @contextmanager
 def live(folder: Path, models: tuple[Path, Path] | None = None, n_drafters: int = 2) -> Generator[System]:
-    """A System that is ready."""
+    """Yield a System that is ready."""
     system = System(folder, models, n_drafters)
     try:
         system.until_whole(READY_S)

@@ -23,7 +23,7 @@ def _only_here(host: Any, *args: Any, **kwargs: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaves_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
-    """What clients do of themselves, when they are imported or used: fetch prices, report traces."""
+    """Block what clients do by themselves when imported or used: fetch prices, report traces."""
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
@@ -35,7 +35,7 @@ def _nothing_leaves_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:  # py
 
 @pytest.fixture
 async def clients() -> AsyncIterator[dict[str, Any]]:
-    """HTTP clients for LangChain: its own ones are kept by URL and never closed."""
+    """Yield HTTP clients for LangChain, whose own are kept by URL and never closed."""
     async with openai.DefaultAsyncHttpxClient() as later:
         with openai.DefaultHttpxClient() as now:
             yield {"http_client": now, "http_async_client": later}
@@ -43,7 +43,7 @@ async def clients() -> AsyncIterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def lead() -> Iterator[Lead]:
-    """The toy, with room for tools in the prompt."""
+    """Yield the toy, with room for tools in the prompt."""
     with serving(FakeBackend(FakeModel(seed=3), n_ctx=4096, n_cells=32_768)) as one:
         yield one
 

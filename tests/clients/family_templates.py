@@ -58,7 +58,7 @@ _OF_MEMBERS = {
 
 
 def template_of(family: Family) -> str:
-    """A template with the family's signs, which shows earlier calls as its model writes them."""
+    """Return a template with the family's signs that shows earlier calls as its model writes them."""
     assert family.calls
     channels = family.channels
     start = channels.start if channels else "<|im_start|>assistant\n"
@@ -80,7 +80,7 @@ def _call(calls: Calls, header: str) -> str:
 
 
 def _filled(pattern: str, calls: Calls) -> str:
-    """A pattern with what fills its slots."""
+    """Return a pattern with its slots filled."""
     parts = SLOT.split(_WITH_ID.sub("", pattern).replace("⟦", "").replace("⟧", ""))
     filled = (_slot(part, calls) if i % 2 else _fixed(part) for i, part in enumerate(parts))
     return "".join(filled)
@@ -97,6 +97,6 @@ def _slot(slot: str, calls: Calls) -> str:
 
 
 def _fixed(text: str) -> str:
-    """Text in which no white space is lost and nothing means anything to Jinja."""
+    """Return text that loses no white space and means nothing to Jinja."""
     text = text.replace("·", "")
     return "{{- " + json.dumps(text, ensure_ascii=False) + " -}}" if text else ""

@@ -65,7 +65,7 @@ TITLE = "A short title"
 
 @dataclass(slots=True)
 class Conversing(Written):
-    """Implements Generator: the written replies to requests that offer tools, in order; a title to others."""
+    """Generator of scripted replies to requests that offer tools, and of a title for others."""
 
     said: list[list[int]] = field(default_factory=list[list[int]])
     """The tokens of each reply, without the one that ends it."""
@@ -83,14 +83,14 @@ class Conversing(Written):
         return Script(Started(len(request.prompt), 0), *events_of(TITLE)).submit(request)
 
     def n_new(self, turn: int) -> int:
-        """Return how many tokens of the turn before, its prompt and its reply, the prompt of a turn lacks."""
+        """Return how many tokens of a turn's prompt the turn before it, prompt and reply, lacks."""
         before = [*self.requests[turn - 1].prompt, *self.said[turn - 1]]
         return len(before) - common_prefix(before, list(self.requests[turn].prompt))
 
 
 @contextmanager
 def conversing(*replies: str, n_ctx: int = N_CTX) -> Generator[Conversing]:
-    """Serve these replies on a free port, to a template that knows thoughts and tools."""
+    """Serve these replies on a free port, with a template that knows thoughts and tools."""
     written = Conversing(replies)
     state = served(written)
     state = replace(state, template=ChatTemplate(TEMPLATE), model=replace(state.model, n_ctx=n_ctx))

@@ -26,13 +26,13 @@ SUNNY = json.dumps({"city": "Paris", "temperature": 21, "condition": "sunny"})
 
 @tool
 def get_weather(city: str) -> str:
-    """Current weather in a city"""
+    """Return the current weather in a city."""
     assert city == "Paris"
     return SUNNY
 
 
 class GetWeather(BaseModel):
-    """Current weather in a city"""
+    """Return the current weather in a city."""
 
     city: str = Field(description="The city")
 

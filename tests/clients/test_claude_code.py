@@ -71,7 +71,7 @@ def body(messages: list[Any], checksum: str) -> dict[str, Any]:
 
 
 def blocks_of(lead: Written, messages: list[Any], checksum: str) -> list[dict[str, Any]]:
-    """The blocks of the reply as a client makes them of the events."""
+    """Return the reply's blocks, assembled from events as a client does."""
     response = httpx.post(
         f"{lead.url}/v1/messages?beta=true", json=body(messages, checksum), headers=HEADERS, timeout=30
     )

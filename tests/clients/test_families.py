@@ -1,5 +1,7 @@
-"""Calls that are required of the bundled model, in the syntax of every family: clients read them, and send
-what the tool returns, and nothing is evaluated twice."""
+"""Required calls of the bundled model in every family's syntax.
+
+Clients read them and send what the tool returns; nothing is evaluated twice.
+"""
 
 from __future__ import annotations
 

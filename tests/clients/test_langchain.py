@@ -39,7 +39,7 @@ class Pet(BaseModel):
 
 @tool
 def weather(city: Literal["Paris", "Rome"]) -> str:
-    """The weather of a city."""
+    """Return the weather of a city."""
     return f"a clear sky over {city}"
 
 
@@ -48,7 +48,7 @@ Chat: TypeAlias = Callable[..., ChatOpenAI]
 
 @pytest.fixture
 def chat(clients: dict[str, Any]) -> Chat:
-    """Makes a model of the server at a URL."""
+    """Yield a function that makes a model for the server at a URL."""
 
     def chat(url: str, **how: Any) -> ChatOpenAI:
         asked: Any = {"temperature": 0, "max_retries": 0, **clients, **how}

@@ -39,8 +39,11 @@ class Pet(BaseModel):
 
 @pytest.fixture
 async def litellm(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """The module, whose types are not strict, without its accounts of what was said: they are made in the
-    background, and may not be complete when a test's event loop ends."""
+    """Yield the module without its accounts of replies.
+
+    They are made in the background and may be incomplete when a test's event loop ends. Its types are not
+    strict.
+    """
     import litellm
     from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 

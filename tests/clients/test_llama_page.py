@@ -57,7 +57,7 @@ def got(lead: Lead, path: str) -> Any:
 
 
 def streamed(lead: Lead, **body: Any) -> list[dict[str, Any]]:
-    """The chunks of a reply, which ends with the mark that the page waits for."""
+    """Return the chunks of a reply, which ends with the mark that the page waits for."""
     always = {"stream": True, "return_progress": True, "sse_ping_interval": 1, "reasoning_control": True}
     asked = {"messages": HELLO, "reasoning_format": "auto", **always, **body}
     headers = {"X-Conversation-Id": "6f1c"}

@@ -1,5 +1,7 @@
-"""What the extension llama.vscode sends to llama-server, by its public source: no field is refused, with the
-values that it sends."""
+"""What the extension llama.vscode sends to llama-server, by its public source.
+
+No field is refused, with the values that it sends.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Llm = Callable[..., str]
 
 @pytest.fixture
 def llm(tmp_path: Path) -> Callable[[str], Llm]:
-    """Runs the command on a server, with a directory of its own: what it remembers ends with the test."""
+    """Return a function that runs the command on a server, with a directory of the test's own."""
 
     def on(url: str) -> Llm:
         model = {

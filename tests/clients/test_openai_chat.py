@@ -106,7 +106,7 @@ def test_cut_reply_is_not_parsed(client: openai.OpenAI):
 
 @pytest.fixture
 def unhurried() -> Iterator[openai.OpenAI]:
-    """Of a server that is slower than tokens are gathered to be sent together."""
+    """Yield a client of a server slower than the time in which tokens are gathered."""
     with serving(FakeBackend(step_s=2 * GATHER_S[False])) as lead:
         with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none", max_retries=0) as one:
             yield one

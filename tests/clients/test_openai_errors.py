@@ -31,7 +31,7 @@ SHORT: Any = {**LONG, "max_tokens": 3}
 
 @dataclass(slots=True)
 class Attempts:
-    """What the SDK has sent: when each was answered, with what, and which retry it said it was."""
+    """What the SDK has sent: when each attempt was answered, with what, and its retry count."""
 
     times: list[float] = field(default_factory=list[float])
     statuses: list[int] = field(default_factory=list[int])
@@ -63,7 +63,7 @@ async def ask(client: openai.AsyncOpenAI, fields: dict[str, Any]) -> ChatComplet
 
 @asynccontextmanager
 async def crowd(lead: Lead, client: openai.AsyncOpenAI) -> AsyncGenerator[Callable[[], None]]:
-    """One that runs and one that waits, which is all that slow_lead takes; gives what sends them away."""
+    """Run one request and queue another, all that slow_lead takes, and yield what sends them away."""
     tasks = [asyncio.create_task(ask(client, LONG)) for _ in range(2)]
 
     def leave() -> None:

@@ -25,7 +25,7 @@ NEW = 32  # most tokens of the turn before that the next prompt may lack
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """How an agent is started, and what its tools are called."""
+    """How to start an agent, and the names of its tools."""
 
     start: Callable[..., Any]
     """Runs it in a home, with a server's URL and what the user says."""

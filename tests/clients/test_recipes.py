@@ -34,13 +34,13 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    """What is said to be typed for duo, in blocks and in the text."""
+    """Return the duo commands of the page, in blocks and in the text."""
     typed = [line for block in blocks("sh") for line in block.splitlines()]
     return [line for line in typed + re.findall(r"`([^`\n]+)`", PAGE) if line.startswith("duo ")]
 
 
 def ran(*command: str, **more: str) -> str:
-    """Its output, with these variables and no proxies in its environment."""
+    """Run Python with these variables and without proxies, and return its output."""
     known = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY")}
     done = subprocess.run(
         [sys.executable, *command],

@@ -38,7 +38,7 @@ def ask_anthropic(url: str) -> Any:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds after which the SDKs would ask again; they ask at once."""
+    """Return the seconds after which the SDKs would ask again; here they ask at once."""
     found: list[float] = []
     sdks: tuple[Any, ...] = (openai.OpenAI, anthropic.Anthropic)
     for sdk in sdks:

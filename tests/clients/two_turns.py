@@ -1,5 +1,7 @@
-"""A question that must be answered by a call, and then the tool's result, as other people's clients send
-them. Raises AssertionError, or an error of the client's."""
+"""A question that must be answered by a call, and then the tool's result, as other clients send them.
+
+Raises AssertionError, or an error of the client's.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ _FEW = 1  # tokens of the answer, whose words do not matter
 
 @tool
 def get_weather(city: Literal["Paris", "Rome"]) -> str:
-    """Weather in a city"""
+    """Return the weather in a city."""
     assert city in ("Paris", "Rome")
     return RESULT
 
 
 @contextmanager
 def speaking(backend: LlamaBackend, template: str) -> Generator[Lead]:
-    """A lead over the backend with this template; afterwards the backend is empty again."""
+    """Yield a lead over the backend with this template; afterwards the backend is empty again."""
     with serving(cast(Any, backend), template=template) as lead:
         yield lead
         lead.until_idle()
@@ -43,7 +45,7 @@ def speaking(backend: LlamaBackend, template: str) -> Generator[Lead]:
 
 
 def by_the_sdk(lead: Lead) -> int:
-    """Returns how many tokens of the history the second turn evaluates."""
+    """Return how many tokens of the history the second turn evaluates."""
     url = lead.url
     asked: Any = {
         "model": "toy",
@@ -81,7 +83,10 @@ def _n_tokens(client: openai.OpenAI, text: str) -> int:
 
 
 def by_langchain(url: str, clients: dict[str, Any]) -> None:
-    """clients: HTTP clients for it, which the caller closes."""
+    """Run two turns by LangChain.
+
+    clients: its HTTP clients, which the caller closes.
+    """
     asked: Any = {"temperature": 0, "max_retries": 0, **clients}
     model = ChatOpenAI(base_url=f"{url}/v1", api_key=cast(Any, "none"), model="toy", **asked)
     calling = model.bind_tools([get_weather], strict=True, **_ONE_CALL, **_THOUGHTS)

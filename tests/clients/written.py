@@ -29,8 +29,10 @@ TOKENS_A_STEP = 5
 
 @dataclass(slots=True)
 class Written:
-    """Implements Generator: these replies one after the other, and then no more. An error instead of a
-    reply is raised by the server, one after a text in the middle of it."""
+    """Generator of these replies, one after the other.
+
+    The server raises an error in place of a reply, or in the middle of the text before it.
+    """
 
     replies: Sequence[str | DuoError | tuple[str, DuoError]]
     url: str = ""
@@ -45,7 +47,7 @@ class Written:
 
     @property
     def prompts(self) -> list[str]:
-        """What the model was given, as its template writes it."""
+        """The prompts that the model got, as its template writes them."""
         return [
             b"".join(VOCABULARY.piece(token, special=True) for token in request.prompt).decode()
             for request in self.requests
@@ -67,7 +69,7 @@ def events_of(reply: str | DuoError | tuple[str, DuoError]) -> list[Event]:
 def writing(
     *replies: str | DuoError | tuple[str, DuoError], embedding: Embedding | None = None
 ) -> Generator[Written]:
-    """Serve them on a free port, to a template that knows thoughts and tools."""
+    """Serve them on a free port, with a template that knows thoughts and tools."""
     written = Written(replies)
     state = replace(served(written), template=ChatTemplate(THINKING), embedding=embedding)
     with live(state) as written.url:

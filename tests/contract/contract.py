@@ -12,6 +12,6 @@ CONTRACT: dict[str, Any] = yaml.safe_load((Path(__file__).parents[2] / "openapi.
 
 
 def validate(schema: str, instance: Any) -> None:
-    """Raises jsonschema.ValidationError unless the instance fits #/components/schemas/{schema}."""
+    """Check the instance against #/components/schemas/{schema}. Raises jsonschema.ValidationError."""
     whole = {"$ref": f"#/components/schemas/{schema}", "components": CONTRACT["components"]}
     Draft202012Validator(whole).validate(instance)

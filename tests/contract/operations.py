@@ -19,19 +19,22 @@ DONE = b"[DONE]"
 
 
 class ContractError(AssertionError):
-    """An answer that the contract does not know."""
+    """An answer that the contract does not list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A method and a path of the contract, and what it says about them."""
+    """A method and a path of the contract, with their description."""
 
     name: str
     path: str
     item: dict[str, Any]
 
     def answer(self, status: int) -> dict[str, Any]:
-        """What is said about a status, references followed. Raises ContractError if it is not listed."""
+        """Return the description of a status, references followed.
+
+        Raises ContractError if it is not listed.
+        """
         try:
             return resolved(self.item["responses"][str(status)])
         except KeyError:
@@ -39,7 +42,7 @@ class Operation:
 
 
 def resolved(part: dict[str, Any]) -> dict[str, Any]:
-    """What a reference stands for."""
+    """Return what a reference stands for."""
     while "$ref" in part:
         found: Any = CONTRACT
         for name in part["$ref"].removeprefix("#/").split("/"):
@@ -49,7 +52,7 @@ def resolved(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def operations() -> Iterator[Operation]:
-    """All of them."""
+    """Yield every operation."""
     for path, item in CONTRACT["paths"].items():
         for method, operation in item.items():
             yield Operation(f"{method.upper()} {path}", path, operation)
@@ -70,7 +73,10 @@ def _patterns() -> list[tuple[str, re.Pattern[str], Operation]]:
 
 
 def operation_of(method: str, path: str) -> Operation | None:
-    """None: the contract knows no such method of such a path. A HEAD is the GET without its body."""
+    """Return the operation, or None if the contract lacks it.
+
+    A HEAD is the GET without its body.
+    """
     wanted = "GET" if method == "HEAD" else method
     for known, pattern, operation in _patterns():
         if known == wanted and pattern.fullmatch(path):
@@ -84,7 +90,7 @@ def _validator(schema: bytes) -> Draft202012Validator:
 
 
 def check_value(schema: dict[str, Any], data: bytes, what: str) -> None:
-    """Raises ContractError unless these bytes are JSON that fits."""
+    """Check that these bytes are JSON that fits. Raises ContractError."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -96,8 +102,10 @@ def check_value(schema: dict[str, Any], data: bytes, what: str) -> None:
 
 
 def check_event(schema: dict[str, Any], event: bytes, what: str) -> None:
-    """One event of a stream, without its blank line: a comment, [DONE], a chunk that fits, or an Error.
-    Raises ContractError."""
+    """Check one event of a stream: a comment, [DONE], a chunk that fits, or an Error.
+
+    It comes without its blank line. Raises ContractError.
+    """
     for line in event.split(b"\n"):
         name, _, value = line.partition(b": ")
         if name == b"data" and value != DONE:
@@ -108,7 +116,7 @@ def check_event(schema: dict[str, Any], event: bytes, what: str) -> None:
 
 
 def check_headers(answer: dict[str, Any], present: Iterable[str], what: str) -> None:
-    """Raises ContractError for a header that is told of and not there."""
+    """Check that the described headers are there. Raises ContractError."""
     for name in answer.get("headers", {}):
         if name.lower() not in present:
             raise ContractError(f"{what} has no {name}")

@@ -46,7 +46,7 @@ CHECKS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def lead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lead]:
-    """With everything that a server may have; its replies are short."""
+    """Yield a lead with every feature and short replies."""
     embedder, ranker = FakeEmbedder(), FakeEmbedder(ranks=True, n_embd=1)
     with closing(EmbeddingWorker(embedder)) as worker, closing(EmbeddingWorker(ranker)) as ranking:
         with serving(
@@ -63,15 +63,17 @@ def lead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lead]:
 
 @pytest.fixture
 def session() -> Iterator[requests.Session]:
-    """One connection for the examples of an operation. Does not look for proxies before each request."""
+    """Yield one connection for an operation's examples, which does not look for proxies each time."""
     with requests.Session() as one:
         one.trust_env = False
         yield one
 
 
 def coherent(body: Any) -> Any:
-    """A valid body without what contradicts the rest of it, or names what there is not: it would be refused
-    before anything else is looked at."""
+    """Return the body without members that contradict others or name something missing.
+
+    Such a body would be refused before anything else is looked at.
+    """
     if not isinstance(body, dict):
         return body
     kept: dict[str, Any] = dict(body)  # pyright: ignore[reportUnknownArgumentType]

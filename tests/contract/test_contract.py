@@ -27,7 +27,7 @@ def test_the_contract_is_that_of_the_code():
 
 
 def served_routes() -> set[tuple[str, str]]:
-    """(method, path) of the app, HEAD left out, the mirror without /v1 checked and left out."""
+    """Return (method, path) of the app without HEAD and without the mirror outside /v1, which is checked."""
     found: set[tuple[str, str]] = set()
     bare: set[tuple[str, str]] = set()
     for route in routes():

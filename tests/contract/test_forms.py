@@ -32,7 +32,7 @@ BOUNDS = (
 
 
 def forms(schema: Schema, root: Schema) -> Iterator[Schema]:
-    """A schema and its alternatives, references followed."""
+    """Yield a schema and its alternatives, references followed."""
     while "$ref" in schema:
         found: Any = root
         for part in schema["$ref"].removeprefix("#/").split("/"):
@@ -45,7 +45,7 @@ def forms(schema: Schema, root: Schema) -> Iterator[Schema]:
 
 
 def fields(schemas: Sequence[Schema], root: Schema) -> dict[str, list[Schema]]:
-    """By name what any alternative says of a field; [] are the items of a list."""
+    """Return by name what each alternative says of a field; [] are the items of a list."""
     found: dict[str, list[Schema]] = {}
     for form in (form for schema in schemas for form in forms(schema, root)):
         for name, field in form.get("properties", {}).items():
@@ -56,13 +56,13 @@ def fields(schemas: Sequence[Schema], root: Schema) -> dict[str, list[Schema]]:
 
 
 def bounds(schemas: Sequence[Schema], root: Schema) -> set[tuple[str, Any]]:
-    """Every bound on a field's values, whichever of its forms it belongs to."""
+    """Return every bound on a field's values, of all its forms."""
     all_forms = [form for schema in schemas for form in forms(schema, root)]
     return {(name, form[name]) for form in all_forms for name in BOUNDS if name in form}
 
 
 def values(schemas: Sequence[Schema], root: Schema) -> set[Any]:
-    """Where only some are allowed, those; null is always allowed where a field may be absent."""
+    """Return the allowed values where they are limited; null is always allowed for an optional field."""
     all_forms = [form for schema in schemas for form in forms(schema, root)]
     listed = {value for form in all_forms for value in form.get("enum", ())}
     return (listed | {form["const"] for form in all_forms if "const" in form}) - {None}
@@ -73,7 +73,7 @@ def required(schemas: Sequence[Schema], root: Schema) -> set[str]:
 
 
 def may_be_null(schema: Schema) -> bool:
-    """Whether one of its forms allows null, or whatever is given."""
+    """Return True if a form allows null, or anything."""
     all_forms = list(forms(schema, CONTRACT))
     told = [form for form in all_forms if {"type", "enum", "const"} & set(form)]
     allowed = [(form.get("type", ()), form.get("enum", ())) for form in told]
@@ -81,7 +81,7 @@ def may_be_null(schema: Schema) -> bool:
 
 
 def same(place: str, listed: Sequence[Schema], kept: Sequence[Schema], root: Schema) -> None:
-    """Raises AssertionError unless both say the same of this place and all below it."""
+    """Check that both say the same of this place and all below it. Raises AssertionError."""
     assert bounds(listed, CONTRACT) == bounds(kept, root), place
     assert values(listed, CONTRACT) == values(kept, root), place
     assert required(listed, CONTRACT) == required(kept, root), place
@@ -130,7 +130,7 @@ def test_a_seed_has_64_bits():
 
 
 def lists(schema: object) -> Iterator[Mapping[str, Any]]:
-    """All lists in what pydantic makes of a form, but for those whose items may be anything."""
+    """Yield all lists in pydantic's schema of a form, except those whose items may be anything."""
     if isinstance(schema, dict):
         node = cast(dict[str, Any], schema)
         if node.get("type") == "list" and node.get("items_schema", {"type": "any"})["type"] != "any":

@@ -54,7 +54,7 @@ HEADS = {
 
 
 def table(kind: str) -> dict[str, str]:
-    """What docs/api.md says becomes of each parameter; of one with fields the first part of the name."""
+    """Return the fate of each parameter in docs/api.md; of one with fields the first part of the name."""
     lines = DOCUMENT.partition(HEADS[kind])[2]
     found: dict[str, str] = {}
     for line in lines.split("\n\n")[0].splitlines():
@@ -89,7 +89,7 @@ TOLD_AGAIN = {"store", "metadata", "service_tier"}
 
 
 def steady(value: Any) -> Any:
-    """A reply without what differs between two equal ones."""
+    """Return a reply without what differs between two equal ones."""
     if isinstance(value, dict):
         items: list[tuple[str, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType]
         return {name: steady(part) for name, part in items if name not in VARYING}
@@ -103,8 +103,10 @@ def asked(lead: Lead, kind: str, body: dict[str, Any]) -> httpx.Response:
 
 
 def observed(lead: Lead, kind: str, body: dict[str, Any], *, told: bool = True) -> tuple[Any, Any]:
-    """What a client gets to see: a refusal, a reply, or which fields the events of a stream have. Without
-    told only what was generated."""
+    """Return what a client sees: a refusal, a reply, or the fields of a stream's events.
+
+    Without `told`, only what was generated.
+    """
     response = asked(lead, kind, body)
     if response.headers["content-type"].startswith("text/event-stream"):
         lines = [line.removeprefix("data: ") for line in response.text.splitlines() if "{" in line]

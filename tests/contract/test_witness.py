@@ -19,7 +19,7 @@ READY = b'{"status":"ok"}'
 
 
 async def faults_of(method: str, path: str, status: int, headers: list[Any], *bodies: bytes) -> list[str]:
-    """What the witness says about an answer."""
+    """Return what the witness says about an answer."""
     found: list[str] = []
 
     async def app(_: Message, receive: Receive, send: Send) -> None:

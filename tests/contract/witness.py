@@ -34,7 +34,7 @@ faults: list[str] = []
 
 
 def witnessed(app: App, into: list[str] = faults) -> App:
-    """The same app. What it answers that is not in the contract is noted."""
+    """Return the same app; answers that are not in the contract are noted."""
 
     async def watching(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,7 +52,7 @@ def witnessed(app: App, into: list[str] = faults) -> App:
 
 
 class Exchange:
-    """One request and its answer, as it goes out."""
+    """One request and its answer, as it is sent."""
 
     def __init__(self, method: str, path: str, asked: dict[bytes, bytes], into: list[str]) -> None:
         self._what = f"{method} {path}"[:200]
@@ -69,7 +69,7 @@ class Exchange:
         self._data = b""
 
     def sent(self, message: Message) -> None:
-        """Notes the first thing that does not fit, and looks no further."""
+        """Note the first thing that does not fit, and look no further."""
         try:
             if message["type"] == "http.response.start":
                 self._begun(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(HAPROXY is None, reason="no haproxy on this mach
 
 @contextmanager
 def balanced(folder: Path, *leads: Lead) -> Generator[str]:
-    """HAProxy with this configuration in front of two leads; its address."""
+    """Yield the address of HAProxy with this configuration in front of two leads."""
     port, text = free_port(), CONFIG.read_text()
     for old, new in zip(("127.0.0.1:5555", "127.0.0.1:5556"), leads, strict=True):
         assert old in text
@@ -108,5 +108,5 @@ def test_next_turn_survives_dead_lead(tmp_path: Path):
 
 
 def _served(url: str, conversation: str) -> bool:
-    """Whether a request of this conversation gets an answer."""
+    """Return True if a request of this conversation gets an answer."""
     return httpx.get(f"{url}/v1/models", headers={"X-Conversation": conversation}).status_code == 200

@@ -44,7 +44,7 @@ Expected: TypeAlias = tuple[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Of a run: what became of each case, why, and with cases what fits them with this model."""
+    """A run's results: what became of each case and why, with cases their match on this model."""
 
     outcome: dict[str, str] = field(default_factory=dict[str, str])
     why: dict[str, str] = field(default_factory=dict[str, str])
@@ -74,7 +74,7 @@ COUNT = re.compile(
 
 
 def prepared(llama_cpp: Path, place: Path) -> Path:
-    """Copy the tests to where they find the source's templates. Returns their directory."""
+    """Copy the tests to where they find the source's templates and return their directory."""
     tests = place / TESTS
     shutil.copytree(llama_cpp / TESTS, tests)
     for module in (tests / "unit").glob("test_*.py"):
@@ -88,7 +88,7 @@ def prepared(llama_cpp: Path, place: Path) -> Path:
 
 
 def models(place: Path) -> dict[str, str]:
-    """Write a model and one that drafts for it. Returns what the shim is told of them."""
+    """Write a model and a draft model and return what the shim is told of them."""
     target, draft = place / "target.gguf", place / "draft.gguf"
     write(target, KINDS["qwen3"])
     write(draft, KINDS["qwen3"], noise=NOISE)
@@ -101,7 +101,10 @@ def run(
     binary: Path | None,
     of_model: Sequence[tuple[str, str | int]] = (),
 ) -> Outcomes:
-    """Run the tests against this binary, or against duo. results: a line for each case as soon as it ends."""
+    """Run the tests against this binary, or against duo.
+
+    results: a line for each case as soon as it ends.
+    """
     with tempfile.TemporaryDirectory() as place:
         tests = prepared(args.llama_cpp, Path(place))
         environment = {

@@ -27,7 +27,7 @@ RENAMED = {"--slot-save-path": "--cache-dir", "--spec-draft-n-max": "--draft-max
 
 
 def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
-    """llama-server's flags as they are, with this model and one thread."""
+    """Return llama-server's flags with this model and one thread."""
     flags = list(_flags(argv))
     named = any(flag in MODEL_FLAGS for flag, *_ in flags)
     kept = [list(flag) for flag in flags if flag[0] not in MODEL_FLAGS]
@@ -41,7 +41,7 @@ def translated(argv: Sequence[str], model: str, draft: str) -> list[str]:
 
 
 def for_duo(argv: Sequence[str]) -> list[str]:
-    """duo's flags of llama-server's."""
+    """Return duo's flags for llama-server's."""
     found = [] if "--metrics" in argv else ["--no-metrics"]
     if "--cors-origins" not in argv:
         found += ["--cors-origins", "*"]
@@ -61,7 +61,7 @@ def for_duo(argv: Sequence[str]) -> list[str]:
 
 
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Each flag with its value, if it has one."""
+    """Yield each flag with its value, if it has one."""
     at = 0
     while at < len(argv):
         valued = at + 1 < len(argv) and not argv[at + 1].startswith("--")

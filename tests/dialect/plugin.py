@@ -30,7 +30,10 @@ _lenient = bool(os.environ.get("DIALECT_LENIENT"))
 
 
 def _fits(expected: str | int, *, otherwise: bool) -> bool:
-    """otherwise: whether it is as the test says."""
+    """Return True if it fits the model in use.
+
+    otherwise: the test's own verdict.
+    """
     case = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
     if otherwise or (case, expected) in _of_model:
         return True
@@ -40,7 +43,7 @@ def _fits(expected: str | int, *, otherwise: bool) -> bool:
 
 
 class Tokens(int):
-    """A number of tokens, or a token, which the tests know of their own models.
+    """A number of tokens, or a token, that the tests know of their own models.
 
     The copied tests compare with one of these.
     """
@@ -57,7 +60,7 @@ def _write(**line: Any) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Nothing is downloaded: the model that stands in is the shim's business."""
+    """Download nothing: the shim provides the model."""
     utils: Any = importlib.import_module("utils")
     match = utils.match_regex
 
@@ -68,7 +71,7 @@ def pytest_sessionstart() -> None:
         return os.environ["DIALECT_DRAFT"]
 
     def make_request(*given: Any, **more: Any) -> Any:
-        """Names of headers have no case."""
+        """Make a request whose header names have no case."""
         answer = ask(*given, **more)
         answer.headers = structures.CaseInsensitiveDict(answer.headers)
         return answer

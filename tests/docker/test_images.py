@@ -24,7 +24,7 @@ each_of_ours = pytest.mark.parametrize("service", OURS)
 
 
 def instructions(service: str) -> list[tuple[str, str]]:
-    """(instruction, arguments) of the service's Dockerfile, comments dropped and long lines joined."""
+    """Return (instruction, arguments) of the service's Dockerfile, without comments and with lines joined."""
     build = COMPOSE["services"][service]["build"]
     assert (DOCKER / build["context"]).resolve() == REPOSITORY
     text = (REPOSITORY / build["dockerfile"]).read_text()

@@ -24,7 +24,7 @@ ENDLESS = FakeModel(eog_rate=0.0, sharpness=30.0)
 
 
 class Lead:
-    """The other end: remembers what it is told."""
+    """The other end, which records what it is told."""
 
     def __init__(self) -> None:
         self.heard: list[Message] = []
@@ -43,12 +43,15 @@ class Lead:
 
 
 class Scene:
-    """A lead and a worker on one pool. The clock stands still, unless a test moves it."""
+    """A lead and a worker on one pool.
+
+    The clock stands still unless a test moves it.
+    """
 
     def __init__(
         self, backend: FakeBackend | None = None, *, n_branches: int = 0, drafter: Drafter | None = None
     ) -> None:
-        """drafter: another one than the model drafter over the backend."""
+        """Use `drafter` instead of the model drafter over the backend, if given."""
         self.backend = backend or FakeBackend(ENDLESS)
         ticks = count()  # a guess takes some 10 us, however slow the machine is
         self.model_drafter = ModelDrafter(
@@ -71,7 +74,7 @@ class Scene:
         self.settle()
 
     def settle(self) -> None:
-        """Until nobody has anything to do."""
+        """Deliver messages and step until nobody has anything to do."""
         for _ in range(500):
             before = self._worked
             delivered = self.pool.pump()
@@ -82,7 +85,7 @@ class Scene:
 
     @property
     def n_failures(self) -> int:
-        """Decodes that failed lately."""
+        """Recent failed decodes."""
         sessions = self.worker._sessions.values()  # pyright: ignore[reportPrivateUsage]
         return sum(session.n_failures for session in sessions)
 
@@ -107,7 +110,7 @@ def open_(
 
 
 def commit(*tokens: int, session: int = 1, prompt: Sequence[int] = PROMPT) -> Commit:
-    """These tokens are committed after the prompt."""
+    """Return a commit of these tokens after the prompt."""
     chain = chain_start(prompt)
     for token in tokens:
         chain = chain_next(chain, token)
@@ -115,7 +118,7 @@ def commit(*tokens: int, session: int = 1, prompt: Sequence[int] = PROMPT) -> Co
 
 
 def told(n: int, prompt: Sequence[int] = PROMPT, model: FakeModel = ENDLESS) -> list[int]:
-    """What the toy says after the prompt, greedily, computed without a drafter."""
+    """Return the toy's greedy text after the prompt, computed without a drafter."""
     backend, tokens = FakeBackend(model), list(prompt)
     n_known = 0
     while len(tokens) < len(prompt) + n:

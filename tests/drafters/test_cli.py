@@ -41,7 +41,7 @@ def server() -> Generator[EmbeddedServer]:
 
 
 def error_of(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What the command says when it cannot start, which must be one line."""
+    """Return the command's error when it cannot start, which must be one line."""
     assert main(arguments) == 1
     [line] = capsys.readouterr().err.splitlines()
     return line

@@ -21,7 +21,7 @@ TEXT = b" and so it goes on and on, as far as anybody asks."
 
 
 def following(body: dict[str, Any]) -> list[bytes]:
-    """TEXT after the prompt, from where it is by now."""
+    """Return TEXT from where the prompt has reached."""
     n = len(body["prompt"]) - len(PROMPT)
     return completion(TEXT[n : n + body["n_predict"]])
 
@@ -32,7 +32,7 @@ def hung_up(body: dict[str, Any]) -> None:
 
 @contextmanager
 def scene_of(**answers: Answer) -> Generator[tuple[Scene, ToyEngine]]:
-    """A lead, a drafter and an engine in llama-server's dialect."""
+    """Yield a lead, a drafter and an engine in llama-server's dialect."""
     engine = ToyEngine(tokenize=tokenize, **answers)
     client = EngineClient(engine.url)
     try:
@@ -44,7 +44,7 @@ def scene_of(**answers: Answer) -> Generator[tuple[Scene, ToyEngine]]:
 
 
 def turn_until(scene: Scene, reached: Callable[[], bool]) -> None:
-    """Let the worker take turns as the engine answers."""
+    """Let the worker take turns as the engine answers, until `reached` is true."""
     scene.settle()
     while not reached():
         scene.worker.turn()

@@ -22,7 +22,7 @@ from tests.server.speculation.driving import take_in
 
 
 class Pair:
-    """A lead without an engine, and a drafter; both by one clock that stands still."""
+    """A lead without an engine, and a drafter, on one clock that stands still."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -76,7 +76,7 @@ def lose_closes(pair: Pair) -> None:
 
 
 def vanish(pair: Pair) -> None:
-    """The lead forgets a drafter that is silent for two seconds, and cannot tell it anything."""
+    """Have the lead forget a drafter after two silent seconds, without telling it."""
     pair.pool.vanish(OWN.id)
     pair.settle()
 

@@ -16,8 +16,10 @@ N_TOKENS = 80
 
 
 class Reply(Pair):
-    """A reply that is what the drafter guesses, but for the tokens that a test has the lead say instead. The
-    n_lost-th draft does not arrive."""
+    """A reply that equals the drafter's guesses except for the tokens that a test puts in.
+
+    The n_lost-th draft does not arrive.
+    """
 
     def __init__(self, n_lost: int | None = None) -> None:
         super().__init__()
@@ -52,7 +54,7 @@ class Reply(Pair):
 
     @property
     def is_guessed(self) -> bool:
-        """Whether the lead has guesses for the next token."""
+        """True if the lead has guesses for the next token."""
         [speculated] = self.lead._sessions.values()  # pyright: ignore[reportPrivateUsage]
         return speculated.tree.n_below > 0
 

@@ -100,7 +100,7 @@ def test_texts_are_read_from_lines(tmp_path: Path):
 
 
 class Ear:
-    """Remembers what it hears, and when."""
+    """Records what it hears, and when."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, Message]] = []

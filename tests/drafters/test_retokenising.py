@@ -25,7 +25,7 @@ END = 7
 
 
 class Pieces:
-    """A vocabulary of longer pieces: the longest that fits is taken. Implements Vocabulary."""
+    """A Vocabulary of longer pieces, of which the longest that fits is taken."""
 
     bos = None
     eos = END
@@ -35,7 +35,7 @@ class Pieces:
     longest = 16
 
     def __init__(self, words: Sequence[bytes] = (), *, space_first: bool = False) -> None:
-        """space_first: a space is put before every text."""
+        """Put a space before every text if space_first."""
         letters = [bytes([i]) for i in range(256)]
         pairs = [bytes([a, b]) for a in b" abcdefghijklmnopqrstuvwxyz" for b in b"aeiou .,"]
         self._pieces = [*[b""] * 8, *letters, *pairs, *words]

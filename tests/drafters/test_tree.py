@@ -27,7 +27,7 @@ AHEAD = 12
 
 
 def chain_of(context: Sequence[int]) -> int:
-    """The toy's own hash of a context."""
+    """Return the toy's own hash of a context."""
     chain = 0
     for token in context:
         chain = mix(chain + token + 1)
@@ -35,13 +35,13 @@ def chain_of(context: Sequence[int]) -> int:
 
 
 def choices(context: Sequence[int], model: FakeModel = DOUBTFUL) -> tuple[int, int, int]:
-    """What the toy thinks likeliest, second, and third."""
+    """Return the three tokens that the toy thinks likeliest."""
     first, second, third = np.argsort(-model.logits(chain_of(context)))[:3].tolist()
     return first, second, third
 
 
 class Reader:
-    """Puts a session's drafts together as a lead does, and holds each guess against the toy."""
+    """Assembles a session's drafts as a lead does, and checks each guess against the toy."""
 
     def __init__(self, prompt: Sequence[int] = PROMPT, session: int = 1) -> None:
         self.session = session
@@ -66,7 +66,7 @@ class Reader:
                 self.contexts[chain] = context
 
     def leaves(self, committed: Sequence[int]) -> list[tuple[int, ...]]:
-        """What was guessed after these tokens, each way to its end."""
+        """Return every path guessed after these tokens, each to its end."""
         here = tuple(committed)
         below = [c for c in self.contexts.values() if len(c) > len(here) and c[: len(here)] == here]
         ends = [c for c in below if not any(len(d) > len(c) and d[: len(c)] == c for d in below)]
@@ -74,7 +74,7 @@ class Reader:
 
 
 class Tree:
-    """What was drafted for START: the path, and the branches by where they leave it."""
+    """The drafts for START: the path, and the branches by where they leave it."""
 
     def __init__(self, scene: Scene) -> None:
         reader = Reader(START)
@@ -91,7 +91,7 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Recording(FakeBackend):
-    """Remembers the position of each step's first row, which is the path's."""
+    """A backend that records the position of each step's first row, which is the path's."""
 
     def __init__(self) -> None:
         super().__init__(DOUBTFUL)
@@ -103,7 +103,7 @@ class Recording(FakeBackend):
 
 
 def drafting(backend: FakeBackend | None = None) -> Scene:
-    """A session is open and has its first tree."""
+    """Return a scene with an open session and its first tree."""
     scene = Scene(backend or FakeBackend(DOUBTFUL), n_branches=8)
     scene.send(open_(START, max_ahead=AHEAD))
     return scene
@@ -114,7 +114,7 @@ def committed(*tokens: int) -> Commit:
 
 
 def n_stale(scene: Scene) -> int:
-    """Cells in sequences that nobody has."""
+    """Return the cells in sequences that nobody has."""
     sequences = scene.model_drafter._cache.slots  # pyright: ignore[reportPrivateUsage]
     free = [sequences.seq(slot) for slot in sequences.unforked]
     return sum(len(scene.backend._chains.get(seq, [])) for seq in free)  # pyright: ignore[reportPrivateUsage]
@@ -306,7 +306,7 @@ def test_better_rule_wins_by_measurement(drafter_seed: int, likeliest: bool):
 
 
 class Flying(FakeBackend):
-    """Counts the decodes that were begun ahead."""
+    """A backend that counts the decodes begun ahead."""
 
     n_started = 0
 
@@ -318,9 +318,11 @@ class Flying(FakeBackend):
 @pytest.mark.parametrize("n_branches", [8, 0])
 @pytest.mark.parametrize("seed", range(12))
 def test_all_guesses_are_the_toys(seed: int, n_branches: int):
-    """A lead that takes the path, branches of it or neither, or begins anew, between two decodes. The toy's
-    cache is strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or an error.
-    Without branches decodes are begun ahead, as on a GPU."""
+    """A lead that takes the path, branches of it or neither, or begins anew, between two decodes.
+
+    The toy's cache is strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or
+    an error. Without branches decodes are begun ahead, as on a GPU.
+    """
     chance, before_all = random.Random(seed), Flying.n_started
     n_cells, n_seqs = chance.choice([140, 400, 4096]), chance.choice([4, 16])
     backend = Flying(DOUBTFUL, n_cells=n_cells, n_seqs=n_seqs, overlaps=not n_branches)

@@ -60,8 +60,10 @@ def test_message_rate_ignores_session_count(n_sessions: int):
 
 
 class Overlapping(FakeBackend):
-    """Leaves the thread free while it decodes, as a GPU does. sent: how many drafts had gone out when each
-    decode began, and ended."""
+    """A backend that leaves the thread free while it decodes, as a GPU does.
+
+    sent: drafts sent before each decode began, and before it ended.
+    """
 
     def __init__(self) -> None:
         super().__init__(ENDLESS, overlaps=True)
@@ -186,7 +188,7 @@ def test_leaving_lead_takes_its_sessions():
 
 
 class Faulty(FakeBackend):
-    """Fails for any batch with this token in it, as often as it has lives."""
+    """A backend that fails for batches with this token, as often as it has lives."""
 
     poison, lives = ord("!"), 1000
 

@@ -15,7 +15,10 @@ Answer = Callable[[dict[str, Any]], list[bytes] | None]
 
 
 class ToyEngine:
-    """A server on a port of its own; answers: by path."""
+    """A server on its own port.
+
+    answers: by path.
+    """
 
     def __init__(self, **answers: Answer) -> None:
         self.answers = {f"/{name.replace('__', '/')}": answer for name, answer in answers.items()}
@@ -66,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def tokenize(body: dict[str, Any]) -> list[bytes]:
-    """llama-server's /tokenize, of the toy vocabulary."""
+    """Return llama-server's /tokenize of the toy vocabulary."""
     tokens = FakeVocabulary().tokenize(body["content"], special=True)
     return [json.dumps({"tokens": list(tokens)}).encode()]
 
@@ -77,7 +80,7 @@ def always(*lines: bytes) -> Answer:
 
 
 def completion(text: bytes, stop_type: str = "limit") -> list[bytes]:
-    """llama-server's /completion, one token a byte."""
+    """Return llama-server's /completion, one token a byte."""
     events: list[dict[str, Any]] = [
         {
             "content": chr(token),

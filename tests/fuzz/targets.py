@@ -61,7 +61,10 @@ MOST_CHARACTERS = 1 << 22
 
 
 def messages(data: bytes) -> None:
-    """A message has these bytes and no others. Not a number is unlike itself, so bytes are compared."""
+    """Check that a message has these bytes and no others.
+
+    NaN differs from itself, so bytes are compared.
+    """
     for framed in (data, bytes([WIRE_VERSION]) + data):
         try:
             message = decode(framed)
@@ -71,19 +74,19 @@ def messages(data: bytes) -> None:
 
 
 def _canonical(data: bytes) -> bytes:
-    """Any byte but 0 is true."""
+    """Return the bytes with each true value as 1: any byte but 0 is true."""
     return data if data[1] != 3 or data[10] < 2 else data[:10] + b"\1" + data[11:]
 
 
 def entries(data: bytes) -> None:
-    """Entries of a stream with any fields."""
+    """Read entries of a stream with any fields."""
     field, _, value = data.partition(b"\n")
     for fields in ([field, value], [b"m", value], [b"m", data, field, value]):
         message_of(fields)
 
 
 def cards(data: bytes) -> None:
-    """A card that is accepted can be written again, shown and compared."""
+    """Check that an accepted card can be written again, shown and compared."""
     card = read_card("drafter:drafter", data)
     if card is not None:
         assert read_card("drafter:drafter", write_card(card)) == card
@@ -92,8 +95,7 @@ def cards(data: bytes) -> None:
 
 
 def trees(data: bytes) -> None:
-    """Drafts that begin anywhere, and commits between them: the tree stays bounded and says only what can be
-    verified."""
+    """Check that a tree stays bounded and verifiable under any drafts and commits."""
     tree, acceptance = ScoredTree(5, 77), HitRates()
     chains = [77]
     for step in (data[at : at + TAKE] for at in range(0, len(data), TAKE)):
@@ -114,7 +116,7 @@ def trees(data: bytes) -> None:
 
 
 def to_drafters(data: bytes) -> None:
-    """Messages to a drafter that nobody checked but decode()."""
+    """Give a drafter messages that only decode() checked."""
     pool = MemoryPool()
     worker = Worker(pool.bus(DRAFTER), DRAFTER, LookupDrafter(clock=lambda: 0.0), clock=lambda: 0.0)
     for message in _several(data):
@@ -124,7 +126,7 @@ def to_drafters(data: bytes) -> None:
 
 
 def _several(data: bytes) -> Iterator[Message]:
-    """Messages, each after its length."""
+    """Yield messages, each after its length."""
     while len(data) > 1:
         n = 1 + int.from_bytes(data[:2], "little") % 512
         framed, data = data[2 : 2 + n], data[2 + n :]
@@ -135,7 +137,10 @@ def _several(data: bytes) -> Iterator[Message]:
 
 
 def replies(data: bytes) -> None:
-    """A reply of any family, whole and cut into pieces, is read alike. Control characters stand for marks."""
+    """Check that a family's reply reads the same whole and in pieces.
+
+    Control characters stand for markers.
+    """
     if not data:
         return
     family = FAMILIES[data[0] % len(FAMILIES)]
@@ -160,7 +165,7 @@ def _text(data: bytes) -> str:
 
 
 def events(data: bytes) -> None:
-    """A stream of a server that is none of ours, as duo chat reads it."""
+    """Read a foreign server's stream as duo chat does."""
     with suppress(DuoError):
         for chunk in chunks(httpx.Response(200, content=data)):
             assert all(isinstance(choice["delta"], dict) for choice in chunk["choices"])
@@ -177,7 +182,10 @@ FORMS = sorted(set(_forms(Body)), key=lambda form: f"{form.__module__}.{form.__n
 
 
 def bodies(data: bytes) -> None:
-    """Any body, as any form of a request. A refusal can be told as JSON."""
+    """Read any body as any form of request.
+
+    A refusal must be expressible as JSON.
+    """
     form = FORMS[data[0] % len(FORMS)] if data else Body
     try:
         validated(form, parsed(data[1:]))
@@ -204,7 +212,7 @@ def schemas(data: bytes) -> None:
 
 
 def _constrained(make: Callable[[], Callable[[], Any]]) -> None:
-    """What compiles can be begun and followed."""
+    """Check that what compiles can be begun and followed."""
     with suppress(InvalidRequestError):
         constraint = make()()
         for _ in range(4):
@@ -222,7 +230,7 @@ TURNS: dict[str, Any] = {
 
 
 def templates(data: bytes) -> None:
-    """A template of a file from a stranger ends, in bounded text, and says nothing of this process."""
+    """Check that a stranger's template ends, with bounded text, and reveals nothing of this process."""
     try:
         sandboxed = Sandboxed(_text(data))
     except StartupError:
@@ -246,7 +254,7 @@ def templates(data: bytes) -> None:
 
 
 def files(data: bytes) -> None:
-    """A snapshot by its bytes, and with sums that are right."""
+    """Read a snapshot by its bytes, and with sums that are right."""
     fingerprint = record.digest("fuzz")
     with tempfile.TemporaryFile() as file:
         file.write(data)
@@ -259,7 +267,7 @@ def files(data: bytes) -> None:
 
 
 def file_names(data: bytes) -> None:
-    """A name without a fault is a file right in its directory, and no other one's."""
+    """Check that a valid name is a file directly in its directory, and no other one's."""
     name = _text(data)
     if fault(name) is None:
         path = (Path("/slots") / name).resolve()

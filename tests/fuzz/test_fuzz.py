@@ -14,7 +14,7 @@ SLOW = {"templates", "grammars", "schemas", "files"}
 
 
 def mutated(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
-    """Any bytes, or a seed with a part of it replaced."""
+    """Draw any bytes, or a seed with a part replaced."""
 
     def splice(seed: bytes, at: int, n: int, new: bytes) -> bytes:
         at %= len(seed) + 1

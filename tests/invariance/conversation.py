@@ -35,8 +35,11 @@ item ::= [a-z ]{4,9} [.,] "\n- so "
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of request. fields: of SamplingParams. n: choices. n_logprobs is on by default, since it only
-    adds to what is compared."""
+    """A kind of request.
+
+    fields: of SamplingParams. n: choices. n_logprobs is on by default, since it only adds to what is
+    compared.
+    """
 
     name: str
     fields: tuple[tuple[str, float], ...] = ()
@@ -46,7 +49,7 @@ class Kind:
     stops: bool = False
 
     def sampling(self, temperature: float) -> SamplingParams:
-        """Without filters: at temperature 1 any token may be drawn, so that a mistake shows."""
+        """Return parameters without filters: at temperature 1 any token may be drawn, so mistakes show."""
         plain: dict[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 40}
         fields: dict[str, Any] = {**plain, **dict(self.fields)}
         return SamplingParams(temperature, **fields)
@@ -109,7 +112,7 @@ class Client:
         self.reply = ReplyText(VOCABULARY, MessageReader(Form(), stops=self.ask.stops))
 
     def look(self) -> None:
-        """Read the events of the step that has ended."""
+        """Read the events of the step that ended."""
         for event in self.outcome.events[self._n_seen :]:
             if isinstance(event, Committed) and not self.reply.stopped:
                 self.text += content(self.reply.feed(event))
@@ -164,7 +167,7 @@ def play(
 def in_scene(
     scene: Scene, asks: Sequence[Ask], during: Callable[[int], None], *, late: int = LATE
 ) -> list[Client]:
-    """play() in a scene, which delivers messages before each step."""
+    """Run play() in a scene, which delivers messages before each step."""
 
     def between(step: int) -> None:
         during(step)
@@ -175,7 +178,10 @@ def in_scene(
 
 
 def converse(asks: Sequence[Ask], run: Play, *, again: bool = False) -> list[Client]:
-    """Run the asks, then a turn that continues each, then (again) the asks once more. Returns all clients."""
+    """Run the asks, a turn that continues each, and with `again` the asks once more.
+
+    Returns all clients.
+    """
     first = run(asks)
     following = [
         ask._replace(
@@ -187,7 +193,7 @@ def converse(asks: Sequence[Ask], run: Play, *, again: bool = False) -> list[Cli
 
 
 def without_drafts(asks: Sequence[Ask], *, again: bool = False) -> list[Seen]:
-    """The replies of a lead without drafts."""
+    """Return the replies of a lead without drafts."""
     harness = Harness(FakeBackend(TRUTH))
     clients = converse(asks, lambda turn: play(harness, turn), again=again)
     assert not any(client.stats.n_drafted for client in clients)
@@ -196,12 +202,15 @@ def without_drafts(asks: Sequence[Ask], *, again: bool = False) -> list[Seen]:
 
 @cache
 def alone(kind: Kind, temperature: float, *, again: bool = False) -> list[Seen]:
-    """The replies without drafts to a kind of request; computed once."""
+    """Return the undrafted replies to a kind of request, computed once."""
     return without_drafts(asks_of(kind, temperature), again=again)
 
 
 def assert_same(clients: Sequence[Client], expected: Sequence[Seen], *, but: str = "") -> None:
-    """Compare field by field, so that a difference is readable. but: a field that may differ."""
+    """Compare field by field, so that a difference is readable.
+
+    but: a field that may differ.
+    """
     assert len(clients) == len(expected)
     for i, (client, other) in enumerate(zip(clients, expected, strict=True)):
         for name, here, there in zip(Seen._fields, client.seen(), other, strict=True):
@@ -224,7 +233,7 @@ def _grammar() -> Callable[[], Constraint]:
 
 @cache
 def asks_of(kind: Kind, temperature: float) -> list[Ask]:
-    """One engine request for each choice of a kind."""
+    """Return one engine request for each choice of a kind."""
     sampling = kind.sampling(temperature)
     return [
         Ask(
@@ -243,8 +252,10 @@ def asks_of(kind: Kind, temperature: float) -> list[Ask]:
 
 
 def stops_in(text: str, at: int = 50) -> tuple[str, ...]:
-    """Stop strings: the first three letters from `at` on that occur nowhere before, that string with a '!',
-    and one that never occurs."""
+    """Return stop strings: three letters from `at` on, those with a '!', and a missing one.
+
+    The letters occur nowhere before.
+    """
     while text.index(text[at : at + 3]) != at:
         at += 1
     return (text[at : at + 3], text[at : at + 3] + "!", "\0")

@@ -42,7 +42,7 @@ STEP_S, ROW_S, DELIVERY_S = 0.01, 0.0003, 0.0005
 
 @dataclass(slots=True)
 class Clock:
-    """A clock that a test advances: seconds since the scene began."""
+    """A clock that a test advances, in seconds since the scene began."""
 
     now: float = 0.0
 
@@ -52,8 +52,11 @@ class Clock:
 
 @dataclass(slots=True)
 class Watched(FakeBackend):
-    """n_trees: decodes of a tree with several leaves. n_crossings: acceptances of a branch other than the
-    first. n_returns: times that a sequence went back to an earlier state."""
+    """A backend that counts.
+
+    n_trees: decodes of a tree with several leaves. n_crossings: acceptances of a branch other than the first.
+    n_returns: returns of a sequence to an earlier state.
+    """
 
     n_returns: int = 0
     n_trees: int = 0
@@ -76,8 +79,10 @@ PADDED = {width: STEP_S + ROW_S * width for width in (1, 4, 8, 16)}  # seconds o
 
 
 class Scene:
-    """A lead, a pool, and the drafters that a test adds, with their own clock. Messages are delivered before
-    every `every`-th step; live: by another thread at any time, with the real clock."""
+    """A lead, a pool, and the drafters that a test adds, with their own clock.
+
+    Messages are delivered before every `every`-th step, or, live, by another thread with the real clock.
+    """
 
     can_trim = True
 
@@ -91,8 +96,10 @@ class Scene:
         live: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        """inline: a model in the lead, or what a prediction block of the target guesses. Where the policy
-        says that a GPU decodes, steps are padded, too."""
+        """Make a lead with an inline source: a model, or what a prediction block guesses.
+
+        Where the policy says that a GPU decodes, steps are padded too.
+        """
         self.shape: Shape = shape
         self.pool = MemoryPool()
         self.clock = Clock()
@@ -120,7 +127,7 @@ class Scene:
         return drafter
 
     def delivering(self) -> AbstractContextManager[None]:
-        """A context for the steps: live, messages are delivered in it."""
+        """Return a context for the steps, in which a live scene delivers messages."""
         return self.pool.running() if self._live else nullcontext()
 
     def deliver(self, step: int) -> None:
@@ -131,7 +138,7 @@ class Scene:
 
 
 class RecurrentScene(Scene):
-    """A Scene whose model cannot trim its sequences."""
+    """A Scene whose model cannot trim sequences."""
 
     can_trim = False
 

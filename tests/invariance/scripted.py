@@ -34,7 +34,10 @@ class _Known:
 
 @dataclass(slots=True)
 class _Bough:
-    """A part of a tree: parallel lists as in a Draft; the tokens of its path, and the chain after them."""
+    """A part of a tree: parallel lists as in a Draft.
+
+    It also has the tokens of its path, and the chain hash after them.
+    """
 
     tokens: list[int]
     parents: list[int]
@@ -50,10 +53,10 @@ class _Bough:
 
 
 class ScriptedDrafter:
-    """Answers every Open and Commit with N_AHEAD guesses of a toy model. error: the share of wrong ones.
+    """A drafter that answers every Open and Commit with N_AHEAD guesses of a toy model.
 
-    'linear': one message. 'tree': two messages, the second of which continues the path of the first; an
-    unsure guess has an alternative, which at a wrong guess is the right token.
+    error: share of wrong ones. 'linear' sends one message; 'tree' sends two, the second continuing the first,
+    and an unsure guess has an alternative, which is right where the guess is wrong.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class ScriptedDrafter:
         return drafts
 
     def _grow(self, toy_chain: int, position: int, n: int, sampling: SamplingParams) -> _Bough:
-        """n guesses that follow the context with this chain, and their alternatives."""
+        """Return n guesses after the context with this chain hash, and their alternatives."""
         bough, at = _Bough([], [], [], [], toy_chain), ROOT
         for _ in range(n):
             row = self._model.logits(bough.toy_chain)
@@ -154,7 +157,7 @@ _NOISE = (b"", b"\x01", b"\x01\x05" + b"\xff" * 60, bytes(1_000_000))
 
 
 class LyingDrafter(ScriptedDrafter):
-    """Sends what a hostile or broken process could send, between honest drafts."""
+    """A drafter that sends what a hostile or broken process could send, between honest drafts."""
 
     def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard, *, shape: Shape = "linear") -> None:
         super().__init__(pool, vocabulary, "liar", shape=shape)
@@ -192,7 +195,7 @@ class LyingDrafter(ScriptedDrafter):
 
 
 class StaleDrafter(ScriptedDrafter):
-    """Sends each draft three commits late."""
+    """A drafter that sends each draft three commits late."""
 
     def __init__(self, pool: MemoryPool, vocabulary: VocabularyCard, *, shape: Shape = "linear") -> None:
         super().__init__(pool, vocabulary, "stale", error=0.1, shape=shape)

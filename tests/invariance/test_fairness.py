@@ -23,7 +23,10 @@ LONG = tuple(PROMPT * 6)
 
 
 def asks() -> list[Ask]:
-    """Four requests for N_TOKENS tokens; the prompt of the third takes many steps while the others decode."""
+    """Return four requests for N_TOKENS tokens.
+
+    The third's prompt takes many steps while the others decode.
+    """
     prompts = [(*PROMPT, 97), (*PROMPT[3:], 98), LONG, (*PROMPT[5:], 100)]
     return [
         Ask(request(prompt, temperature=1.0, seed=60 + i, max_tokens=N_TOKENS, stop_tokens=frozenset()))
@@ -32,7 +35,7 @@ def asks() -> list[Ask]:
 
 
 def progress(harness: Harness, requests: Sequence[Ask], scene: Scene | None = None) -> list[list[int]]:
-    """Committed tokens after each step, one list per session."""
+    """Return the committed tokens after each step, one list per session."""
     ids = harness.submit(*(ask.request for ask in requests))
     counts: list[list[int]] = [[] for _ in ids]
     for step in count():
@@ -47,7 +50,7 @@ def progress(harness: Harness, requests: Sequence[Ask], scene: Scene | None = No
 
 
 def longest_pause(counts: Sequence[int]) -> int:
-    """The longest run of steps without a new token, between the first token and the last."""
+    """Return the longest run of steps without a new token, between the first token and the last."""
     pause = longest = 0
     for before, now in pairwise(counts):
         pause = pause + 1 if 0 < before == now < N_TOKENS else 0
@@ -82,7 +85,7 @@ def asked_by(tenant: str, i: int = 0) -> GenerationRequest:
 
 
 def admitted(harness: Harness) -> list[int]:
-    """Ids in the order of admission, once all have ended."""
+    """Return the ids in the order of admission, once all have ended."""
     while harness.engine.step():
         pass
     check_engine(harness.engine)

@@ -15,7 +15,7 @@ from tests.support import Outcome
 
 
 def asks(vocabulary: Vocabulary, n: int, temperature: float, max_tokens: int) -> list[GenerationRequest]:
-    """Requests for the first n evaluation prompts at this temperature, with logprobs."""
+    """Return requests for the first n evaluation prompts at this temperature, with logprobs."""
     texts = [
         "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in prompt.messages)
         for prompt in load(n, PYTHON)
@@ -32,7 +32,10 @@ def asks(vocabulary: Vocabulary, n: int, temperature: float, max_tokens: int) ->
 
 
 class Seen(NamedTuple):
-    """What a client sees of a reply. Logprobs are equal only if their bits are."""
+    """What a client sees of a reply.
+
+    Logprobs are equal only if their bits are.
+    """
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]

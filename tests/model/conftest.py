@@ -24,7 +24,7 @@ from server.settings import BUNDLED_MODEL as TARGET
 
 @pytest.fixture(scope="session")
 def f32_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Paths of target and draft."""
+    """Return the paths of target and draft."""
     folder = tmp_path_factory.mktemp("f32")
     target, draft = folder / "target.gguf", folder / "draft.gguf"
     convert(TARGET, target, "f32")
@@ -64,7 +64,7 @@ def open_exact(
 
 @contextmanager
 def redis_server() -> Generator[EmbeddedServer]:
-    """A Redis server. Fails if a key without a time to live is left on it."""
+    """Yield a Redis server, and fail if a key without a time to live is left on it."""
     with EmbeddedServer() as one:
         yield one
         with suppress(redis.ConnectionError), redis.Redis.from_url(one.url) as client:

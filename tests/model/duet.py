@@ -28,7 +28,10 @@ TURNS = 2 * DRAFT_MAX  # of the drafter between two steps: a path and its branch
 
 
 class Duet:
-    """Every guess is verified. drafter: the backend of one over the bus; inline: of one in the lead."""
+    """A lead that verifies every guess.
+
+    drafter: backend of one over the bus. inline: backend of one in the lead.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,7 @@ class Duet:
         snapshots: Snapshots | None = None,
         n_slots: int = 4,
     ) -> None:
-        """snapshots: tiers below the KV cache, which are used however long a state takes to load."""
+        """Use these tiers below the KV cache however long a state takes to load."""
         leaves = 3 if backend.can_trim and backend.can_share else 1
         again = not backend.can_trim
         policy = Policy(leaves=leaves, lookup=lookup, gate=False, again=again, n_tail=backend.n_tail)
@@ -76,7 +79,7 @@ class Duet:
             self.engine.residence.move_costs.token_s.value = 1.0  # loading pays
 
     def run(self, *requests: GenerationRequest) -> list[Outcome]:
-        """Run these at once to their ends."""
+        """Run all requests at once to their ends."""
         first = len(self._outcomes)
         for one in requests:
             self._outcomes.append(Outcome())
@@ -99,14 +102,14 @@ class Duet:
 
 
 def _drafter(drafter: Backend, target: Backend) -> Drafter:
-    """Return one that translates where the target has another vocabulary."""
+    """Return a drafter, which translates if the target has another vocabulary."""
     if vocabulary_card(drafter.vocab) == vocabulary_card(target.vocab):
         return ModelDrafter(drafter, n_branches=3)
     return TranslatingDrafter(ModelDrafter(drafter), drafter.vocab, target.vocab)
 
 
 def counts(outcomes: Sequence[Outcome], source: str | None = None) -> tuple[int, int]:
-    """Accepted and drafted, of one source or of all."""
+    """Return accepted and drafted tokens of one source, or of all."""
     found = [
         count
         for outcome in outcomes

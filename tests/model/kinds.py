@@ -23,7 +23,7 @@ Fields: TypeAlias = Mapping[str, Field]
 
 
 def weights(**shapes: tuple[int, ...]) -> Shapes:
-    """Of these names, which end with .weight in a file."""
+    """Return the shapes of these names, which end with .weight in a file."""
     return {f"{name}.weight": shape for name, shape in shapes.items()}
 
 
@@ -31,9 +31,11 @@ OUTPUT_NORM = weights(output_norm=(N_EMBD,))
 
 
 class Kind(NamedTuple):
-    """A model: its architecture as llama.cpp calls it, its layers, its metadata (keys of the tokenizer whole,
-    others without the architecture in front), and tensors outside the layers beside the embedding. 0 rows:
-    one for each token."""
+    """A kind of model.
+
+    Its architecture in llama.cpp's name, its layers, its metadata (tokenizer keys whole, others without the
+    architecture), and tensors outside the layers beside the embedding. 0 rows: one for each token.
+    """
 
     architecture: str
     layers: list[Shapes]

@@ -42,7 +42,7 @@ READY_S = 20.0
 
 
 class DrafterProcess:
-    """A duo-drafter process, which a test may signal."""
+    """A duo-drafter process that a test may signal."""
 
     def __init__(self, url: str, model: Path, *flags: str) -> None:
         command = [
@@ -69,7 +69,10 @@ class DrafterProcess:
 
 
 class ThreadedDrafter:
-    """A drafter on a thread of this process. Each message to a lead is sent `copies` times, delay_s late."""
+    """A drafter on a thread of this process.
+
+    Each message to a lead is sent `copies` times, delay_s late.
+    """
 
     def __init__(self, url: str, model: Path, *, copies: int = 1, delay_s: float = 0.0) -> None:
         self._backend = LlamaBackend(LlamaOptions(model, n_cells=8192, n_seqs=8))
@@ -112,8 +115,10 @@ class ThreadedDrafter:
 
 
 class Padded:
-    """A Backend over another that adds a dummy row, in a spare sequence, to each batch of one row: all rows
-    go through the kernels for several rows."""
+    """A Backend that adds a dummy row, in a spare sequence, to each batch of one row.
+
+    So all rows use the kernels for several rows.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -172,8 +177,10 @@ ALL = Policy(lookup=False, gate=False)
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a lead speculates. pause_s: before each step, so that drafters are in time although the target is
-    small and the machine may be busy."""
+    """How a lead speculates.
+
+    pause_s: before each step, so that drafters are in time although the target is small.
+    """
 
     draft_max: int = 8
     policy: Policy = ALL
@@ -183,7 +190,7 @@ class How:
 
 
 class Unhurried(Speculator):
-    """Sleeps for pause_s before it reads what arrived."""
+    """A source that sleeps for pause_s before it reads what arrived."""
 
     pause_s = 0.0
 
@@ -193,7 +200,10 @@ class Unhurried(Speculator):
 
 
 class LiveLead:
-    """An engine thread over a backend; server: the Redis of its drafters, None for no drafters."""
+    """An engine thread over a backend.
+
+    server: the Redis of its drafters, None for no drafters.
+    """
 
     def __init__(self, backend: Backend, server: EmbeddedServer | None, how: How) -> None:
         self.remote: RemoteDrafters | None = None
@@ -217,7 +227,7 @@ class LiveLead:
     async def run(
         self, requests: Sequence[GenerationRequest], during: Callable[[int], None] | None = None
     ) -> list[Outcome]:
-        """Run all requests at once to their ends. during(n) is called at each event, n tokens committed."""
+        """Run all requests at once to their ends, calling during(n) at each event with n committed tokens."""
         outcomes = [Outcome() for _ in requests]
 
         async def follow(request: GenerationRequest, outcome: Outcome) -> None:
@@ -248,7 +258,10 @@ class LiveLead:
 async def lead(
     backend: Backend, server: EmbeddedServer | None, how: How | None = None, *, draft_max: int = 8
 ) -> AsyncGenerator[LiveLead]:
-    """A running lead; check_engine() at the end. draft_max is used if `how` is not given."""
+    """Yield a running lead and check the engine at the end.
+
+    draft_max is used if `how` is not given.
+    """
     live = LiveLead(backend, server, how or How(draft_max))
     live.thread.start()
     try:

@@ -1,5 +1,7 @@
-"""GGUF files with random weights and the bundled tokenizer, of architectures that no bundled model has: their
-texts mean nothing, but depend on all that the model remembers."""
+"""GGUF files with random weights and the bundled tokenizer, of architectures that no bundled model has.
+
+Their texts mean nothing, but depend on all that the model remembers.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from tests.model.kinds import DT_RANK, N_CTX, N_EMBD, Field, Fields, Kind, weigh
 
 
 def write(path: Path, kind: Kind, *, noise: float = 0.0) -> None:
-    """noise: share of other random values in the weights, for a draft model that is right now and then.
-    Deterministic."""
+    """Write a random model, deterministically.
+
+    noise: share of other random values in the weights, for a draft model that is right now and then.
+    """
     writer = gguf.GGUFWriter(path, kind.architecture)
     with closing(writer):
         n_vocab = _copy_tokenizer(writer, but=kind.fields)
@@ -55,7 +59,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Field) -> None:
 
 @functools.cache
 def _tokenizer() -> list[tuple[str, Any, Any, Any]]:
-    """Key, value, type and type of elements of all that the bundled model says of its tokenizer."""
+    """Return key, value, type and element type of all that the bundled model says of its tokenizer."""
     return [
         (
             key,
@@ -69,7 +73,7 @@ def _tokenizer() -> list[tuple[str, Any, Any, Any]]:
 
 
 def _copy_tokenizer(writer: gguf.GGUFWriter, *, but: Fields) -> int:
-    """Returns the size of the vocabulary."""
+    """Copy the tokenizer and return the size of its vocabulary."""
     n_vocab = 0
     for key, value, kind, inner in (entry for entry in _tokenizer() if entry[0] not in but):
         writer.add_key_value(key, value, kind, sub_type=inner)
@@ -79,7 +83,7 @@ def _copy_tokenizer(writer: gguf.GGUFWriter, *, but: Fields) -> int:
 
 
 def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Random weights, scaled so that all layers count alike and states last for some tokens."""
+    """Return random weights, scaled so that all layers count alike and states last for some tokens."""
     if name.endswith("ssm_a"):
         return -np.resize(np.linspace(0.05, 1.0, max(shape[-1], DT_RANK), dtype=np.float32), shape)
     if "norm" in name or "freqs" in name or name.endswith("ssm_d"):

@@ -28,7 +28,7 @@ def asked(backend: LlamaBackend) -> GenerationRequest:
 
 
 def run(backend: LlamaBackend, *asks: GenerationRequest) -> list[list[TokenLogprobs]]:
-    """The logprobs of each reply's tokens."""
+    """Return the logprobs of each reply's tokens."""
     outcomes = [Outcome() for _ in asks]
     engine = Engine(backend, NoProposer(), lambda id, event: outcomes[id].events.append(event))
     for id, ask in enumerate(asks):
@@ -47,7 +47,7 @@ def mean(told: list[TokenLogprobs]) -> float:
 
 
 def evaluated(backend: LlamaBackend, ask: GenerationRequest, tokens: list[int]) -> list[float]:
-    """The tokens' logprobs by one decode of the whole text."""
+    """Return the tokens' logprobs by one decode of the whole text."""
     for seq in range(backend.n_seqs):
         backend.trim(seq, 0)
     batch = Batch()

@@ -25,7 +25,10 @@ QUESTION = "<|im_start|>user\nGive an introduction to regular expressions.<|im_e
 
 
 class Short(Padded):
-    """The target with a shorter context. can_shift: False if its cells may not be moved."""
+    """The target with a shorter context.
+
+    can_shift: False if its cells may not be moved.
+    """
 
     def __init__(self, backend: LlamaBackend, *, can_shift: bool = True) -> None:
         super().__init__(backend)
@@ -72,8 +75,10 @@ def test_neighbours_keep_their_own_cells(f32_target: LlamaBackend):
 
 
 def test_moved_cells_still_make_sense(f32_target: LlamaBackend):
-    """The tokens after a shift are about as likely as if the remaining tokens were evaluated anew; they would
-    not be if positions had not moved with their cells."""
+    """Tokens after a shift are about as likely as if the remaining tokens were evaluated anew.
+
+    They would not be if positions had not moved with their cells.
+    """
     ask = asked(f32_target)
     [outcome] = run(Short(f32_target), NoProposer(), ask)
     session = Session(0, ask, N_CTX)

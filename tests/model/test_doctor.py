@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.model, pytest.mark.redis]
 
 @pytest.fixture(autouse=True)
 def whatever_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests run meanwhile."""
+    """Accept any measurement, since other tests run meanwhile."""
     agrees(monkeypatch, True)
 
 

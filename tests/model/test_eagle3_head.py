@@ -37,7 +37,10 @@ def target() -> Iterator[LlamaBackend]:
 
 
 def changed(path: Path, *, layers: tuple[int, ...] = (2, 5, 7), width: int = 512, last: str = "") -> Path:
-    """The head's file with other metadata. width: of the target; last: the text of the last token."""
+    """Return the head's file with other metadata.
+
+    width: of the target. last: text of the last token.
+    """
     source = gguf.GGUFReader(HEAD)
     with closing(gguf.GGUFWriter(path, "eagle3")) as writer:
         for name, field in source.fields.items():

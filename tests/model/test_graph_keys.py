@@ -29,7 +29,7 @@ WIDTHS = 1, 8, 1, 8, 3, 33, 1
 
 @pytest.fixture
 def keyed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Says whether models opened from now on have graphs of their own, as on a CUDA GPU."""
+    """Return a function that says whether models opened from now on have their own graphs, as with CUDA."""
 
     def say(on: bool) -> None:
         def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
@@ -42,7 +42,7 @@ def keyed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[bytes, int]]]:
-    """The first operations of each graph that is built, and where they are."""
+    """Return the first operations of each graph that is built, and their places."""
     graphs: list[list[tuple[bytes, int]]] = []
     apply = GraphKeys._apply  # pyright: ignore[reportPrivateUsage]
 
@@ -63,7 +63,7 @@ def _graph(name: str) -> Any:
 
 
 def batches() -> Iterator[Batch]:
-    """A prompt in two parts, steps of one and of more rows, and parts of a longer prompt."""
+    """Yield a prompt in two parts, steps of one and of more rows, and parts of a longer prompt."""
     done = 0
     for width in (30, 30, *WIDTHS):
         batch = Batch()

@@ -42,7 +42,7 @@ DRAFT_MAX = {1: 8, 4: 3}  # widths of up to 16 rows
 
 
 def asks(vocabulary: Vocabulary, n_sessions: int, temperature: float) -> list[GenerationRequest]:
-    """Requests without stop tokens: long replies, for which guesses are partly right."""
+    """Return requests without stop tokens, whose long replies are partly guessed right."""
     return [
         GenerationRequest(
             vocabulary.tokenize(
@@ -56,8 +56,10 @@ def asks(vocabulary: Vocabulary, n_sessions: int, temperature: float) -> list[Ge
 
 
 class Observed(NamedTuple):
-    """What a client sees of a reply, but for cached tokens: a prompt that is admitted while another one is
-    evaluated shares its beginning, if it comes late enough."""
+    """What a client sees of a reply, without cached tokens.
+
+    A prompt admitted while another is evaluated shares its beginning only if it comes late enough.
+    """
 
     tokens: tuple[int, ...]
     reason: str
@@ -142,7 +144,7 @@ def duplicated(stage: Stage) -> Director:
 
 
 def stale(stage: Stage) -> Director:
-    """A late draft that still fits is nearly always right; the meddler adds wrong ones."""
+    """Send late drafts, which nearly always fit and are right, and the meddler's wrong ones."""
     stage.threaded(delay_s=0.03)
     stage.meddler()
     return lambda n: None
@@ -183,14 +185,14 @@ SETTINGS = [(case, *setting) for i, case in enumerate(CASES) for setting in BOTH
 
 
 def target_for(backend: LlamaBackend, temperature: float) -> Backend:
-    """At temperature 1, where near-ties are common, no row goes through the kernels for single rows."""
+    """Return the backend; at temperature 1, where near-ties are common, no row uses single-row kernels."""
     return Padded(backend) if temperature else backend
 
 
 async def expected_of(
     alone: Alone, backend: LlamaBackend, n_sessions: int, temperature: float
 ) -> list[Observed]:
-    """The replies without drafters; computed once."""
+    """Return the replies without drafters, computed once."""
     if (n_sessions, temperature) not in alone:
         async with lead(target_for(backend, temperature), None) as plain:
             outcomes = await plain.run(asks(backend.vocab, n_sessions, temperature))
@@ -201,8 +203,10 @@ async def expected_of(
 async def with_right_and_wrong(
     run: Callable[[float], Awaitable[list[Outcome]]], expected: list[Observed]
 ) -> list[Outcome]:
-    """The first outcomes with guesses of both kinds; run() takes the lead's pause after a step, in seconds,
-    which gives drafters time."""
+    """Return the first outcomes with guesses of both kinds.
+
+    run() takes the lead's pause after a step in seconds, which gives drafters time.
+    """
     tried: list[tuple[int, int]] = []
     for pause_s in (0.0, *PAUSES_S):
         outcomes = await run(pause_s)

@@ -50,8 +50,10 @@ Conversation: TypeAlias = list[tuple[GenerationRequest, tuple[int, ...]]]
 
 @dataclass
 class Subject:
-    """A kind of model, and one that guesses some of what it says. said: requests with their replies, each
-    evaluated alone from its first token on, without guesses."""
+    """A kind of model, and one that guesses some of its text.
+
+    said: requests with their replies, each evaluated alone from its first token, without guesses.
+    """
 
     name: str
     target: LlamaBackend
@@ -59,7 +61,7 @@ class Subject:
     said: dict[float, Conversation] = field(default_factory=dict[float, "Conversation"])
 
     def conversation(self, temperature: float) -> Conversation:
-        """Two requests, a turn after each, and one that leaves the second reply in its middle."""
+        """Return two requests, a turn after each, and one that leaves the second reply in its middle."""
         if temperature not in self.said:
             first = [self._alone(_ask(SYSTEM, temperature, seed)) for seed in (1, 2)]
             later: list[GenerationRequest] = []
@@ -157,8 +159,10 @@ def emptied(backend: LlamaBackend) -> LlamaBackend:
 
 
 def in_turns(duet: Duet, subject: Subject, temperature: float) -> list[Outcome]:
-    """The first requests at once, then the one that leaves a reply, then the next turns; asserts that the
-    replies are those of each alone."""
+    """Run the first requests at once, then the one that leaves a reply, then the next turns.
+
+    Checks that replies equal those of each alone.
+    """
     asks, expected = zip(*subject.conversation(temperature), strict=True)
     first, last = duet.run(*asks[:2]), duet.run(asks[4])
     outcomes = [*first, *duet.run(*asks[2:4]), *last]
@@ -209,7 +213,7 @@ def test_lookups_change_nothing(subject: Subject, temperature: float):
 
 
 def with_tiers(subject: Subject, snapshots: Snapshots) -> Duet:
-    """With room in the KV cache for the conversation that runs and one more."""
+    """Return a lead with room in the KV cache for the running conversation and one more."""
     padded = Padded(subject.target)
     spare = padded.can_copy and subject.name != STREAMS
     padded.n_seqs = 2 * (3 if spare else 1)  # each with shadows or checkpoints

@@ -87,20 +87,20 @@ def in_a_row(folder: Path) -> Generator[Row]:
 
 @pytest.fixture
 def row(tmp_path: Path) -> Iterator[Row]:
-    """To be killed by the test."""
+    """Yield a row for the test to kill."""
     with in_a_row(tmp_path) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Row]:
-    """Not to be killed, but for its drafter."""
+    """Yield a row to share; only its drafter may be killed."""
     with in_a_row(tmp_path_factory.mktemp("row")) as one:
         yield one
 
 
 def connections(lender: Lender) -> int:
-    """Those of others to a lender that are open, by /proc/net/tcp."""
+    """Return the open connections of others to a lender, by /proc/net/tcp."""
     port = int(lender.address.rpartition(":")[2])
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)

@@ -34,7 +34,7 @@ def opened(path: Path = BUNDLED_MODEL, *flags: str) -> LlamaBackend:
 
 
 def reply(backend: LlamaBackend) -> list[int]:
-    """Greedy tokens after the prompt."""
+    """Return greedy tokens after the prompt."""
     tokens = backend.vocab.tokenize(PROMPT, special=False)
     n_prompt, n_past = len(tokens), 0
     for _ in range(N_TOKENS):
@@ -58,7 +58,7 @@ def plain() -> list[int]:
 
 @pytest.fixture(scope="module")
 def in_parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The bundled model in the parts that llama.cpp's gguf-split makes."""
+    """Return the bundled model in the parts that llama.cpp's gguf-split makes."""
     folder = tmp_path_factory.mktemp("parts")
     source = gguf.GGUFReader(BUNDLED_MODEL)
     writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=20)
@@ -103,7 +103,7 @@ def test_fingerprint_covers_every_part(in_parts: list[Path], tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random LoRA adapter of rank 2, large enough to change the text."""
+    """Return a random LoRA adapter of rank 2, strong enough to change the text."""
     path = tmp_path_factory.mktemp("lora") / "adapter.gguf"
     noise = np.random.default_rng(5)
     writer = gguf.GGUFWriter(path, "llama")

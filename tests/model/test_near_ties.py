@@ -35,7 +35,7 @@ SLACK = 1.5  # of the largest move that was seen: it is the largest of a sample
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LlamaBackend]:
-    """Opened as by a lead with default options, with one more sequence for Padded."""
+    """Yield the target as a lead opens it by default, with one more sequence for Padded."""
     with closing(LlamaBackend(LlamaOptions(TARGET, n_cells=8192, n_seqs=13))) as backend:
         yield backend
 
@@ -52,18 +52,18 @@ def replies(outcomes: Sequence[Outcome]) -> list[Reply]:
 
 
 def first_difference(one: Reply, other: Reply) -> int | None:
-    """The first position at which two replies have different tokens; None if there is none."""
+    """Return the first position at which two replies differ, or None."""
     n = sum(1 for _ in takewhile(lambda pair: pair[0].token == pair[1].token, zip(one, other, strict=False)))
     return n if n < min(len(one), len(other)) else None
 
 
 def gap(at: TokenLogprobs, token: int) -> float:
-    """How far a token's logprob is below the highest; infinite if it is not among the top ones."""
+    """Return how far a token's logprob is below the highest; infinite if it is not among the top ones."""
     return at.top[0][1] - dict(at.top).get(token, -np.inf)
 
 
 def moves(one: Reply, other: Reply) -> list[float]:
-    """By how much gaps below CLOSE between the two likeliest tokens differ, up to the first difference."""
+    """Return by how much gaps below CLOSE between the likeliest two change, up to the first difference."""
     end = first_difference(one, other)
     agreed = list(zip(one, other, strict=False))[: None if end is None else end + 1]
     gaps = [(gap(here, here.top[1][0]), gap(there, here.top[1][0])) for here, there in agreed]
@@ -80,7 +80,10 @@ def gaps_at_differences(plain: Sequence[Reply], drafted: Sequence[Reply]) -> lis
 
 
 class Measured:
-    """The replies without drafts. bound: the largest gap between two tokens that rounding may close."""
+    """The replies without drafts.
+
+    bound: the largest gap between two tokens that rounding may close.
+    """
 
     def __init__(self, plain: Sequence[Reply], moved: Sequence[Reply]) -> None:
         self.plain = plain
@@ -96,7 +99,7 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def known() -> list[Measured]:
-    """Empty, or the one measurement."""
+    """Return a list that is empty or has the one measurement."""
     return []
 
 
@@ -142,7 +145,7 @@ async def test_with_a_draft_model_in_the_lead(target: LlamaBackend, known: list[
 
 
 class Mistaken(Padded):
-    """Returns the logits of each row for the next one."""
+    """A backend that returns the logits of each row for the next one."""
 
     def decode(self, batch: Batch) -> Logits:
         logits = super().decode(batch)

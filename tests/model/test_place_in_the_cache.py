@@ -50,7 +50,7 @@ def score(backend: LlamaBackend, what: Scored, place: Place = HERE) -> Logits:
 
 
 def decode(backend: LlamaBackend, seq: int, position: int, n: int, chunk: int) -> Logits:
-    """The next n tokens of a sequence; the logits of the last chunk."""
+    """Decode the next n tokens of a sequence and return the logits of the last chunk."""
     rows = np.empty((0, 0), np.float32)
     for start in range(position, position + n, max(1, chunk)):
         tokens = TOKENS[start : min(start + chunk, position + n)]
@@ -65,7 +65,7 @@ Open = Callable[[int, Literal["on", "off"]], LlamaBackend]
 
 @pytest.fixture
 def opened(f32_pair: tuple[Path, Path]) -> Iterator[Open]:
-    """Makes backends by threads and flash attention."""
+    """Yield a function that makes backends by threads and flash attention."""
     with ExitStack() as stack:
 
         def make(n_threads: int, flash_attention: Literal["on", "off"]) -> LlamaBackend:
@@ -77,7 +77,10 @@ def opened(f32_pair: tuple[Path, Path]) -> Iterator[Open]:
 
 
 def moves(backend: LlamaBackend, what: Scored, place: Place) -> bool:
-    """Whether any bit changes by the place. The first place gives the same bits twice."""
+    """Return True if any bit changes with the place.
+
+    The first place must give the same bits twice.
+    """
     here = score(backend, what)
     np.testing.assert_array_equal(score(backend, what), here)
     return not np.array_equal(score(backend, what, place), here)

@@ -1,5 +1,7 @@
-"""A target that guesses with its own prediction block, or with an EAGLE-3 head, says what it says without, on
-every way that its KV cache may take."""
+"""A target with a prediction block or an EAGLE-3 head has the text that it has without.
+
+On every way that its KV cache may take.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ def model(target: LlamaBackend, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 class Unmeasured(StepTimes):
-    """Learns nothing: how long steps take would decide which of them are padded, and so their last bits."""
+    """Step times that learn nothing: otherwise they would decide on padding, and so on last bits."""
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
         pass
@@ -111,8 +113,10 @@ def harness(
     n_ctx: int = 4096,
     n_cells: int = 4095,
 ) -> Harness:
-    """An engine that begins with nothing cached; all guesses of the block are verified. The rest: what it has
-    at most."""
+    """Return an engine with an empty cache that verifies all guesses of the block.
+
+    The other parameters are its limits.
+    """
     for seq in range(model.n_seqs):
         model.trim(seq, 0)
     leaves = 3 if model.can_trim else 1
@@ -144,7 +148,7 @@ def asks(backend: LlamaBackend, n: int, temperature: float) -> list[GenerationRe
 
 
 def converse(one: Harness, first: Sequence[GenerationRequest], *, at_once: bool = True) -> list[Outcome]:
-    """Three turns of all conversations; at_once: the replies of a turn together."""
+    """Run three turns of all conversations; at_once: the replies of a turn together."""
 
     def run(asks: Sequence[GenerationRequest]) -> list[Outcome]:
         return one.run(*asks) if at_once else [outcome for ask in asks for outcome in one.run(ask)]
@@ -261,7 +265,7 @@ def test_grammars_and_stops_inside_accepted_runs(target: LlamaBackend, model: Wi
 
 
 def cut_short(one: Harness, id: int) -> int:
-    """Cancel this reply with one token of a step that committed several; returns how many it keeps."""
+    """Cancel this reply with one token of a step that committed several, and return how many it keeps."""
     tokens = one.outcomes[id].tokens
     while len(tokens) < 5 or len(one.outcomes[id].tokens) < len(tokens) + 2:
         tokens = one.outcomes[id].tokens
@@ -271,8 +275,10 @@ def cut_short(one: Harness, id: int) -> int:
 
 
 def test_block_is_fed_as_trained(target: LlamaBackend, model: WithBlock):
-    """Fed with the row before each token it agrees with the target's next choice; with other rows it does
-    not."""
+    """Fed with the row before each token it agrees with the target's next choice.
+
+    With other rows it does not.
+    """
     [ask] = asks(target, 1, 0.0)
     [outcome] = harness(target, 1).run(ask)
     text = [*ask.prompt, *outcome.tokens]
@@ -320,7 +326,7 @@ def test_waiting_rows_join_the_guess(target: LlamaBackend, model: WithBlock):
 
 
 def rewritten(joined: Path, path: Path, change: Callable[[gguf.ReaderTensor], AnyArray | None]) -> Path:
-    """The same file with what `change` makes of each tensor's data; None: without the tensor."""
+    """Write the file with each tensor's data changed by `change`; None drops the tensor."""
     source = gguf.GGUFReader(joined)
     with closing(gguf.GGUFWriter(path, "mimo2")) as writer:
         for name, field in source.fields.items():

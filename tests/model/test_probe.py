@@ -28,14 +28,14 @@ KEPT = {*(field.name for field in fields(ProbeResult)), "exact", "max_difference
 
 @pytest.fixture(autouse=True)
 def empty_caches(q8_target: LlamaBackend, f32_target: LlamaBackend) -> None:
-    """Other tests leave conversations in these caches."""
+    """Empty the caches, in which other tests leave conversations."""
     for backend in (q8_target, f32_target):
         for seq in range(backend.n_seqs):
             backend.trim(seq, 0)
 
 
 def score(backend: LlamaBackend) -> Logits:
-    """A row that depends on everything in the cache; leaves the cache empty."""
+    """Return a row that depends on everything in the cache, and leave the cache empty."""
     batch = Batch()
     batch.extend(0, 0, list(range(40, 100)), 1)
     row = backend.decode(batch)[0].copy()

@@ -1,5 +1,6 @@
-"""Models with a state beside or instead of the KV cache, and with sliding windows: whatever share of the
-guesses is wrong, the text is the same. test_kinds.py has other kinds, and turns.
+"""Models with a state beside or instead of the KV cache, and with sliding windows.
+
+Whatever share of the guesses is wrong, the text is the same. test_kinds.py has other kinds, and turns.
 
 F32 weights and cache, and few batches of one row, as in test_invariance.py.
 """
@@ -67,7 +68,7 @@ def run(backend: Backend, proposer: Proposer, turns: Sequence[Sequence[Generatio
 
 
 def requests_for(backend: LlamaBackend, n: int, temperature: float) -> list[GenerationRequest]:
-    """Requests whose prompts share a beginning that is long enough for a mark."""
+    """Return requests whose prompts share a beginning long enough for a mark."""
     plain = asks(backend.vocab, n, temperature, N_TOKENS)
     system = [100 + 7 * i for i in range(100)]
     return [
@@ -85,8 +86,10 @@ def tokens_of(outcomes: Sequence[Outcome]) -> list[tuple[int, ...]]:
 
 
 def test_micro_batches_keep_window_cells(tmp_path: Path):
-    """Between micro-batches llama.cpp takes the earlier rows' window for the sequence's: what it has passed
-    may be overwritten, although these rows are trimmed then."""
+    """Between micro-batches llama.cpp takes the earlier rows' window for the sequence's.
+
+    What it has passed may be overwritten, although these rows are trimmed then.
+    """
     path = tmp_path / "gemma3.gguf"
     write(path, KINDS["gemma3"])
     options = LlamaOptions(path, 256, 8, n_ubatch=4, cache_type_k="f32", cache_type_v="f32")

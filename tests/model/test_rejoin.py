@@ -1,5 +1,7 @@
-"""A drafter that joins during a long reply, as the first or after a crash: its guesses are soon accepted, and
-the lead never waits for it."""
+"""A drafter that joins during a long reply, as the first or after a crash.
+
+Its guesses are soon accepted, and the lead never waits for it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ N_CONTEXT = 1000
 
 
 class Paced(Padded):
-    """A target slowed by STEP_S a step, so that drafters join while it decodes. decodes: seconds of each."""
+    """A target slowed by STEP_S a step, so that drafters join while it decodes.
+
+    decodes: seconds of each.
+    """
 
     def __init__(self, backend: LlamaBackend) -> None:
         super().__init__(backend)
@@ -43,7 +48,7 @@ class Paced(Padded):
 
 
 class Watch:
-    """Records the times of one generation's events, on the event loop."""
+    """Records the times of one generation's events on the event loop."""
 
     def __init__(self, live: LiveLead, generation: Generation) -> None:
         self.gaps: list[float] = []  # seconds between two events
@@ -82,7 +87,7 @@ class Watch:
             await asyncio.sleep(0.002)
 
     def took(self) -> float:
-        """Seconds from joining to the first accepted guess, of the drafter that joined last."""
+        """Return the seconds from joining to the first accepted guess of the latest drafter."""
         last = max(self.joined, key=lambda id: self.joined[id])
         return self.helped[last] - self.joined[last]
 

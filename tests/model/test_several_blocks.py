@@ -1,5 +1,7 @@
-"""Prediction blocks of the rarer kinds, one for each depth or on the KV cache of the target: texts are those
-of the target alone, and guesses those that the block should make."""
+"""Prediction blocks of the rarer kinds, one for each depth or on the KV cache of the target.
+
+Texts are those of the target alone, and guesses those that the block should make.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def noisy(n: int) -> list[GenerationRequest]:
-    """Random weights guess with the session's noise, so that some guesses are right."""
+    """Return requests at a temperature: random weights guess with the session's noise, some of it right."""
     sampling = SamplingParams(1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
     return [GenerationRequest([100 + i, *range(200, 290)], sampling, 40) for i in range(n)]
 
@@ -99,7 +101,7 @@ def test_guesses_are_those_of_these_tokens_alone(kind: Kind):
 
 
 def guesses_after(model: WithBlock, seq: int, text: Sequence[int]) -> Logits:
-    """Logits of three guesses after a text, which differs from others in all of its rows."""
+    """Return the logits of three guesses after a text that differs from others in all rows."""
     model.trim(seq, 0)
     batch = Batch()
     batch.extend(seq, 0, text[:-1], 1)

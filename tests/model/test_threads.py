@@ -26,7 +26,7 @@ DIVIDED = 512  # cells in use from which llama.cpp divides them among threads, f
 def logits_by_width(
     path: Path, n_threads: int, attention: FlashAttention, n_before: int
 ) -> dict[int, Logits]:
-    """By their rows, of parts of a prompt of n_before tokens and of steps of WIDTHS that follow them."""
+    """Return logits by number of rows: parts of a prompt of n_before tokens, and steps of WIDTHS after it."""
     options = LlamaOptions(path, 1024, 1, n_batch=128, n_threads=n_threads, flash_attention=attention)
     found = dict[int, Logits]()
     with closing(LlamaBackend(options)) as backend:

@@ -1,5 +1,7 @@
-"""Conversations that leave the KV cache of a real model: from every tier, and after a restart, the text is
-that of a cache that was never left."""
+"""Conversations that leave the KV cache of a real model.
+
+From every tier, and after a restart, the text is that of a cache that was never left.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ TURNS = 3
 
 
 class Tiered:
-    """An engine with room for one conversation beside the one that runs."""
+    """An engine with room for one conversation beside the running one."""
 
     def __init__(self, backend: LlamaBackend, snapshots: Snapshots | None, n_kept: int) -> None:
         self._outcomes: dict[int, Outcome] = {}
@@ -61,7 +63,10 @@ def opening(backend: LlamaBackend, topic: str) -> list[int]:
 
 
 def converse(backend: LlamaBackend, tiered: Tiered, turns: range, said: list[list[int]]) -> list[int]:
-    """Turns of all conversations in rotation, appended to what was said; how much was cached of each."""
+    """Run turns of all conversations in rotation and return how much of each was cached.
+
+    The replies are appended to `said`.
+    """
     more = backend.vocab.tokenize("<|im_end|>\n<|im_start|>user\nGo on.<|im_end|>\n", special=True)
     cached: list[int] = []
     for turn in turns:
@@ -74,7 +79,7 @@ def converse(backend: LlamaBackend, tiered: Tiered, turns: range, said: list[lis
 
 @pytest.fixture(scope="module")
 def plain(f32_target: LlamaBackend) -> list[list[int]]:
-    """What is said where nothing has to leave."""
+    """Return the replies where nothing has to leave the cache."""
     said = [opening(f32_target, topic) for topic in TOPICS]
     converse(f32_target, Tiered(f32_target, None, 6), range(TURNS), said)
     return said

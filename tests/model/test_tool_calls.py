@@ -44,7 +44,7 @@ def client(q8_target: LlamaBackend) -> Iterator[openai.OpenAI]:
 
 
 def ask(client: openai.OpenAI, messages: list[Any], **more: Any) -> ChatCompletion:
-    """Streamed, as the SDK puts it together."""
+    """Return a streamed reply as the SDK puts it together."""
     with client.chat.completions.stream(
         model="toy",
         messages=messages,

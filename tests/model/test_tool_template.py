@@ -25,7 +25,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 def with_template(path: Path, name: str, text: str) -> Path:
-    """The bundled draft model with one more chat template."""
+    """Write the bundled draft model with one more chat template."""
     source = GGUFSource(BUNDLED_MODEL)
     writer = gguf.GGUFWriter(path, str(source.field(gguf.Keys.General.ARCHITECTURE)))
     with closing(writer):

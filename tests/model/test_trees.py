@@ -28,8 +28,10 @@ of_temperatures = pytest.mark.parametrize("temperature", [0.0, 1.0])
 
 
 class Crossing(Padded):
-    """n_crossings: acceptances of a branch other than the first, whose cells are copied from a shadow
-    sequence to the conversation's own, one of the first n_conversations."""
+    """A backend that counts n_crossings, acceptances of a branch other than the first.
+
+    Their cells are copied from a shadow to one of the first n_conversations.
+    """
 
     def __init__(self, backend: LlamaBackend, n_conversations: int) -> None:
         super().__init__(backend)
@@ -63,7 +65,7 @@ Alone: TypeAlias = dict[float, list[Outcome]]
 
 @pytest.fixture(scope="module")
 def alone() -> Alone:
-    """Replies without drafts by temperature, once there are any."""
+    """Return the replies without drafts by temperature, once there are any."""
     return {}
 
 
@@ -75,7 +77,10 @@ async def expected_of(alone: Alone, target: LlamaBackend, temperature: float) ->
 
 
 def assert_same(outcomes: list[Outcome], expected: list[Outcome]) -> None:
-    """Equal but for logprobs, which are close: other cells of the cache change their last bits."""
+    """Check that outcomes are equal, except for logprobs, which are close.
+
+    Other cells change their last bits.
+    """
     for outcome, other in zip(outcomes, expected, strict=True):
         here, there = seen(outcome), seen(other)
         assert here._replace(logprobs=()) == there._replace(logprobs=())

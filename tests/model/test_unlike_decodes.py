@@ -24,8 +24,10 @@ N_ROWS = 24
 def chunks(
     backend: LlamaBackend, wanted: list[bool], *, between: Callable[[int], None] = lambda position: None
 ) -> list[tuple[Logits, int]]:
-    """What decodes of three equal chunks of a prompt return, and how many rows of logits llama.cpp made.
-    between: decodes something at the position of the next chunk, and trims it."""
+    """Return the logits of three equal chunks of a prompt, and how many rows of logits llama.cpp made.
+
+    between: decodes something at the position of the next chunk, and trims it.
+    """
     found: list[tuple[Logits, int]] = []
     for position in range(0, 3 * N_ROWS, N_ROWS):
         between(position)
@@ -102,7 +104,7 @@ def test_block_returns_wanted_rows(tmp_path: Path):
 
 
 def caught_up(block: LlamaBlock) -> Iterator[tuple[Logits, Hidden]]:
-    """What equal chunks return, of which the second has no wanted row."""
+    """Yield what equal chunks return, of which the second has no wanted row."""
     rows = np.random.default_rng(1).normal(size=(N_ROWS, block.n_embd)).astype(np.float32)
     for i, n_wanted in enumerate((1, 0, 1)):
         batch = Batch()

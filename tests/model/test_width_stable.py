@@ -1,5 +1,6 @@
-"""Width-stable replies are equal to the last bit: quantised weights, with flash attention and
-without, one thread or two.
+"""Width-stable replies are equal to the last bit.
+
+With quantised weights, with flash attention and without, on one thread or two.
 
 Each reply is asked for twice, and tokens and logprobs are compared exactly. The second time a lookup may
 guess it, and the KV cache holds another conversation.
@@ -46,7 +47,7 @@ def n_threads(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module", params=KINDS, ids=[f"flash_attention_{kind}" for kind in KINDS])
 def target(n_threads: int, request: pytest.FixtureRequest) -> Iterator[LlamaBackend]:
-    """Opened as by a lead with default options, which chooses one of the kinds of attention."""
+    """Yield the target as a lead opens it by default, for each kind of attention."""
     options = LlamaOptions(TARGET, n_cells=8192, n_seqs=12, n_threads=n_threads)
     with closing(LlamaBackend(replace(options, flash_attention=request.param))) as one:
         yield one
@@ -54,7 +55,7 @@ def target(n_threads: int, request: pytest.FixtureRequest) -> Iterator[LlamaBack
 
 @pytest.fixture(scope="module")
 def alone(target: LlamaBackend) -> list[Seen]:
-    """Empty, or the replies without drafts."""
+    """Return a list that is empty or has the replies without drafts."""
     return []
 
 
@@ -71,7 +72,7 @@ def requests_for(vocabulary: Vocabulary, n_threads: int) -> list[GenerationReque
 
 
 async def say(live: LiveLead, requests: list[GenerationRequest]) -> list[Outcome]:
-    """Run all requests at once, then another conversation, then all requests once more."""
+    """Run all requests at once, then another conversation, then all requests again."""
     first = await live.run(requests)
     other = replace(requests[0], prompt=requests[0].prompt[3:], max_tokens=9)
     await live.run([replace(other, speculation=Speculation(exactness="default"))])

@@ -16,7 +16,7 @@ from tests.process.duo import Duo
 
 @pytest.fixture(scope="session")
 def duo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
-    """A lead alone, whose drafts come from lookups and from what schemas force."""
+    """Yield a lead alone, whose drafts come from lookups and from what schemas force."""
     with Duo(tmp_path_factory.mktemp("duo"), "serve", "--no-gate", "--threads", "1") as one:
         one.wait_until_ready()
         yield one

@@ -26,7 +26,7 @@ _chance = random.SystemRandom()  # the seed of `random` is the same in every tes
 
 
 def free_port() -> int:
-    """A port to listen on, which no outgoing connection takes before duo does."""
+    """Return a port to listen on that no outgoing connection takes before duo does."""
     while True:
         port = _chance.choice(PORTS)
         with socket.socket() as one:
@@ -46,7 +46,7 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> None:
 
 
 def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """A command that is expected to end by itself."""
+    """Run a command that is expected to end by itself."""
     return subprocess.run(
         [sys.executable, "-m", "server", *arguments],
         capture_output=True,
@@ -58,7 +58,7 @@ def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str
 
 
 class Duo:
-    """A running duo up or duo serve, its output in a file; the end of its context stops it."""
+    """A running duo up or duo serve, with its output in a file; leaving the context stops it."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.port = free_port()
@@ -104,7 +104,7 @@ class Duo:
         return response.json()
 
     def descendants(self) -> set[int]:
-        """Process ids below this one, by /proc."""
+        """Return the process ids below this one, by /proc."""
         parents = {int(p.name): parent_of(p) for p in Path("/proc").iterdir() if p.name.isdigit()}
         found: set[int] = set()
         grown = True
@@ -115,14 +115,14 @@ class Duo:
         return found
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Signal it and wait; returns the exit status."""
+        """Send a signal, wait, and return the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout=20)
 
 
 def printed(duo: Duo) -> list[str]:
-    """The arguments of the command that duo told."""
+    """Return the arguments of the command that duo printed."""
     until(lambda: "duo draft --redis" in duo.log.read_text(), 5, "no command was printed")
     [command] = re.findall(r"duo (draft --redis .*)", duo.log.read_text())
     return shlex.split(command)
@@ -130,8 +130,10 @@ def printed(duo: Duo) -> list[str]:
 
 @contextmanager
 def joined(arguments: list[str], folder: Path, name: str = "second") -> Generator[subprocess.Popen[bytes]]:
-    """A drafter of this command, in a terminal of its own; the end of the context kills it. pytest shows what
-    it printed beside a failure."""
+    """Start a drafter by this command, in a terminal of its own, and kill it at the end.
+
+    pytest shows what it printed beside a failure.
+    """
     path = folder / "drafter.log"
     with path.open("wb") as log:
         process = subprocess.Popen(
@@ -150,7 +152,7 @@ def joined(arguments: list[str], folder: Path, name: str = "second") -> Generato
 
 
 def endless_reply(duo: Duo) -> Generator[dict[str, Any]]:
-    """The chunks of a reply that does not end before it is left."""
+    """Yield the chunks of a reply that does not end before it is left."""
     body = {
         "messages": [{"role": "user", "content": "Count from one to one million in words."}],
         "stream": True,
@@ -174,7 +176,7 @@ def parent_of(process: Path) -> int:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
+    """Return True if a process exists and is not a zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,5 +1,6 @@
-"""Machines of a network, on one machine: network namespaces, and between them a switch that delays, loses, is
-cut and heals. Packets are real, so it is TCP that notices.
+"""Machines of a network, on one machine: network namespaces joined by a switch.
+
+The switch delays, loses, cuts and heals. Packets are real, so it is TCP that notices.
 
 Making them takes root on Linux, with iproute2 and /dev/net/tun; `why_not()` says what is missing.
 """
@@ -39,7 +40,7 @@ DESTINATION = slice(16, 20)  # of an IPv4 header
 
 
 def why_not() -> str | None:
-    """What keeps this process from making hosts; None if nothing does."""
+    """Return what keeps this process from making hosts, or None."""
     if sys.platform != "linux" or os.geteuid():
         return "network namespaces are made by root on Linux"
     if shutil.which("ip") is None:
@@ -52,8 +53,11 @@ def why_not() -> str | None:
 
 
 class Host:
-    """A machine with one address. latency_s: of each packet from or to it; loss: the share of these packets
-    that never arrive; is_cut: none arrives. All may change at any time."""
+    """A machine with one address.
+
+    latency_s: of each packet from or to it. loss: share of these packets that never arrive. is_cut: none
+    arrives. All may change at any time.
+    """
 
     def __init__(self, name: str, number: int, ending: ExitStack) -> None:
         self.address = f"10.77.0.{number}"
@@ -75,7 +79,7 @@ class Host:
         ending.callback(self._thread.shutdown)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Call work() on this host: sockets that it opens and processes that it starts belong to it."""
+        """Call work() on this host, so that its sockets and processes belong to it."""
         return self._thread.submit(work).result()
 
     def _enter(self) -> None:
@@ -85,7 +89,7 @@ class Host:
 
 
 class Hosts(ExitStack):
-    """Hosts by their names, joined by a switch; the end of its context removes them."""
+    """Hosts by their names, joined by a switch; leaving the context removes them."""
 
     def __init__(self, *names: str) -> None:
         super().__init__()
@@ -100,7 +104,10 @@ class Hosts(ExitStack):
 
 
 class _Switch:
-    """Forwards packets among hosts by their addresses, in a thread. A seed draws which ones are lost."""
+    """A thread that forwards packets among hosts by their addresses.
+
+    A seed draws which ones are lost.
+    """
 
     def __init__(self, hosts: list[Host]) -> None:
         self._hosts = {bytes(map(int, host.address.split("."))): host for host in hosts}

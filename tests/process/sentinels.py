@@ -32,7 +32,10 @@ sentinel failover-timeout drafts 2000
 
 
 class Watched:
-    """The three processes. The sentinel's own password is "watch"."""
+    """The three processes.
+
+    The sentinel's own password is "watch".
+    """
 
     def __init__(self, folder: Path, ending: ExitStack, pool: str = "default") -> None:
         self._folder, self._ending = folder, ending
@@ -59,12 +62,15 @@ class Watched:
         self.master.kill()
 
     def be_attentive(self) -> None:
-        """Let the sentinel miss a master in 1.5 s. Before, a machine that stands still causes no failover."""
+        """Let the sentinel miss a master in 1.5 s.
+
+        Before, a machine that stands still causes no failover.
+        """
         sentinel = self._client(self.sentinel_port, None, "watch")
         sentinel.sentinel_set(SERVICE, "down-after-milliseconds", 1500)
 
     def begins_failover(self) -> bool:
-        """Whether the sentinel obeys. It does not before it has heard from the replica itself."""
+        """Return True if the sentinel starts a failover, which needs word from the replica itself."""
         sentinel: Any = self._client(self.sentinel_port, None, "watch")
         try:
             return bool(sentinel.execute_command("SENTINEL FAILOVER", SERVICE))
@@ -83,7 +89,7 @@ class Watched:
         return str(self._client(port).info("replication")["role"])
 
     def is_down(self) -> bool:
-        """Whether the sentinel takes the master for dead."""
+        """Return True if the sentinel takes the master for dead."""
         found: Any = self._client(self.sentinel_port, None, "watch").sentinel_master(SERVICE)
         return bool(found["is_sdown"])
 
@@ -104,7 +110,7 @@ class Watched:
         return client
 
     def _watches(self) -> bool:
-        """Whether the sentinel knows the replica, and that the master is well."""
+        """Return True if the sentinel knows the replica and that the master is well."""
         try:
             found: Any = self._client(self.sentinel_port, None, "watch").sentinel_master(SERVICE)
         except redis.ConnectionError:

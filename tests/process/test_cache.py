@@ -1,5 +1,7 @@
-"""Conversations over a restart, as a user has them: a directory, SIGTERM, and the next turn is warm. Or
-SIGKILL, and another lead with that directory goes on."""
+"""Conversations over a restart, as a user has them: a directory, SIGTERM, and the next turn is warm.
+
+Or SIGKILL, and another lead with that directory goes on.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ LONG = "Every word of this has to be read. " * 60
 
 
 def say(duo: Duo, history: list[Any], *, max_tokens: int = 120, **more: Any) -> tuple[str, int, int]:
-    """The reply, its prompt's tokens, and how many of them were cached."""
+    """Return the reply, its prompt's tokens, and how many of them were cached."""
     with openai.OpenAI(base_url=f"{duo.url}/v1", api_key="none") as client:
         reply = client.chat.completions.create(
             model="default", messages=history, temperature=0, max_tokens=max_tokens, extra_body=more
@@ -41,7 +43,7 @@ def say(duo: Duo, history: list[Any], *, max_tokens: int = 120, **more: Any) -> 
 
 
 def first_tokens(duo: Duo, history: list[Any], **more: Any) -> dict[str, float]:
-    """Log probabilities of the likeliest first tokens of a reply."""
+    """Return log probabilities of the likeliest first tokens of a reply."""
     with openai.OpenAI(base_url=f"{duo.url}/v1", api_key="none") as client:
         reply = client.chat.completions.create(
             model="default",
@@ -59,7 +61,7 @@ def first_tokens(duo: Duo, history: list[Any], **more: Any) -> dict[str, float]:
 
 
 def took(duo: Duo, salt: str) -> float:
-    """Milliseconds until the first token of a long prompt, which this salt has asked before if it has."""
+    """Return the milliseconds to the first token of a long prompt, new or asked before with this salt."""
     if salt == "somebody else":
         duo.ask(LONG, max_tokens=1, cache_salt=salt)
     return duo.ask(LONG, max_tokens=1, cache_salt=salt)["timings"]["prompt_ms"]
@@ -67,7 +69,7 @@ def took(duo: Duo, salt: str) -> float:
 
 @contextmanager
 def serving(folder: Path, *flags: str) -> Generator[Duo]:
-    """A lead that ends well."""
+    """Yield a lead that ends cleanly."""
     with Duo(folder, "serve", "--threads", "1", "--parallel", "2", *flags) as duo:
         duo.wait_until_ready()
         yield duo
@@ -75,7 +77,7 @@ def serving(folder: Path, *flags: str) -> Generator[Duo]:
 
 
 def in_memory(duo: Duo) -> int:
-    """Saved conversations in host memory."""
+    """Return the conversations saved in host memory."""
     metrics = httpx.get(f"{duo.url}/metrics").text
     found = re.search(r'^duo:cache_conversations\{tier="memory"\} (\d+)', metrics, re.MULTILINE)
     return int(found[1]) if found else 0
@@ -107,13 +109,13 @@ def test_turn_after_restart_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def n_kept(directory: Path) -> int:
-    """Tokens of the longest conversation in a directory."""
+    """Return the tokens of the longest conversation in a directory."""
     heads = [path.read_bytes()[: HEAD.size] for path in directory.glob("*.duo")]
     return max((HEAD.unpack(head)[2] for head in heads), default=0)
 
 
 def n_known(duo: Duo) -> int:
-    """Conversations on disk that a lead knows of."""
+    """Return the conversations on disk that a lead knows of."""
     metrics = httpx.get(f"{duo.url}/metrics").text
     found = re.search(r'^duo:cache_conversations\{tier="disk"\} (\d+)', metrics, re.MULTILINE)
     return int(found[1]) if found else 0

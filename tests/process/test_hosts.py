@@ -1,5 +1,4 @@
-"""A lead, Redis and two drafters on hosts of their own, whose network lags, loses, is cut and heals: no text
-changes."""
+"""No text changes while the network between lead, Redis and two drafters lags, loses, is cut and heals."""
 
 from __future__ import annotations
 
@@ -49,7 +48,10 @@ def redis_on(address: str, folder: Path) -> Generator[None]:
 
 
 class Scene:
-    """What runs on the hosts. The lead's host asks the lead."""
+    """What runs on the hosts.
+
+    The lead's host asks the lead.
+    """
 
     def __init__(self, hosts: Hosts, folder: Path, ending: ExitStack) -> None:
         self.hosts, self._folder, self._ending = hosts, folder, ending
@@ -76,7 +78,7 @@ class Scene:
         return str(self.ask(lambda: self.duo.ask(**ASKED))["choices"][0]["message"]["content"])
 
     def accepted(self) -> dict[str, int]:
-        """By the names of the drafters that are there."""
+        """Return accepted guesses by the names of the present drafters."""
         found = self.ask(self.duo.drafters)
         return {one["name"]: one["counts"].get("accepted", 0) for one in found}
 

@@ -30,12 +30,12 @@ def started(folder: Path, *flags: str) -> Generator[Duo]:
 
 
 def accepted_of_second(duo: Duo) -> int:
-    """How many guesses of the drafter that joined were accepted."""
+    """Return the accepted guesses of the drafter that joined."""
     return sum(d["counts"].get("accepted", 0) for d in duo.drafters() if d["id"].startswith("second-"))
 
 
 def read_until(chunks: Iterator[dict[str, Any]], condition: Callable[[], object], what: str) -> None:
-    """Read the reply on until a condition holds."""
+    """Read the reply until a condition holds."""
 
     def holds() -> object:
         chunk = next(chunks)
@@ -46,7 +46,7 @@ def read_until(chunks: Iterator[dict[str, Any]], condition: Callable[[], object]
 
 
 def joins_and_is_killed(duo: Duo, folder: Path) -> None:
-    """A drafter joins while a reply streams, and is killed; the reply goes on."""
+    """Have a drafter join during a reply and kill it; the reply goes on."""
     with closing(endless_reply(duo)) as chunks, joined(printed(duo), folder) as second:
         read_until(chunks, lambda: accepted_of_second(duo), "no guess of the drafter was accepted")
         second.kill()

@@ -43,14 +43,14 @@ def started(folder: Path) -> Generator[Duo]:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Duo]:
-    """To be stopped or killed by the test."""
+    """Yield a duo up for the test to stop or kill."""
     with started(tmp_path) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Duo]:
-    """Not to be stopped."""
+    """Yield a duo up that must not be stopped."""
     with started(tmp_path_factory.mktemp("up")) as one:
         yield one
 
@@ -95,7 +95,7 @@ def test_the_readmes_script_works_as_it_stands(lasting: Duo):
 
 
 def child(up: Duo, argument: str) -> int:
-    """The id of the process below duo that shows this as its command line."""
+    """Return the id of the process below duo that shows this as its command line."""
     return next(pid for pid in up.descendants() if argument in Path(f"/proc/{pid}/cmdline").read_text())
 
 

@@ -60,14 +60,14 @@ REQUESTS: list[tuple[str, int, dict[str, Any]]] = [
 
 
 def titles(duo: Duo) -> str:
-    """What /proc tells of duo's processes and threads to everybody."""
+    """Return what /proc shows everybody of duo's processes and threads."""
     ids = {duo.process.pid, *duo.descendants()}
     names = [path for id in ids for path in Path(f"/proc/{id}").glob("task/*/comm")]
     return "".join(path.read_text() for path in [*names, *(Path(f"/proc/{id}/cmdline") for id in ids)])
 
 
 def streamed(duo: Duo, server: redis.Redis) -> set[bytes]:
-    """The keys that are there while a conversation is drafted for, and left by its client."""
+    """Return the Redis keys that exist while a conversation is drafted for and left by its client."""
     body = {"messages": [USER], "stream": True, "max_tokens": 400, "ignore_eos": True}
     found: set[Any] = set()
     with httpx.stream("POST", duo.url + CHAT, json=body, timeout=60) as response:

@@ -28,7 +28,7 @@ def keys(tmp_path: Path) -> Path:
 
 
 def first_answer(duo: Duo, path: str) -> httpx.Response:
-    """What the socket says as soon as there is one."""
+    """Return what the socket answers first."""
     answers: list[httpx.Response] = []
 
     def answered() -> bool:
@@ -44,7 +44,7 @@ def first_answer(duo: Duo, path: str) -> httpx.Response:
 
 @pytest.fixture
 def hangups() -> Generator[None]:
-    """Processes that are started now hear of hang-ups, also where the tests run under nohup."""
+    """Let processes started now hear hang-ups, even where the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -24,7 +24,7 @@ def shared_server() -> Generator[EmbeddedServer]:
 
 @pytest.fixture
 def client(shared_server: EmbeddedServer) -> Generator[redis.Redis]:
-    """A plain client, to look at what the bus does and to do what a bus would not."""
+    """Yield a plain client, to look at what the bus does and to do what a bus would not."""
     with redis.Redis.from_url(shared_server.url) as client:
         yield client
         assert [key for key in keys(client) if client.ttl(key) == -1] == [], "keys without a TTL"
@@ -51,7 +51,7 @@ def join(url: str) -> Generator[Join]:
 
 @pytest.fixture
 def server() -> Generator[Server]:
-    """A server of the test's own, running, to be killed."""
+    """Yield a running server of the test's own, to be killed."""
     server = Server()
     try:
         server.start()

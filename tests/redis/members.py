@@ -35,12 +35,12 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 def keys(client: redis.Redis) -> list[bytes]:
-    """Every key on the server."""
+    """Return every key on the server."""
     return sorted(cast(list[bytes], client.keys("*")))
 
 
 class Member:
-    """A bus, and a listener that writes down what it hears."""
+    """A bus, and a listener that records what it hears."""
 
     def __init__(self, url: str, id: str, role: Role) -> None:
         self.bus = RedisBus(url, POOL, presence(id, role))

@@ -96,7 +96,7 @@ def test_pools_do_not_mix(join: Join, url: str) -> None:
 
 
 def n_deletions(client: redis.Redis) -> int:
-    """How often DEL was called on the server."""
+    """Return how often DEL was called on the server."""
     return int(client.info("commandstats").get("cmdstat_del", {"calls": 0})["calls"])
 
 

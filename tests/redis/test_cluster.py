@@ -23,8 +23,10 @@ COMMANDS = set("DEL GETRANGE PEXPIRE SADD SCARD SET SRANDMEMBER SREM UNLINK XADD
 
 @pytest.fixture
 def node() -> Generator[Server]:
-    """The only server of a cluster: it has all slots, and refuses what touches two of them at once. By itself
-    it would take a second port that is 10,000 higher, which an outgoing connection may have."""
+    """Yield the only server of a cluster, which has all slots and refuses commands on two of them.
+
+    By itself it would take a second port that is 10,000 higher, which an outgoing connection may have.
+    """
     ports = "--port", str(free_port()), "--cluster-port", str(free_port())
     server = Server(*ports, "--bind", "127.0.0.1", "--cluster-enabled", "yes")
     try:
@@ -85,6 +87,6 @@ assert len(LETTERS) ** 2 * 3 > MAX_MEMBERS
 
 
 def calls(client: redis.Redis) -> dict[str, dict[str, Any]]:
-    """By command: how often it was called, rejected and failed."""
+    """Return by command how often it was called, rejected and failed."""
     found = cast(dict[str, dict[str, Any]], client.info("commandstats"))
     return {name.removeprefix("cmdstat_"): one for name, one in found.items()}

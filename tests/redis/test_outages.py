@@ -139,7 +139,7 @@ def test_a_usable_server_passes_the_check(url: str) -> None:
 
 
 class _Forgetful(socketserver.BaseRequestHandler):
-    """Answers no connection but every third: as if packets were lost."""
+    """Answers every third connection, as if packets were lost."""
 
     n_connections = 0
 

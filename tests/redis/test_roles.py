@@ -35,7 +35,7 @@ class Heard(Listener):
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Generator[Server]:
-    """A server with the roles of the pool "default"."""
+    """Yield a server with the roles of the pool "default"."""
     users = tmp_path / "users.acl"
     users.write_text(ROLES.replace("LEAD_PASSWORD", "one").replace("DRAFTER_PASSWORD", "two"))
     server = Server("--aclfile", str(users))
@@ -115,7 +115,7 @@ ONE_DRAFTER = {
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
-    """A server with a user for the drafter "laptop", as docs/deploy.md has it."""
+    """Yield a server with a user for the drafter "laptop", as in docs/deploy.md."""
     users = tmp_path_factory.mktemp("roles") / "users.acl"
     default, lead, drafter = ROLES.splitlines()
     own = drafter.replace(":drafter:*", ":drafter:laptop-*").replace("DRAFTER_PASSWORD", "two")

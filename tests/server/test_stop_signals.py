@@ -22,7 +22,7 @@ def hangups() -> None:
 
 @pytest.fixture
 def ends() -> list[int]:
-    """The signals that a handler of SIGTERM has had."""
+    """Return the signals that a handler of SIGTERM got."""
     return []
 
 

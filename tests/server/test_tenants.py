@@ -15,7 +15,7 @@ WAIT_S = 20
 
 
 def flooded(places: Places, *tenants: str) -> list[int]:
-    """How many places each has once none of them gets another, all asking in turn."""
+    """Return the places of each tenant once none gets another, all asking in turn."""
     asking = list(tenants)
     while asking:
         for tenant in list(asking):
@@ -79,7 +79,10 @@ def test_longest_waiting_equal_goes_first():
 async def waiting_in(
     one: FairSemaphore, tenants: Iterable[str]
 ) -> tuple[list[asyncio.Task[None]], list[str]]:
-    """A task for each of them, which waits to enter and then notes that and stays."""
+    """Return a waiting task for each tenant, and the list of those that entered.
+
+    Each notes its entrance and stays.
+    """
     entered = list[str]()
 
     async def enter(tenant: str) -> None:

@@ -25,13 +25,16 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def problems() -> list[str]:
-    """What the page complained of. A test that provokes a complaint empties it."""
+    """Yield the page's complaints.
+
+    A test that provokes one empties the list.
+    """
     return []
 
 
 @pytest.fixture
 def page(browser: Browser, problems: list[str], request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page with storage of its own. It closes before any lead does, which it would miss."""
+    """Yield a page with its own storage, which closes before any lead that it would miss."""
     for name in LEADS.intersection(request.fixturenames):
         request.getfixturevalue(name)
     context = browser.new_context()

@@ -16,7 +16,10 @@ TIMINGS = {"predicted_n": 3, "predicted_per_second": 84.0, "cache_n": 0, "prompt
 
 @dataclass
 class Reply:
-    """tokens: with who guessed them. error: told in the middle of the stream. cut: the stream just ends."""
+    """A reply.
+
+    tokens: with their sources. error: sent in the middle of the stream. cut: the stream just ends.
+    """
 
     tokens: Sequence[Token] = (("fine", None),)
     reason: str = "stop"
@@ -48,7 +51,10 @@ class Reply:
 
 
 class Script:
-    """Answers chat completions with these replies in turn, and the last one for good. asked: the bodies."""
+    """Answers chat completions with these replies in turn, then always with the last.
+
+    asked: the bodies.
+    """
 
     def __init__(self, page: Page, *replies: Reply) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -62,7 +68,7 @@ class Script:
 
     @property
     def messages(self) -> list[tuple[str, str]]:
-        """Of the last request."""
+        """The messages of the last request."""
         return [(one["role"], one["content"]) for one in self.asked[-1]["messages"]]
 
 
@@ -72,7 +78,7 @@ def ask(page: Page, text: str) -> None:
 
 
 def asked_and_kept(page: Page, text: str) -> None:
-    """Ask, and wait until the browser has stored the whole reply: the page tells other tabs then."""
+    """Ask, and wait until the browser has stored the whole reply, when it tells other tabs."""
     page.evaluate("""() => {
       window.kept = new Promise((done) => {
         new BroadcastChannel("duo").onmessage = ({ data }) => data.running || done(true);

@@ -31,7 +31,7 @@ HTML_OF_PAGE = """([text, runs]) => import("/web/markdown.js").then(({ render })
 
 
 class Normal(HTMLParser):
-    """Elements and text in order, without what the page adds: wrappers, classes, marks of guesses."""
+    """Elements and text in order, without the page's additions: wrappers, classes, marks of guesses."""
 
     KEPT = ("href", "align", "start", "checked", "title")
     BLOCKS = frozenset(
@@ -107,7 +107,7 @@ def shown(page: Page, text: str, runs: Any = ()) -> str:
 
 @pytest.fixture
 def blank(page: Page, lead: Lead) -> Page:
-    """A page of the server without anything on it."""
+    """Yield an empty page of the server."""
     page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
     page.goto(f"{lead.url}/web/markdown.css")
     page.evaluate("() => { document.head.innerHTML = ''; document.body.replaceChildren(); }")

@@ -21,7 +21,10 @@ JOINS_MS = 60_000  # a drafter loads its model and joins in a tenth of it on an 
 
 @pytest.fixture
 def duo(tmp_path: Path) -> Iterator[Duo]:
-    """What make up starts, before anybody drafts. No drafter rests."""
+    """Yield what make up starts, before anybody drafts.
+
+    No drafter rests.
+    """
     flags = ("--threads", "1", "--no-gate", "--no-lookup", "--drafters", "0")
     with Duo(tmp_path, "up", *flags) as one:
         one.wait_until_ready()
@@ -29,14 +32,14 @@ def duo(tmp_path: Path) -> Iterator[Duo]:
 
 
 def endless(route: Route) -> None:
-    """The page's request, for a reply that does not end by itself."""
+    """Change the page's request so that the reply does not end by itself."""
     body = json.loads(route.request.post_data or "")
     body |= {"ignore_eos": True, "context_shift": True, "temperature": 0}
     route.continue_(post_data=json.dumps(body))
 
 
 def counted(duo: Duo, metric: str) -> bool:
-    """Whether this metric is above zero."""
+    """Return True if this metric is above zero."""
     return bool(re.search(rf"^duo:{metric} [1-9]", httpx.get(f"{duo.url}/metrics").text, re.MULTILINE))
 
 

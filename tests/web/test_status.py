@@ -37,7 +37,7 @@ def value(page: Page, name: str) -> Any:
 
 
 def told(page: Page, lead: Lead, **changed: Any) -> dict[str, Any]:
-    """What /health answers from now on; the test may change it."""
+    """Return the answer of /health from now on, which the test may change."""
     health = {**httpx.get(f"{lead.url}/health").json(), **changed}
     page.route("**/health", lambda route: route.fulfill(json=health))
     return health

@@ -18,7 +18,7 @@ def said(text: str) -> Reply:
 
 @pytest.fixture
 def other(page: Page, problems: list[str]) -> Page:
-    """A second tab of the same browser."""
+    """Yield a second tab of the same browser."""
     tab = page.context.new_page()
     watch(tab, problems)
     return tab

@@ -19,7 +19,7 @@ def post(lead: Lead, body: Any) -> httpx.Response:
 
 
 def call(lead: Lead, method: str, params: Any = None, id: Any = 1) -> dict[str, Any]:
-    """One call and its reply, which fits the contract."""
+    """Make one call and return its reply, checked against the contract."""
     request: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
     if params is not None:
         request["params"] = params

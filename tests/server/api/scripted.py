@@ -25,7 +25,7 @@ CANCELLED_STATS = Stats(n_prompt=5, n_cached=2, n_predicted=50, n_steps=25, prom
 
 
 class Script:
-    """Implements Generator and Generation: one request, these events, then nothing until it is cancelled."""
+    """Generator and Generation of one request: these events, then nothing until it is cancelled."""
 
     def __init__(self, *events: Event, refusal: Exception | None = None) -> None:
         self.requests: list[GenerationRequest] = []
@@ -53,7 +53,7 @@ class Script:
             yield [event for event in events if event is not None]
 
     def wake_in(self, seconds: float) -> None:
-        """Time does not pass here: wake() says when that time is over."""
+        """Return at once: time does not pass here, and wake() says when it is over."""
         self.wakes.append(seconds)
 
     def wake(self) -> None:
@@ -70,7 +70,10 @@ class Script:
 
 
 class Scripts:
-    """Implements Generator: a script for each request, in order. refusal: what comes after the last."""
+    """Generator with a script for each request, in order.
+
+    refusal: raised after the last one.
+    """
 
     def __init__(self, *scripts: Script, refusal: Exception | None = None) -> None:
         self._left = list(scripts)
@@ -98,8 +101,10 @@ def served(
 
 @dataclass(slots=True)
 class Call:
-    """One HTTP request given straight to the app, and what it has sent so far. arriving: parts of a body in
-    place of `body`, None for a client that goes away."""
+    """One HTTP request given directly to the app, and what it has sent so far.
+
+    arriving: parts of a body in place of `body`, None for a client that leaves.
+    """
 
     state: Served
     path: str = "/v1/chat/completions"
@@ -113,7 +118,7 @@ class Call:
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def run(self) -> None:
-        """Until the app has answered. Raises what it raises."""
+        """Run the app until it has answered. Raises what it raises."""
         scope: dict[str, Any] = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -128,7 +133,7 @@ class Call:
         await witnessed(create_app(self.state, Edge(cors_origins=("*",))))(scope, self._receive, self._send)
 
     async def until_sent(self, part: bytes) -> None:
-        """Wait until the body holds this."""
+        """Wait until the body holds `part`."""
         async with self._news:
             await self._news.wait_for(lambda: part in self.content)
 

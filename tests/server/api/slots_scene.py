@@ -37,7 +37,7 @@ REPLIES = {"save": "SlotSaved", "restore": "SlotRestored", "erase": "SlotErased"
 
 
 def app_of(state: Served) -> ASGIApp:
-    """The app as it is once its lifespan has begun."""
+    """Return the app as it is once its lifespan has begun."""
     app = witnessed(create_app(state))
 
     async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +48,7 @@ def app_of(state: Served) -> ASGIApp:
 
 @dataclass(slots=True)
 class Server:
-    """The app, its engine, and how a test asks."""
+    """The app, its engine, and ways for a test to ask."""
 
     http: httpx.AsyncClient
     thread: EngineThread
@@ -85,7 +85,7 @@ class Server:
         return response.json()["error"]
 
     async def occupied(self) -> int:
-        """The one slot that holds a conversation."""
+        """Return the one slot that holds a conversation."""
         (held,) = [slot["id"] for slot in await self.list() if slot["n_past"]]
         return held
 
@@ -99,7 +99,7 @@ class Server:
         await self.until(lambda: history.idle and not engine.n_active and not engine.n_waiting)
 
     def hold(self, until: threading.Event) -> None:
-        """Keep the engine's thread from doing anything else."""
+        """Block the engine's thread until the event is set."""
 
         def wait(_: Engine) -> None:
             assert until.wait(10)
@@ -107,7 +107,7 @@ class Server:
         self.thread.command(wait)
 
     async def begun(self, request: GenerationRequest) -> Generation:
-        """A generation that has a slot."""
+        """Return a generation that has a slot."""
         generation = self.thread.submit(request)
         async for events in generation:
             if isinstance(events[0], Started):

@@ -44,7 +44,7 @@ def locked() -> Iterator[Lead]:
 
 @pytest.fixture
 def empty() -> Iterator[Lead]:
-    """The same with nothing in its cache."""
+    """Yield an equal lead with an empty cache."""
     with with_keys() as lead:
         yield lead
 
@@ -159,7 +159,7 @@ def test_precomputed_text_belongs_to_its_key(empty: Lead):
 
 
 def asking(path: str) -> dict[str, Any]:
-    """A body for a route that generates."""
+    """Return a body for a route that generates."""
     if "messages" in fields(path):
         return BODY
     if "input" in fields(path):
@@ -173,7 +173,7 @@ def fields(path: str) -> set[str]:
 
 
 def generating() -> list[str]:
-    """The routes of the contract that say how many prompt tokens were cached."""
+    """Return the contract's routes that report how many prompt tokens were cached."""
     known = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
     return [path for path in known if path in CONTRACT["paths"]]
 

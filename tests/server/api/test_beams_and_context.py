@@ -23,7 +23,7 @@ BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello there"}]
 
 @pytest.fixture(scope="module")
 def small() -> Generator[Lead]:
-    """A lead with a short context, four slots, and a sequence for each."""
+    """Yield a lead with a short context, four slots, and a sequence for each."""
     with serving(FakeBackend(FakeModel(eog_rate=0.0), n_ctx=N_CTX, n_seqs=4)) as lead:
         yield lead
         lead.until_idle()

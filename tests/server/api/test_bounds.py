@@ -38,7 +38,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 @contextmanager
 def bounded(bounds: Bounds | None = None, *, grace_s: float = 0, **edge: Any) -> Generator[Lead]:
-    """A lead whose replies never end by themselves, 5 ms a token."""
+    """Yield a lead whose replies never end by themselves, at 5 ms a token."""
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with serving(backend, n_slots=1, door=Door(Edge(**edge), None, grace_s), bounds=bounds) as lead:
         yield lead
@@ -262,7 +262,7 @@ def test_grace_time_ends_with_error():
 
 @contextmanager
 def hanging(bounds: Bounds | None = None) -> Generator[tuple[Lead, Gated, list[httpx.Response]]]:
-    """A lead in the middle of a step that does not finish, and the response of who waits for it."""
+    """Yield a lead inside a step that does not finish, and the responses of those who wait for it."""
     responses: list[httpx.Response] = []
     with Gated(FakeModel(eog_rate=0.0)) as backend, serving(backend, bounds=bounds) as lead:
         asking = threading.Thread(target=lambda: responses.append(post(lead, max_tokens=4)))

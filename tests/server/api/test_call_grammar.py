@@ -63,7 +63,7 @@ class Scene:
         self.several = reply.family not in SINGLE
 
     def lets(self, lark: str, text: str) -> bool:
-        """Whether a reply may be this, thoughts before it."""
+        """Return True if the reply may be `text`, with thoughts before it."""
         state = self._compiler.lark(lark, "tools")()
         for token in [*self.vocabulary.tokenize(self.before + text, special=True), IM_END]:
             if not state.allows(token):

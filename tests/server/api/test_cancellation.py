@@ -29,7 +29,7 @@ class Scene:
     links: contextlib.ExitStack
 
     def ask(self, *, stream: bool) -> socket.socket:
-        """A request of 5 prompt chunks, whose reply never ends; returns its connection."""
+        """Send a request of 5 prompt chunks with an endless reply and return its connection."""
         content = "a prompt that takes five steps. " * 2
         body = {"messages": [{"role": "user", "content": content}], "stream": stream}
         data = json.dumps(body).encode()
@@ -40,14 +40,14 @@ class Scene:
         return link
 
     def leave(self, link: socket.socket) -> None:
-        """Close the connection, and wait until the server has noticed: it tells the engine."""
+        """Close the connection, and wait until the server has told the engine."""
         noticed = threading.Event()
         with at_command(self.lead.thread, noticed.set):
             link.close()
             assert noticed.wait(10), "the server never noticed"
 
     def n_busy(self) -> int:
-        """Busy slots, as GET /slots says. The engine finishes the step that runs, then answers."""
+        """Return the busy slots in GET /slots, which the engine answers after its running step."""
         with at_command(self.lead.thread, lambda: self.backend.allow(1)):
             slots = httpx.get(f"{self.lead.url}/slots").json()
         validate("Slots", slots)

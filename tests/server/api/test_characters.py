@@ -24,7 +24,7 @@ NO_LOGPROBS: dict[str, Any] = {"content": []}
 
 
 def streamed(lead: Lead, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The choices of all chunks."""
+    """Return the choices of all chunks."""
     lines = post(lead, {**body, "stream": True}).text.splitlines()
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
     return [choice for chunk in chunks for choice in chunk["choices"]]

@@ -24,7 +24,7 @@ def post(lead: Lead, body: Any, **kwargs: Any) -> httpx.Response:
 
 
 def chunks_of(response: httpx.Response) -> list[dict[str, Any]]:
-    """The chunks of a stream, each checked against the contract, framing included."""
+    """Return the chunks of a stream, each checked against the contract, framing included."""
     events = response.text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
@@ -345,7 +345,7 @@ def test_full_queue_is_429_with_retry(slow_lead: Lead):
 
 
 def connection(lead: Lead, body: dict[str, Any]) -> socket.socket:
-    """A request sent by hand, whose answer nobody reads."""
+    """Send a request by hand and return its connection, whose answer nobody reads."""
     parts = urlsplit(lead.url)
     data = json.dumps(body).encode()
     link = socket.create_connection((parts.hostname, parts.port))

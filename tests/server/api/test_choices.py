@@ -199,7 +199,7 @@ async def test_best_have_largest_mean_logprob():
 
 
 def stopped(text: str, *logprobs: float) -> Committed:
-    """A step of one-character tokens with these logprobs."""
+    """Return a step of one-character tokens with these logprobs."""
     tokens = tuple(text.encode())
     told = tuple(TokenLogprobs(token, logprob) for token, logprob in zip(tokens, logprobs, strict=True))
     return Committed(tokens, (None,) * len(tokens), logprobs=told)

@@ -41,7 +41,7 @@ def connected(lead: Lead) -> Generator[socket.socket]:
 
 
 def read(link: socket.socket) -> bytes:
-    """All until the server closes."""
+    """Return everything until the server closes."""
     data = b""
     while part := link.recv(1 << 16):
         data += part
@@ -49,7 +49,7 @@ def read(link: socket.socket) -> bytes:
 
 
 def answer(link: socket.socket) -> tuple[int, Any]:
-    """The status and the JSON of one answer after which the server closes."""
+    """Return status and JSON of one answer after which the server closes."""
     head, _, body = read(link).partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 

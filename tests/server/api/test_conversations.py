@@ -52,7 +52,7 @@ def n_new(reply: ChatCompletion) -> int:
 
 
 def around(lead: Lead) -> int:
-    """Bytes, which are the toy's tokens, that the template puts around a user's message."""
+    """Return how many bytes (the toy's tokens) the template puts around a user's message."""
     return len(lead.served.template.render([{"role": "user", "content": ""}])) + SLACK
 
 
@@ -97,8 +97,10 @@ def test_only_continuing_turns_wait(lead: Lead, continues: bool, monkeypatch: py
 
 @pytest.mark.parametrize("lead", [THINKING], indirect=True)
 def test_dropped_text_is_reevaluated_when_idle(lead: Lead):
-    """The thoughts of a reply are not shown in the next turn: what comes after them has to be evaluated
-    without, and is, before anybody asks."""
+    """The thoughts of a reply are not shown in the next turn.
+
+    What comes after them is evaluated without them before anybody asks.
+    """
     history: list[dict[str, Any]] = [{"role": "user", "content": "think about it"}]
     with openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none") as client:
         for turn in range(4):

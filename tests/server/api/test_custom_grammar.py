@@ -49,7 +49,7 @@ VOCABULARIES = ("bytes", "marks")
 
 
 def call_of(reply: Reply, text: str) -> str:
-    """A call of the custom tool f as the family writes it."""
+    """Return a call of the custom tool f as the family writes it."""
     calls, arguments = reply.form.calls, json.dumps({"input": text}, ensure_ascii=False)
     assert calls
     if calls.arguments in ("json", "object"):

@@ -52,7 +52,7 @@ def refused(lead: Lead, path: str = "/v1/decisions", **body: Any) -> str | None:
 
 
 class Lettered(FakeModel):
-    """The toy, with capitals among what it writes."""
+    """The toy model, writing capitals too."""
 
     def logits(self, chain: int) -> Logits:
         row = super().logits(chain)
@@ -68,7 +68,7 @@ def lead() -> Iterator[Lead]:
 
 
 def expected(lead: Lead, question: Question, labels: list[str]) -> list[float]:
-    """The probabilities that the toy model itself gives to the labels after the prompt."""
+    """Return the toy model's own probabilities of the labels after the prompt."""
     messages = [
         {"role": "user", "content": f"{STATE}\n\n{question.text}"},
         {"role": "assistant", "content": "Answer:"},

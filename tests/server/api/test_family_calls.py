@@ -22,7 +22,7 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": SCHEMA
 
 
 def source(family: Family) -> str:
-    """A template with the family's signs, and with nothing else of it."""
+    """Return a template with the family's signs and nothing else of it."""
     signs = (sign if isinstance(sign, str) else sign[0] for sign in family.signs)
     return "".join(f"{{# {sign} #}}" for sign in signs) + CHATML
 

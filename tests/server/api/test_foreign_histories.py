@@ -24,7 +24,7 @@ AGAIN = {"role": "user", "content": "and now?"}
 
 
 def prompt_of(*messages: dict[str, Any], **fields: Any) -> str:
-    """The prompt of these messages, by a template that shows thoughts."""
+    """Return the prompt of these messages, by a template that shows thoughts."""
     state = replace(served(Script()), template=ChatTemplate(REASONING))
     one = Call(state, "/apply-template", body={"messages": messages, **fields})
     asyncio.run(asyncio.wait_for(one.run(), 10))
@@ -139,7 +139,7 @@ LONG = [{"role": "user", "content": "word " * (2 << 20)}]
 
 @pytest.fixture(scope="module")
 def bounded():
-    """With a template that knows how much the context takes, as a lead has it."""
+    """Return a template that knows how much the context takes, as in a lead."""
     backend = FakeBackend(FakeModel(seed=3), n_ctx=256)
     with serving(backend) as lead:
         room = Room(backend.n_ctx, backend.vocab.longest)

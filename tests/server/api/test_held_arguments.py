@@ -1,5 +1,7 @@
-"""Which arguments of calls the grammars hold: schemas with idle keywords, or that cannot be kept, or without
-parameters."""
+"""Which arguments of calls the grammars hold.
+
+Schemas with idle keywords, schemas that cannot be kept, and functions without parameters.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ TREE = {
 
 
 def of(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a function's arguments, v being one."""
+    """Return a schema of arguments whose member v has this schema."""
     return {
         "type": "object",
         "properties": {"v": schema},
@@ -42,7 +42,7 @@ def of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def let_through(reply: Reply, schema: dict[str, Any], text: str) -> set[bool]:
-    """Whether a reply may be this where a call is required, and in free text."""
+    """Return whether the reply may be `text`, where a call is required and in free text."""
     scene = Scene(reply, "no", "bytes")
     functions = {"f": of(schema)}
     larks = [scene.grammar.required(functions), scene.grammar.calls_in_text(functions)]

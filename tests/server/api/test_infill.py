@@ -26,7 +26,7 @@ class OfFiles(WithBos):
 
 
 async def ask(vocabulary: FakeVocabulary, **body: Any) -> tuple[Call, list[int]]:
-    """The answer, and the prompt if there was one."""
+    """Return the answer, and the prompt if there was one."""
     script = Script(Started(5, 2), step(b"x"), Finished("stop", Stats(5, 2, 1, 1, 1.0, 2.0)))
     given = {"input_prefix": "ab", "input_suffix": "cd", **body}
     call = Call(served(script, vocabulary=vocabulary), "/infill", given)

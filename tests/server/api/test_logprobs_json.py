@@ -22,12 +22,12 @@ STARTED = Started(5, 2)
 
 
 def told(position: int, token: int) -> TokenLogprobs:
-    """Each position has a logprob of its own, so that a shift shows."""
+    """Return logprobs that differ at each position, so that a shift shows."""
     return TokenLogprobs(token, -0.5 * position, ((token, -0.5 * position), (IM_END, -9.0)))
 
 
 def steps(tokens: Sequence[int], cuts: Sequence[int]) -> list[Committed]:
-    """The tokens in steps that end at the cuts; all but the last of a step are accepted drafts."""
+    """Return the tokens in steps that end at the cuts; all but a step's last are accepted drafts."""
     ends = sorted({cut for cut in cuts if 0 < cut < len(tokens)} | {len(tokens)})
     events: list[Committed] = []
     for begin, end in zip([0, *ends], ends, strict=False):
@@ -46,7 +46,7 @@ async def answer(events: Sequence[Committed], **body: Any) -> Call:
 
 
 def gathered(call: Call) -> tuple[str, list[Any], list[int]]:
-    """Text, logprobs and token ids of a stream, each chunk checked."""
+    """Return text, logprobs and token ids of a stream, each chunk checked."""
     text, logprobs, tokens = "", list[Any](), list[int]()
     for chunk in call.events[:-1]:
         validate("ChatCompletionChunk", chunk)

@@ -27,7 +27,7 @@ def request(**fields: Any) -> MessagesRequest:
 
 
 def said(*blocks: dict[str, Any], role: str = "assistant") -> list[dict[str, Any]]:
-    """What these blocks of an earlier turn become."""
+    """Return what these blocks of an earlier turn become."""
     turns = [*HELLO, {"role": role, "content": list(blocks)}, {"role": "assistant", "content": "So."}, *HELLO]
     return chat_of(request(messages=turns))["messages"][1:-2]
 

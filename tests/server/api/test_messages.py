@@ -44,14 +44,14 @@ def script(*texts: str, reason: Any = "stop") -> Script:
 
 
 def filling() -> Script:
-    """A reply that ends where the context does."""
+    """Return a reply that ends at the end of the context."""
     n_prompt = N_CTX - 4
     stats = Stats(n_prompt, 2, 4, 4, 1.0, 2.0)
     return Script(Started(n_prompt, 2), step("yes."), Finished("length", stats))
 
 
 class Replies(Scripts):
-    """To what is asked, not to what is evaluated for the next turn."""
+    """Answers requests, not the evaluations made for the next turn."""
 
     def submit(self, request: GenerationRequest) -> Script:
         if request.precompute:
@@ -70,7 +70,7 @@ async def ask(state: Served, path: str = "/v1/messages", method: str = "POST", *
 
 
 def events_of(content: bytes) -> list[dict[str, Any]]:
-    """Of a stream, each under the name of its type."""
+    """Return the events of a stream, each checked to have the name of its type."""
     *frames, rest = content.decode().split("\n\n")
     assert rest == ""
     events: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ def events_of(content: bytes) -> list[dict[str, Any]]:
 
 
 def chat(**body: Any) -> dict[str, Any]:
-    """The chat completion that a request is turned into."""
+    """Return the chat completion that a request is turned into."""
     return chat_of(MessagesRequest.model_validate({"messages": HELLO, **body}))
 
 

@@ -36,7 +36,7 @@ def told(traffic: Traffic, *events: Event, id: int = 1) -> Traffic:
 async def scraped(
     traffic: Traffic, health: Health, cached: TierCounts | None = None
 ) -> dict[tuple[str, ...], float]:
-    """Every sample, by its name and the values of its labels."""
+    """Return every sample, keyed by its name and the values of its labels."""
     state = replace(served(Script(), health=health), traffic=traffic, cached=lambda: cached or TierCounts())
     one = Call(state, "/metrics", method="GET")
     await one.run()

@@ -42,7 +42,7 @@ def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
 
 
 def with_content(content: str) -> bytes:
-    """A body with this as JSON, as it stands."""
+    """Return a body with `content`, JSON as it stands."""
     return b'{"max_tokens": 2, "messages": [{"role": "user", "content": %s}]}' % content.encode()
 
 
@@ -177,7 +177,7 @@ def test_odd_methods_and_paths(lead: Lead, method: str, path: str, status: int):
 
 
 def exchanged(lead: Lead, data: bytes) -> bytes:
-    """What is answered to these bytes, until the connection is closed."""
+    """Return the answer to these bytes, until the connection is closed."""
     parts = urlsplit(lead.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=20) as link:
         link.sendall(data)

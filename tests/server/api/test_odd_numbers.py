@@ -28,7 +28,7 @@ def test_float_may_be_an_integer(lead: Lead):
 
 
 def numbers() -> list[tuple[str, float]]:
-    """Each field of the sampler at its ends, and beyond what floats of 32 bits hold."""
+    """Return each field of the sampler at its limits, and beyond 32-bit floats."""
     found: list[tuple[str, float]] = []
     for name, field in SamplingFields.model_json_schema()["properties"].items():
         for form in field.get("anyOf", ()):

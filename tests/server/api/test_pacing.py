@@ -144,7 +144,7 @@ ENDED = Finished("stop", Stats(5, 0, 7, 2, 1.0, 500.0))
 async def hear(
     script: Script, clock: Clock, path: str = "/v1/chat/completions", **more: Any
 ) -> tuple[Call, asyncio.Task[None]]:
-    """A stream of which a step of one token and one of six have been heard."""
+    """Return a stream of which a step of one token and one of six have been heard."""
     call = Call(served(script), path, {**STREAMED, **more})
     running = asyncio.ensure_future(call.run())
     script.tell(Started(5, 0))

@@ -42,7 +42,7 @@ class Gate:
         return what
 
     async def until_begun(self, n: int) -> None:
-        """n more."""
+        """Wait until n more have begun."""
         for _ in range(n):
             assert await asyncio.to_thread(self._news.acquire, timeout=WAIT_S)
 
@@ -142,7 +142,7 @@ async def test_hanging_work_shows_in_health(gate: Gate, monkeypatch: pytest.Monk
 
 
 class Gated(FakeVocabulary):
-    """Its tokenizer holds texts that have "slow" in them."""
+    """A model whose tokenizer blocks on texts with "slow" in them."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -195,7 +195,7 @@ async def test_looping_template_is_504():
 
 
 class Unread(FakeVocabulary):
-    """Its tokenizer must not be asked about more than a letter."""
+    """A model whose tokenizer fails on more than a letter."""
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
         assert len(text) == 1, "tokenised"

@@ -41,7 +41,7 @@ def records(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def fields_of(caplog: pytest.LogCaptureFixture, n: int = 1) -> list[dict[str, Any]]:
-    """Those of the lines; the last may come shortly after its reply has arrived."""
+    """Return the fields of n log lines; the last may come shortly after its reply."""
     return [vars(record)["fields"] for record in caplog.records if record.name == "duo.requests"][:n]
 
 

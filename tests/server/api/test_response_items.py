@@ -21,7 +21,7 @@ def call_of(type: str, **fields: Any) -> dict[str, Any]:
 
 
 async def read(*items: dict[str, Any], **body: Any) -> str:
-    """The prompt that the model reads."""
+    """Return the prompt that the model reads."""
     one = script("ok")
     called = await ask(serving(one, template=THINKING), input=[USER, *items, USER], **body)
     assert called.status == 200, called.content

@@ -55,7 +55,7 @@ def answered(lead: Lead, **body: Any) -> dict[str, Any]:
 
 
 def events_of(content: bytes) -> list[dict[str, Any]]:
-    """Of a stream, each checked against the contract, framing and numbers included."""
+    """Return the events of a stream, checked against the contract, framing and numbers included."""
     frames = content.decode().split("\n\n")
     assert frames[-1] == ""
     events: list[dict[str, Any]] = []
@@ -81,7 +81,7 @@ def script(*texts: str, reason: Any = "stop") -> Script:
 
 
 class Replies(Scripts):
-    """To what is asked, not to what is evaluated for the next turn."""
+    """Answers requests, not the evaluations made for the next turn."""
 
     def submit(self, request: GenerationRequest) -> Script:
         if request.precompute:

@@ -13,7 +13,7 @@ from server.errors import BackendError, BusyError
 
 
 class Work:
-    """Implements Held."""
+    """A Held that records whether it was cancelled."""
 
     def __init__(self, *, finished: bool = False, error: Exception | None = None) -> None:
         self.n_cancelled = 0

@@ -16,7 +16,7 @@ from tests.support import ENDLESS
 
 @pytest.fixture
 def endless() -> Generator[Lead]:
-    """A text without an end, 2 ms a token, two slots and a queue of three in all."""
+    """Yield a lead with endless replies at 2 ms a token, two slots and a queue of three in all."""
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.002)
     with serving(backend, max_queued=3, n_slots=2) as one:
         yield one

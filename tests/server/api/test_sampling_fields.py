@@ -22,7 +22,7 @@ EOG = FakeVocabulary.eog
 
 
 async def asked(**body: Any) -> GenerationRequest:
-    """What the engine is asked for; the body fits the contract."""
+    """Return the engine's request for a body that fits the contract."""
     body = {"messages": [{"role": "user", "content": "hi"}], **body}
     validate("ChatRequest", body)
     script = Script(Started(5, 2), Finished("stop", STATS))

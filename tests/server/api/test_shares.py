@@ -36,14 +36,14 @@ N_SLOTS, MAX_QUEUED = 1, 8
 
 
 class Crowd:
-    """Requests for replies without an end, whose clients stay."""
+    """Requests for endless replies, whose clients stay."""
 
     def __init__(self, lead: Lead, stack: ExitStack) -> None:
         self._lead = lead
         self._stack = stack
 
     def join(self, key: str, n: int) -> None:
-        """n more requests of the key, all of which are let in."""
+        """Send n more requests of the key, all of which are admitted."""
         parts, body = urlsplit(self._lead.url), json.dumps(BODIES[PATH]).encode()
         head = f"POST {PATH} HTTP/1.1\r\nHost: duo\r\nAuthorization: Bearer {key}\r\n"
         for n_live in range(self._lead.thread.n_live, self._lead.thread.n_live + n):

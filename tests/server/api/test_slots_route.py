@@ -330,7 +330,7 @@ async def test_full_directory_is_reported(tmp_path: Path):
 
 
 class Failing(FakeBackend):
-    """States that can be neither had nor loaded."""
+    """A model whose states can be neither fetched nor loaded."""
 
     def save(self, seq: int) -> bytes:
         raise BackendError("no state")

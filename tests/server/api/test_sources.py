@@ -28,8 +28,10 @@ FORM = Form(Thoughts("<think>", "</think>"))
 
 
 def steps(tokens: Sequence[int], cuts: Sequence[int]) -> list[Committed]:
-    """The tokens in steps that end at the cuts. Who guessed a token follows from where it is; the last one of
-    a step nobody did."""
+    """Return the tokens in steps that end at the cuts.
+
+    The position decides who guessed a token; the last one of a step was guessed by nobody.
+    """
     ends = sorted({cut for cut in cuts if 0 < cut < len(tokens)} | {len(tokens)})
     events: list[Committed] = []
     for begin, end in zip([0, *ends], ends, strict=False):

@@ -1,5 +1,7 @@
-"""Conversations over many turns with calls of tools in between, through the OpenAI SDK, over a toy that
-grammars make call them: nothing is evaluated twice."""
+"""Conversations of many turns with tool calls evaluate nothing twice.
+
+Through the OpenAI SDK, over a toy that grammars make call the tools.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def say(client: openai.OpenAI, history: list[Any], choice: Any, **more: Any) -> 
 
 
 def around(lead: Lead, message: dict[str, Any]) -> int:
-    """Bytes, which are the toy's tokens, that the template puts around a message."""
+    """Return how many bytes (the toy's tokens) the template puts around a message."""
     before: list[dict[str, Any]] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     call = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     if message["role"] == "tool":
@@ -87,8 +89,10 @@ def around(lead: Lead, message: dict[str, Any]) -> int:
 @pytest.mark.parametrize("lead", TEMPLATES.values(), ids=TEMPLATES, indirect=True)
 @pytest.mark.parametrize(("budget", "busy"), [(0, False), (24, False), (0, True)])
 def test_tool_turns_evaluate_only_news(lead: Lead, budget: int, busy: bool, monkeypatch: pytest.MonkeyPatch):
-    """busy: the server has no time to evaluate what the template writes otherwise, nor the marks that it
-    writes between messages, which are many tokens of the toy."""
+    """busy: the server has no idle time for what the template writes otherwise.
+
+    Nor for the markers between messages, which are many tokens of the toy.
+    """
     if busy and lead.served.template.style.family.name == "harmony":
         pytest.skip("the toy begins an answer without a header, as no model does")
     if busy:

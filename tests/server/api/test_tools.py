@@ -32,7 +32,7 @@ ANOTHER = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 
 
 def steps(text: str, vocabulary: FakeVocabulary, size: int = 7) -> list[Committed]:
-    """So many tokens a step, with logprobs that count them."""
+    """Return `size` tokens a step, with logprobs that count them."""
     tokens = vocabulary.tokenize(text, special=True)
     known = [TokenLogprobs(token, -float(i)) for i, token in enumerate(tokens)]
     return [
@@ -51,7 +51,7 @@ def setting(
 
 
 async def tell(text: str, *, template: str | None = None, marks: bool = False, **fields: Any) -> Call:
-    """The answer to a request whose reply is this text."""
+    """Return the answer to a request whose reply is this text."""
     vocabulary = MarkedVocabulary() if marks else FakeVocabulary()
     committed = steps(text, vocabulary)
     n = sum(len(one.tokens) for one in committed)
@@ -72,7 +72,7 @@ async def whole(text: str, **fields: Any) -> dict[str, Any]:
 
 
 async def deltas(text: str, **fields: Any) -> list[dict[str, Any]]:
-    """Of the chunks with something in them, and the reason in the last."""
+    """Return the deltas of the chunks that are not empty, and the reason in the last."""
     *chunks, end = (await tell(text, **fields, stream=True)).events
     assert end == "[DONE]"
     for chunk in chunks:
@@ -84,7 +84,7 @@ async def deltas(text: str, **fields: Any) -> list[dict[str, Any]]:
 
 
 def asked(**fields: Any) -> GenerationRequest:
-    """What the engine is asked for."""
+    """Return what the engine is asked for."""
     return request_of(None, **fields)
 
 

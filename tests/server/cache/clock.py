@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """Moved ahead by hand."""
+    """A clock that tests move ahead."""
 
     def __init__(self) -> None:
         self.ahead = 0

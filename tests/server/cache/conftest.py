@@ -30,6 +30,6 @@ def folder(path: Path) -> Folder:
 
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture) -> Callable[[], int]:
-    """How many warnings there have been."""
+    """Return a function that counts the warnings so far."""
     caplog.set_level(logging.WARNING, "duo.cache")
     return lambda: sum(r.levelno >= logging.WARNING for r in caplog.records)

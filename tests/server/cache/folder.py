@@ -15,7 +15,7 @@ BUDGET = 1 << 20
 
 
 class Folder:
-    """A tier over a directory, with the time in hand."""
+    """A tier over a directory, with a clock of its own."""
 
     def __init__(self, path: Path, *, budget: int = BUDGET, model: str = MODEL) -> None:
         self.path = path

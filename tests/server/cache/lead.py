@@ -22,7 +22,7 @@ Ids = tuple[int, ...]
 
 
 def state_of(tokens: Ids, salt: str = "", size: int = 100) -> bytes:
-    """What stands for a model's state: different for different conversations."""
+    """Return bytes that stand for a model's state and differ for different conversations."""
     return hashlib.shake_128(repr((tokens, salt)).encode()).digest(size)
 
 
@@ -50,7 +50,7 @@ class GatedTier(DiskTier):
 
 
 class Lead:
-    """Snapshots over a directory, with clock, gate and what the engine would do when something is ready."""
+    """Snapshots over a directory, with clock, gate, and the engine's reaction when something is ready."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Lead:
         return self.snapshots.match(tokens, salt)
 
     def found(self, *tokens: int, salt: str = "") -> tuple[int, str] | None:
-        """Length and tier."""
+        """Return length and tier of the match."""
         found = self.match(*tokens, salt=salt)
         return (found.length, found.tier) if found else None
 
@@ -92,7 +92,7 @@ class Lead:
         return self.snapshots.get(key)
 
     def get(self, *tokens: int, salt: str = "") -> bytes | None:
-        """From wherever it is."""
+        """Return the state, from wherever it is."""
         found = self.match(*tokens, salt=salt)
         if found is None:
             return None

@@ -14,12 +14,12 @@ SYSTEM = list(range(1000))
 
 
 def text(start: int, n: int) -> list[int]:
-    """Tokens that no text of another start shares."""
+    """Return tokens that no text of another start shares."""
     return [start * 100_000 + i for i in range(1, n + 1)]
 
 
 def turn(cache: PrefixCache, prompt: list[int], reply: list[int], salt: str = "") -> Reuse:
-    """A request from its admission to its end."""
+    """Take a request from its admission to its end."""
     reuse = cache.take(prompt, salt=salt)
     assert reuse is not None
     cache.release(reuse.seq, [*prompt, *reply])
@@ -264,7 +264,7 @@ SEQS = st.integers(0, N_SEQS - 1)
 
 
 def written(parts: list[int]) -> list[int]:
-    """Many tokens, some of them few."""
+    """Return many tokens, some of which are few."""
     return [part for part in parts for _ in range(3 + 50 * (part > 0))]
 
 
@@ -276,8 +276,10 @@ def common(a: list[int], b: list[int]) -> int:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """The engine, and a KV cache of which every cell knows the salt it was evaluated for. used: the idle
-    sequences with something in them, the one used last at the end; prompts: of the busy ones."""
+    """The engine, and a KV cache whose cells know the salt they were evaluated for.
+
+    used: the idle sequences with something in them, the latest used last. prompts: those of the busy ones.
+    """
 
     partial = True
 

@@ -31,7 +31,10 @@ def test_common_prefix_is_what_a_loop_finds(a: list[int], b: list[int]):
 
 
 class Interleavings(RuleBasedStateMachine):
-    """entries: the sequence and salt of each key, the one used last at the end."""
+    """A radix tree beside a plain list.
+
+    entries: sequence and salt of each key, the latest used last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +83,7 @@ class Interleavings(RuleBasedStateMachine):
 
 
 def best(lengths: dict[int, int]) -> tuple[int, int | None]:
-    """The longest, of equals the last."""
+    """Return the longest length and its key, of equals the last."""
     length = max(lengths.values(), default=0)
     return (length, [key for key, n in lengths.items() if n == length][-1]) if length else (0, None)
 

@@ -12,7 +12,7 @@ from tests.server.cache.lead import PLENTY, WAIT_S, Ids, Lead, Make, damage, sta
 
 
 def kept(make: Make, path: Path, *conversations: Ids, size: int = 100) -> list[Path]:
-    """A directory that a lead has left, the first conversation being the one used longest ago."""
+    """Return the directory that a lead left, the least recently used conversation first."""
     lead = make(path)
     files: list[Path] = []
     for at, tokens in enumerate(conversations):
@@ -27,7 +27,7 @@ def kept(make: Make, path: Path, *conversations: Ids, size: int = 100) -> list[P
 
 
 def rest(lead: Lead, most: int) -> int:
-    """Have nothing to do until nothing is left to be prepared. Returns how many were read."""
+    """Idle until nothing is left to prepare and return how many snapshots were read."""
     n = 0
     while lead.snapshots.fetch_ahead(most, lead.snapshots.free_bytes):
         assert lead.ready.acquire(timeout=WAIT_S), "on_ready was not called"

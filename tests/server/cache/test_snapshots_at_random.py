@@ -97,7 +97,7 @@ def happen(lead: Lead, what: str, tokens: Ids, salt: str) -> None:
 
 
 def damage_if_there(path: Path) -> None:
-    """In place of the file, so that nobody reads half of it."""
+    """Replace the file by a damaged one, so that nobody reads half of it."""
     aside = path.with_suffix(".damaged")
     try:
         aside.write_bytes(path.read_bytes())
@@ -108,7 +108,7 @@ def damage_if_there(path: Path) -> None:
 
 
 def check_state(data: bytes | None, found: Found, tokens: Ids, salt: str) -> None:
-    """The state is of a conversation that begins as the match says, or gone."""
+    """Check that the state is of a conversation that begins as the match says, or gone."""
     if data is None:
         return
     stems = [tokens[: found.length]]
@@ -118,7 +118,10 @@ def check_state(data: bytes | None, found: Found, tokens: Ids, salt: str) -> Non
 
 
 def allocated() -> int:
-    """Bytes of the cache and of these tests: the interpreter's own tables double now and then."""
+    """Return the bytes of the cache and of these tests.
+
+    The interpreter's own tables, which double now and then, do not count.
+    """
     gc.collect()
     ours = [tracemalloc.Filter(True, "*/server/cache/*")]
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(ours).traces)

@@ -18,12 +18,12 @@ PROMPT = (5, 6, 7)
 
 
 def opening(tokens: tuple[int, ...] = PROMPT, sampling: SamplingParams = GREEDY) -> Open:
-    """What the lead says when these tokens are committed, the first of them being PROMPT."""
+    """Return the lead's Open once these tokens are committed, PROMPT first."""
     return Open("lead", 1, after(*tokens[len(PROMPT) :]), 16, sampling, tokens)
 
 
 def drafting(*guesses: int) -> DraftSession:
-    """A session whose guesses are all evaluated but the last."""
+    """Return a session whose guesses are all evaluated but the last."""
     session = DraftSession(opening())
     for guess in guesses:
         session.n_kv = len(session.tokens)
@@ -32,12 +32,12 @@ def drafting(*guesses: int) -> DraftSession:
 
 
 def commit(*tokens: int, after_: tuple[int, ...] = ()) -> Commit:
-    """These tokens are committed after PROMPT and those of after_."""
+    """Return a commit of these tokens after PROMPT and those of `after_`."""
     return Commit(1, len(PROMPT) + len(after_), after(*after_, *tokens), tokens)
 
 
 def after(*tokens: int) -> int:
-    """The chain hash after PROMPT and these."""
+    """Return the chain hash after PROMPT and these tokens."""
     chain = chain_start(PROMPT)
     for token in tokens:
         chain = chain_next(chain, token)
@@ -201,7 +201,10 @@ STEP = st.one_of(
 
 
 class Naive:
-    """The lead's tokens, the path and the KV cache as plain lists; a commit compares token by token."""
+    """The lead's tokens, the path and the KV cache as plain lists.
+
+    A commit compares token by token.
+    """
 
     def __init__(self) -> None:
         self.committed: list[int] = [*PROMPT]

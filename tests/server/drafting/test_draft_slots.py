@@ -12,7 +12,7 @@ SAID = list(range(60))
 
 
 class Windowed(FakeBackend):
-    """Cells that a sliding window passed are gone: a sequence goes on at its end only."""
+    """A backend whose sequences continue at their end only, since a sliding window passed their cells."""
 
     def intact(self, seq: int, length: int) -> bool:
         return length == self.length(seq)

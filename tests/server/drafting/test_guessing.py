@@ -154,7 +154,7 @@ def test_nonsense_is_not_trusted(sampling: SamplingParams):
 
 
 def judged(noise: float, likeliest: float, n: int = 2000, seed: int = 1) -> list[bool]:
-    """Which rule is taken over n positions where each of the two tokens is right at these rates."""
+    """Return which rule is taken at n positions where the two tokens are right at these rates."""
     chance, rule, taken = random.Random(seed), Rule(), list[bool]()
     for _ in range(n):
         at = chance.random()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 class OneOf:
-    """Implements Constraint."""
+    """A Constraint to one of several lists of tokens."""
 
     def __init__(self, texts: Sequence[Sequence[int]], n_vocab: int) -> None:
         self._texts = [tuple(text) for text in texts]

@@ -30,7 +30,7 @@ def alone(ask: GenerationRequest, *, can_shift: bool = True) -> tuple[int, ...]:
 
 
 class Following(OracleProposer):
-    """An oracle that knows whole texts, and proposes from where a session's tokens end in one of them."""
+    """An oracle that knows whole texts and proposes what follows a session's tokens in one of them."""
 
     def __init__(self, texts: list[tuple[int, ...]], *, wrong_every: int = 0) -> None:
         super().__init__(texts, wrong_every=wrong_every)

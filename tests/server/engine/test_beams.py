@@ -21,7 +21,10 @@ Model = Callable[[Sequence[int]], Row]
 
 
 def toy(seed: int, stop: float = 0.0) -> Model:
-    """Logits that depend on all tokens before; `stop` is added to the stop token's."""
+    """Return a model whose logits depend on all tokens before.
+
+    `stop` is added to the stop token's logit.
+    """
 
     def row(tokens: Sequence[int]) -> Row:
         key = seed
@@ -48,7 +51,7 @@ def asked(n_beams: int, **fields: object) -> GenerationRequest:
 
 
 def run(model: Model, request: GenerationRequest, limit: int) -> tuple[Beam, list[tuple[int, ...]]]:
-    """The result, and what was decided after each step."""
+    """Return the best beam, and what was decided after each step."""
     search, decided = BeamSearch(request, limit), list[tuple[int, ...]]()
     while not search.done:
         before = search.live
@@ -60,7 +63,7 @@ def run(model: Model, request: GenerationRequest, limit: int) -> tuple[Beam, lis
 
 
 def all_texts(limit: int) -> list[tuple[int, ...]]:
-    """Everything that ends with the stop token, or has `limit` tokens without one."""
+    """Return every text that ends with the stop token, or has `limit` tokens without one."""
     texts = [(*head, STOP) for n in range(limit) for head in itertools.product(range(N_VOCAB - 1), repeat=n)]
     return texts + list(itertools.product(range(N_VOCAB - 1), repeat=limit))
 

@@ -57,7 +57,7 @@ def test_shapes_stay_under_quarter_megabyte():
 
 
 class TreeOracle(OracleProposer):
-    """Knows the text and hides it among wrong branches, at most three leaves."""
+    """An oracle that hides the text among wrong branches, in at most three leaves."""
 
     def __init__(self, texts: list[list[int]]) -> None:
         super().__init__(texts)
@@ -95,7 +95,7 @@ class TreeOracle(OracleProposer):
             parent, used = len(tokens) - 1, set[int]()
 
     def _shuffled(self, parents: list[int]) -> list[int]:
-        """Some order in which parents come first."""
+        """Return a random order in which parents come first."""
         order: list[int] = []
         ready = [i for i, parent in enumerate(parents) if parent == ROOT]
         while ready:

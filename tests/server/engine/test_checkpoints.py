@@ -200,13 +200,15 @@ N_TOKENS = 400  # of a long reply
 
 @cache
 def rate(error: float | None, row_s: float) -> float:
-    """Tokens per second of a long reply, by a clock on which a step of one row takes a second: with the
-    slowest of three draft models. error: how often these are wrong, None for no drafts."""
+    """Return tokens per second of a long reply, on a clock where a one-row step takes a second.
+
+    It is that of the slowest of three draft models. error: share of their wrong guesses, None for no drafts.
+    """
     return N_TOKENS / max(_seconds(error, row_s, seed) for seed in range(3 if error else 1))
 
 
 def _seconds(error: float | None, row_s: float, error_seed: int) -> float:
-    """Of a reply of N_TOKENS tokens."""
+    """Return the seconds of a reply of N_TOKENS tokens."""
     clock = Clock()
     target = TimedBackend(clock, ENDLESS, 1.0 - row_s, row_s)
     target.can_trim = False
@@ -335,7 +337,7 @@ def test_nothing_is_left_when_conversations_are_gone():
 
 
 class Windowed(FakeBackend):
-    """Has lost what the window had passed."""
+    """A backend that loses what the window has passed."""
 
     def intact(self, seq: int, length: int) -> bool:
         return length >= self.length(seq) - 20

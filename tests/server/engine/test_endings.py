@@ -30,7 +30,7 @@ MANY = 50  # failed steps
 
 
 class Unopened(OracleProposer):
-    """Fails on every session after it has begun to keep it."""
+    """A proposer that fails on every session after it has begun to keep it."""
 
     def open(self, session: OpenedSession) -> None:
         super().open(session)
@@ -105,7 +105,7 @@ def test_failed_preemption_still_waits(monkeypatch: pytest.MonkeyPatch):
 
 
 class Undrained(NoProposer):
-    """Cannot take in what arrived."""
+    """A proposer that fails to take in what arrived."""
 
     def plan(self, step: Upcoming) -> Plan:
         raise RuntimeError("a message that nobody can read")
@@ -118,7 +118,7 @@ async def test_failing_steps_pause_ever_longer(
     pauses: list[float] = []
 
     class Timeless(queue.SimpleQueue[object]):
-        """Notes how long it was to wait, and does not."""
+        """A queue that notes how long it was to wait, and does not."""
 
         def get(self, block: bool = True, timeout: float | None = None) -> object:
             pauses.append(timeout or 0.0)
@@ -144,7 +144,7 @@ BANNED = tuple((token, -math.inf) for token in range(FakeVocabulary.size))
 
 @dataclass(frozen=True, slots=True)
 class Sickly(FakeModel):
-    """Computes no numbers after the prompt SICK."""
+    """A backend whose logits are no numbers after the prompt SICK."""
 
     def logits(self, chain: int) -> Logits:
         sick = 0

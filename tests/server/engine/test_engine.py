@@ -23,7 +23,7 @@ ENDLESS = FakeModel(eog_rate=0.0)
 
 
 def plain(*requests: GenerationRequest, model: FakeModel | None = None) -> list[tuple[int, ...]]:
-    """What a server with room for everything and without drafts says."""
+    """Return the replies of a server with room for everything and without drafts."""
     return [outcome.tokens for outcome in Harness(FakeBackend(model or FakeModel())).run(*requests)]
 
 

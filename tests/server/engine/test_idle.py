@@ -19,7 +19,7 @@ def _no_sleep(seconds: float) -> None: ...
 
 
 class Tidying:
-    """An engine that has two parts of work for what may come, when it is idle, each of 8 s."""
+    """An idle engine with two pieces of preparation of 8 s each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.n_done, self.n_parts = 100.0, 0, 2
@@ -41,7 +41,7 @@ class Tidying:
         return self._step()
 
     async def n_done_at(self, now: float) -> int:
-        """Parts done by then, after commands that bring no work, and two looks at what is due."""
+        """Return the pieces done by `now`, after commands that bring no work and two looks."""
         self.now, n_steps = now, self.n_steps
         while self.n_steps < n_steps + 3:
             await self.thread.ask(lambda engine: None)

@@ -51,7 +51,7 @@ def test_preempted_session_repeats_its_shifts(can_shift: bool, drafted: bool):
 
 
 def window(outcome: Outcome) -> tuple[int, ...]:
-    """The tokens that remain after the first shift, and what followed."""
+    """Return the tokens that remain after the first shift, and those that followed."""
     session = Session(1, asked(), N_CTX)
     n = N_CTX - len(PROMPT)
     session.tokens += outcome.tokens[:n]

@@ -17,7 +17,7 @@ PROMPTS = (PROMPT, PROMPT[::-1])
 
 
 class Watched(OracleProposer):
-    """Writes down what it is told, and when."""
+    """A proposer that records what it is told, and when."""
 
     def __init__(self) -> None:
         super().__init__([], wrong_every=0)
@@ -40,7 +40,7 @@ class Watched(OracleProposer):
 
 
 class Decoding(FakeBackend):
-    """Says when a decode begins and ends."""
+    """A backend that records when decodes begin and end."""
 
     def __init__(self, say: Callable[[str], None], *, overlaps: bool) -> None:
         super().__init__(ENDLESS, overlaps=overlaps)

@@ -16,7 +16,7 @@ N_VOCAB, N = 5, 8_000
 
 
 def over(*probabilities: float) -> Distribution:
-    """A distribution over 0, 1, …; ids without probability are left out."""
+    """Return a distribution over 0, 1, …; ids without probability are left out."""
     p = np.array(probabilities)
     return Distribution(np.flatnonzero(p), p[p > 0])
 
@@ -79,16 +79,20 @@ def test_acceptance_is_the_overlap_of_the_distributions():
 
 
 def test_greedy_guess_judged_wrongly_is_biased():
-    """The mistake that the contract forbids (a guess that is not a sample of q), so that the tests above can
-    be seen to fail."""
+    """The contract forbids a guess that is not a sample of q.
+
+    With one the tests above fail.
+    """
     p, q = over(0.4, 0.3, 0.3), over(0.5, 0.25, 0.25)
     tokens = [judge((0,), (q,), [p, p].__getitem__, (seed, 7), NEVER, 9).tokens[0] for seed in range(N)]
     assert deviation(np.bincount(tokens, minlength=N_VOCAB), dense(p)) > 2 * UNLIKELY
 
 
 def test_shared_noise_keeps_the_distribution():
-    """p and q from rows and parameters; guesses by the drafter's own draw, whose noise the uniforms must not
-    know."""
+    """p and q come from rows and parameters, guesses from the drafter's own draw.
+
+    The uniforms must not know the noise of that draw.
+    """
     rng = np.random.default_rng(5)
     target = rng.standard_normal(N_VOCAB).astype(np.float32)
     drafted = target + rng.standard_normal(N_VOCAB).astype(np.float32)

@@ -33,7 +33,7 @@ def memory(n_bytes: int = ENOUGH) -> Snapshots:
 
 
 class OnDisk:
-    """A lead's tiers with nothing but a directory, and a way to wait for it."""
+    """A lead's tiers with a directory only, and a way to wait for it."""
 
     def __init__(self, directory: Path) -> None:
         self.ready = threading.Event()
@@ -49,7 +49,7 @@ def harness(snapshots: Snapshots | None, n_seqs: int = 2, n_cells: int = 4096) -
 
 
 def texts_of(found: Harness, rounds: int, n: int) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Texts and how much was cached of n conversations that take turns."""
+    """Return texts and cached tokens of n conversations that take turns."""
     histories = [prompt(i) for i in range(n)]
     texts: list[tuple[int, ...]] = []
     cached: list[int] = []
@@ -131,7 +131,7 @@ def test_salts_do_not_share_anything():
 
 
 class Refusing(FakeBackend):
-    """States that cannot be loaded."""
+    """A backend whose states cannot be loaded."""
 
     def load(self, seq: int, data: bytes) -> None:
         super().load(seq, data[:80])
@@ -181,7 +181,7 @@ def test_a_thousand_conversations_through_eight_slots(tmp_path: Path):
 
 
 class Counting(FakeBackend):
-    """How many rows were decoded."""
+    """A backend that counts the rows it decodes."""
 
     n_rows = 0
 
@@ -202,7 +202,7 @@ def test_a_side_request_evicts_no_live_conversation():
 
 
 class Watched(FakeBackend):
-    """Counts the states that are asked for."""
+    """A backend that counts the states it is asked for."""
 
     n_saved = 0
 
@@ -212,7 +212,7 @@ class Watched(FakeBackend):
 
 
 def resting(n_bytes: int, n: int = 3) -> tuple[Harness, Watched, Snapshots]:
-    """So many conversations in a KV cache, nothing to do, and that much host memory."""
+    """Return an idle engine with n conversations in its KV cache and n_bytes of host memory."""
     backend, tiers = Watched(n_seqs=4, n_cells=4096), memory(n_bytes)
     found = Harness(backend, snapshots=tiers, n_slots=1, limits=LIMITS)
     for i in range(n):
@@ -291,7 +291,7 @@ def test_copies_yield_to_disk_reads(tmp_path: Path):
 
 
 class Exhausted(Watched):
-    """No memory for a state."""
+    """A backend without memory for a state."""
 
     def save(self, seq: int) -> bytes:
         raise MemoryError

@@ -35,7 +35,7 @@ def ask(tokens: list[int], max_tokens: int = 8) -> GenerationRequest:
 
 
 class Watched(FakeBackend):
-    """Counts the states that are asked for."""
+    """A backend that counts the states it is asked for."""
 
     n_saved = 0
 
@@ -45,14 +45,14 @@ class Watched(FakeBackend):
 
 
 class Notes:
-    """What is kept of the costs."""
+    """The kept costs, in memory."""
 
     def __init__(self) -> None:
         self.written: list[object] = []
 
 
 class Life:
-    """From a start of a lead to its end, over a directory."""
+    """A lead's life from start to end, over a directory."""
 
     def __init__(self, directory: Path, n_seqs: int, memory_bytes: int, notes: Notes | None) -> None:
         self.ready = threading.Event()
@@ -69,7 +69,7 @@ class Life:
         return self.engine.residence.move_costs
 
     def run(self, *requests: GenerationRequest) -> list[int]:
-        """How much was cached of each."""
+        """Run all conversations and return how much of each was cached."""
         ids = self.harness.submit(*requests)
         while not all(self.harness.outcomes[id].ended for id in ids):
             self.ready.clear()
@@ -78,7 +78,7 @@ class Life:
         return [self.harness.outcomes[id].started.n_cached for id in ids]
 
     def idle(self) -> int:
-        """Until there is nothing left to prepare; how often there was."""
+        """Idle until nothing is left to prepare and return the number of preparations."""
         n = 0
         self.ready.clear()
         while self.engine.residence.copy_ahead():
@@ -187,7 +187,7 @@ def test_idle_thread_prepares_then_rests(tmp_path: Path):
 
 
 def learned(costs: MoveCosts) -> None:
-    """That a cell in use beside a prompt costs far more than moving it, and that loading pays."""
+    """Teach that a cell beside a prompt costs far more than moving it, and that loading pays."""
     for i in range(300):
         costs.evaluated(100, 100.0 + 100.0 * (i % 2), 1000 * (i % 2))
         costs.moved(8000, 1000, 1e-6)

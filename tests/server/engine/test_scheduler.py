@@ -17,7 +17,7 @@ def prefilling(id: int, n_prompt: int) -> Session:
 
 
 def rows_of_step(sessions: list[Session]) -> list[int]:
-    """Prompt rows of each session in the next step, which is then evaluated."""
+    """Return each session's prompt rows in the next step, which is then evaluated."""
     works = {work.session.id: work for work in plan(sessions, LIMITS)}
     for work in works.values():
         work.session.evaluated(work.n_pending)
@@ -25,7 +25,7 @@ def rows_of_step(sessions: list[Session]) -> list[int]:
 
 
 def cuts(n_prompt: int, limits: Limits = LIMITS) -> list[int]:
-    """Rows of the steps that a prompt takes, alone."""
+    """Return the rows of the steps that a prompt takes alone."""
     session, rows = prefilling(1, n_prompt), list[int]()
     while True:
         [work] = plan([session], limits)

@@ -29,7 +29,7 @@ def beams(n: int, first: int = 0, *, max_tokens: int | None = N) -> GenerationRe
 
 
 def expected_of(ask: GenerationRequest, model: FakeModel = FLAT, limit: int = N) -> Beam:
-    """The search without a cache: every row from all tokens before."""
+    """Return the result of a search without a cache, where every row is evaluated from all tokens."""
     chain = 0
     for token in ask.prompt:
         chain = mix(chain + token + 1)

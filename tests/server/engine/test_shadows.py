@@ -19,14 +19,14 @@ SHORT = (5, 6, 7)  # a prompt that is evaluated in the step that verifies the fi
 
 
 class Forked(NoProposer):
-    """Guesses two alternatives for the next token of every session."""
+    """A proposer of two alternatives for the next token of every session."""
 
     def plan(self, step: Upcoming) -> Plan:
         return Plan([Proposal((97, 98), (ROOT, ROOT), ("fork", "fork")) for _ in step.asks()])
 
 
 def assert_clean_after(harness: Harness, failed: Outcome) -> None:
-    """The engine holds nothing of a failed session, and the next reply is the right one."""
+    """Check that the engine holds nothing of a failed session and that the next reply is right."""
     assert isinstance(failed.events[-1], Failed)
     check_engine(harness.engine)
     [expected] = Harness(FakeBackend(ENDLESS)).run(request(SHORT))

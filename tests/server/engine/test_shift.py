@@ -83,7 +83,7 @@ def test_drafts_change_nothing_across_shifts(can_shift: bool, temperature: float
 
 
 class Letters:
-    """Implements Constraint: any letters."""
+    """A Constraint to letters."""
 
     def __init__(self) -> None:
         self.accepted: list[int] = []
@@ -120,7 +120,7 @@ def test_samplers_and_grammars_remember_what_was_dropped():
 
 
 def run_with_drafters(ask: GenerationRequest, fake: FakeBackend, *, error: float) -> Outcome:
-    """Beside one that knows the toy but for so many errors, another only lies."""
+    """Run beside a drafter that knows the toy but for some errors, and one that only lies."""
     pool = MemoryPool()
     bus = pool.bus(LEAD)
     remote = RemoteDrafters(bus, LEAD, max_ahead=16)

@@ -25,7 +25,7 @@ N = 12
 
 @dataclass(slots=True)
 class Watched(FakeBackend):
-    """Knows whether a decode is under way."""
+    """A backend that knows whether a decode is under way."""
 
     decoding: bool = False
 
@@ -38,7 +38,7 @@ class Watched(FakeBackend):
 
 
 class Guessing(NoProposer):
-    """Hands over before it proposes, as a draft model in the lead does."""
+    """A proposer that hands over before it proposes, as a draft model in the lead does."""
 
     thread: EngineThread
 
@@ -51,7 +51,7 @@ class Guessing(NoProposer):
 async def told(
     overlaps: bool, monkeypatch: pytest.MonkeyPatch, proposer: NoProposer | None = None
 ) -> tuple[list[Event], list[bool]]:
-    """Two replies' events, and of every hand-over whether a decode was under way."""
+    """Return two replies' events, and for each hand-over whether a decode was under way."""
     backend = Watched(FakeModel(eog_rate=0.0), step_s=2 * GATHER_S[False], overlaps=overlaps)
     loop, handed = asyncio.get_running_loop(), list[bool]()
     events: list[Event] = []
@@ -79,7 +79,7 @@ async def told(
 
 @dataclass(slots=True)
 class Stopped(FakeBackend):
-    """Decodes nothing before it may."""
+    """A backend that decodes nothing before it may."""
 
     may: threading.Event = field(default_factory=threading.Event)
 

@@ -16,7 +16,7 @@ def chain(*tokens: int) -> Proposal:
 
 
 def drawing(*tokens: int):
-    """The target's draws in order; remembers after which node each was made."""
+    """Return a function that gives the target's draws in order and remembers their nodes."""
     nodes: list[int] = []
 
     def draw(node: int, i: int) -> int:

@@ -25,7 +25,7 @@ from tests.support import NoProposer, request
 
 
 class Hours:
-    """A clock of which a second passes at each look."""
+    """A clock on which a second passes at each look."""
 
     now = 0.0
 
@@ -125,7 +125,7 @@ def has_copies(engine: Engine) -> bool:
 
 
 async def until_engine(thread: EngineThread, holds: Callable[[Engine], bool]) -> None:
-    """Until that is true of the engine, which its own thread looks at."""
+    """Wait until `holds` is true of the engine, checked on its own thread."""
     loop = asyncio.get_running_loop()
     while True:
         answer: asyncio.Future[bool] = loop.create_future()

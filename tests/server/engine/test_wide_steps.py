@@ -1,5 +1,7 @@
-"""Steps of one shape: as many rows in each, of one session also sequences, whatever is guessed; and the same
-text."""
+"""Steps of one shape have the text of other steps.
+
+Each has as many rows, of one session also sequences, whatever is guessed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ LEAVES, WIDTH = 3, 9
 
 
 class Shapes(FakeBackend):
-    """Keeps rows, outputs and sequences of every decode."""
+    """A backend that keeps rows, outputs and sequences of every decode."""
 
     def __init__(self) -> None:
         super().__init__(FakeModel(sharpness=4.0, eog_rate=0.0), n_seqs=4 * LEAVES)
@@ -32,7 +34,7 @@ class Shapes(FakeBackend):
 
 
 class Wide(TreeOracle):
-    """Trees for steps of one width; now and then nothing at all."""
+    """A proposer of trees for steps of one width, now and then of nothing."""
 
     width = 0  # of the last step that it was asked for
 

@@ -31,7 +31,7 @@ def prompt(i: int, length: int = 100) -> list[int]:
 
 
 class Watched(FakeBackend):
-    """Counts the states that are asked for, and their bytes."""
+    """A backend that counts the states it is asked for, and their bytes."""
 
     n_saved = 0
     n_bytes = 0
@@ -57,7 +57,7 @@ class Lead:
         self.engine.residence.move_costs.token_s.value = 1.0  # loading always pays
 
     def ask(self, tokens: Sequence[int], salt: str = "", max_tokens: int = 8) -> tuple[list[int], int]:
-        """The reply, and how much of the prompt was cached."""
+        """Return the reply, and how much of the prompt was cached."""
         sampling = SamplingParams(1.0, seed=3)
         request = GenerationRequest(list(tokens), sampling, max_tokens, salt=salt)
         (id,) = self.harness.submit(request)
@@ -68,7 +68,7 @@ class Lead:
         return list(outcome.tokens), outcome.started.n_cached
 
     def rest(self) -> int:
-        """Do all that an idle lead does, a second later; how many states it fetched."""
+        """Do all that an idle lead does, a second later, and return how many states it fetched."""
         self._ahead_ns += RESCAN_NS
         self.engine.step()
         before = self.backend.n_saved
@@ -78,7 +78,7 @@ class Lead:
         return self.backend.n_saved - before
 
     def kill(self) -> None:
-        """Nothing more is saved."""
+        """End the lead without saving anything more."""
         self.tiers.close()
 
     def _clock(self) -> int:
@@ -87,7 +87,7 @@ class Lead:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Generator[Callable[..., Lead]]:
-    """Leads that share a directory."""
+    """Yield a function that starts leads sharing a directory."""
     with ExitStack() as ending:
 
         def start(**more: int) -> Lead:

@@ -30,7 +30,10 @@ F, G = '{"a": 1}', '{"s": "it\'s <b>\\n\\"1\\"", "b": true}'
 
 @dataclass(frozen=True)
 class Reply:
-    """one: a call of f; two: that and one of g; headed: as in Form."""
+    """How a family writes a call of f (`one`), and that beside a call of g (`two`).
+
+    headed: as in Form.
+    """
 
     family: str
     one: str
@@ -63,7 +66,7 @@ def _listed(family: str, begin: str, end: str, between: str = ", ") -> Reply:
 
 
 def _tagged(key: str, value: str, end: str, *, true: str = "true") -> tuple[str, str]:
-    """Parameters of f and of g."""
+    """Return the parameters of f and of g."""
 
     def one(name: str, text: str) -> str:
         return f"{key.replace('K', name)}{value}{text}{end}"

@@ -35,7 +35,7 @@ def _refused(word: str) -> NoReturn:
 
 
 def told(reply: Reply, text: str, schema: dict[str, Any]) -> Any:
-    """The value of v where a model writes this text for a value that is no string."""
+    """Return the value of v where a model writes this text for a value that is no string."""
     assert reply.form.calls
     call = {"id": "abcdefgh1", "function": {"name": "f", "arguments": '{"v": 4711}'}}
     reader = MessageReader(replace(reply.form, functions={"f": schema}))

@@ -64,7 +64,7 @@ def test_begun_call_shows_no_markup(reply: Reply):
 
 
 def certain(reply: Reply) -> int:
-    """Characters that tell that a call has begun: a mark, or the name in a header."""
+    """Return how many characters show that a call has begun: a marker, or the name in a header."""
     form = reply.form
     assert form.calls
     if form.channels and form.channels.call:
@@ -140,7 +140,7 @@ def test_nested_equal_elements_match(value: object):
 
 
 def elements(value: Any) -> str:
-    """As MiniMax M3 writes it, with ! for its mark."""
+    """Return the value as MiniMax M3 writes it, with ! for its marker."""
     if isinstance(value, list | dict):
         named = cast(dict[str, Any], value) if isinstance(value, dict) else None
         items = named.items() if named is not None else [("item", one) for one in cast(list[Any], value)]

@@ -34,7 +34,7 @@ def form_of(family: Family, functions: dict[str, Any] | None = None, **more: Any
 
 
 def read(form: Form, text: str, *, cut: bool = False) -> Message:
-    """The same message however the text is cut."""
+    """Return the message, which must not depend on how the text is cut."""
     found = list[Message]()
     for parts in ([text], list(text)):
         reader = MessageReader(form, lambda n: f"id{n}")

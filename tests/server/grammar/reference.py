@@ -6,7 +6,10 @@ from server.grammar.syntax import ROOT, Chars, Choice, Lexeme, Node, Ref, Repeat
 
 
 def matches(rules: Rules, text: str) -> bool:
-    """Whether the whole text is in the language. By fixpoint, so that recursion of any kind ends."""
+    """Return True if the whole text is in the language.
+
+    By fixpoint, so that recursion of any kind ends.
+    """
     found: dict[tuple[str, int], frozenset[int]] = {}
 
     def ends(node: Node, begin: int) -> frozenset[int]:

@@ -28,7 +28,7 @@ SMALL_STACK_BYTES = 2 << 20  # of threads where stacks have no limit, the smalle
 
 
 def chain(link: Link, n_levels: int) -> dict[str, Any]:
-    """A schema as long as it may be: each definition has n_levels and ends with a reference to the next."""
+    """Return the longest allowed schema: n_levels in each definition, which refers to the next."""
     definitions: dict[str, Any] = {"0": {}}
     length = 100  # characters
     while True:
@@ -42,7 +42,7 @@ def chain(link: Link, n_levels: int) -> dict[str, Any]:
 
 
 def compile_all() -> None:
-    """On this thread, whatever its stack."""
+    """Compile all schemas on this thread, whatever its stack."""
     compiler = Compiler(FakeVocabulary())
     for link in LINKS.values():
         for n_levels in (1, MAX_DEPTH // 4):

@@ -28,7 +28,7 @@ GRAMMARS = {**USUAL, **GREEDY}
 
 
 def accepts(constraint: Constraint, text: str) -> bool:
-    """Whether this is a whole text, asked token by token."""
+    """Return True if this is a whole text, asked token by token."""
     for token in text.encode():
         if not constraint.allows(token):
             return False
@@ -37,7 +37,7 @@ def accepts(constraint: Constraint, text: str) -> bool:
 
 
 def stroll(constraint: Constraint, rng: random.Random, n_most: int) -> str | None:
-    """A text of tokens drawn from the mask, ended where it may end; None: it was still going on."""
+    """Return a text drawn from the masks and ended where it may end, or None if it goes on."""
     text = bytearray()
     for _ in range(n_most):
         allowed: list[int] = np.flatnonzero(constraint.mask()).tolist()
@@ -260,7 +260,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def long_text(*, guessing: bool) -> None:
-    """One that takes more than what LIMITS have for a step: each character has a state of its own."""
+    """Write a text beyond the LIMITS of a step: each character has a state of its own."""
     state = compile_json_schema(FakeVocabulary(), {"type": "string", "maxLength": 50_000})()
     for byte in b'"' + b"a" * 20_000:
         if guessing:

@@ -371,7 +371,7 @@ SCHEMAS = st.recursive(
 
 
 def compiled(schema: dict[str, Any]) -> Callable[[], Constraint] | None:
-    """None: it is refused, which is the other thing that may become of a schema."""
+    """Return the compiled schema, or None if it is refused."""
     try:
         return Compiler(VOCABULARY).json_schema(schema)
     except InvalidRequestError:

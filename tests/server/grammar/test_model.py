@@ -31,8 +31,10 @@ def backend() -> Iterator[LlamaBackend]:
 
 
 def generate(backend: LlamaBackend, constraint: Constraint, seed: int, n_most: int) -> tuple[str, bool]:
-    """What the model says at temperature 1 under the constraint, and whether it came to an end: which is made
-    likely, so that texts end whatever the last bits of the logits are."""
+    """Return a text at temperature 1 under the constraint, and whether it ended.
+
+    The end is made likely, so that texts end whatever the last bits of the logits are.
+    """
     prompt = backend.vocab.tokenize("Here is an example:\n", special=False)
     params = SamplingParams(1.0, 0, 1.0, 0.0, seed)
     tokens, text = list(prompt), b""

@@ -27,7 +27,7 @@ def budget(most: int, *, opened: bool = True, lark: str | None = None) -> Thinki
 
 
 def written(state: ThinkingBudget, wanted: bytes) -> bytes:
-    """What a model writes that wants this text: what is forced comes between."""
+    """Return what a model writes that wants this text; forced text comes between."""
     told = b""
     for byte in wanted:
         while state.forced():

@@ -24,7 +24,7 @@ MET: dict[str, Link] = {
 
 
 def doubling(n_levels: int, link: Link) -> dict[str, Any]:
-    """Each definition has the next one twice."""
+    """Return a schema whose definitions each have the next one twice."""
     definitions: dict[str, Any] = {f"a{n_levels}": OBJECT}
     for level in range(n_levels):
         inner = link({"$ref": f"#/$defs/a{level + 1}"})

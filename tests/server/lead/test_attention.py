@@ -28,7 +28,7 @@ SHORT, LONG = StepKind(1, 96, 96), StepKind(1, 3072, 3072)
 
 
 def times(on_ms: tuple[float, float, float], off_ms: tuple[float, float, float]) -> AttentionTimes:
-    """Milliseconds at the three depths, whatever the rows."""
+    """Return attention times in milliseconds at the three depths, equal for all rows."""
     return AttentionTimes({"on": [on_ms] * len(WIDTHS), "off": [off_ms] * len(WIDTHS)})
 
 
@@ -97,7 +97,7 @@ def test_older_steps_give_way_to_later_ones():
 
 
 class Measured:
-    """Stands in for measure(): counts its calls."""
+    """A stand-in for measure() that counts its calls."""
 
     def __init__(self, found: AttentionTimes | None) -> None:
         self.found, self.n = found, 0
@@ -108,7 +108,7 @@ class Measured:
 
 
 def started(options: LlamaOptions) -> Kind:
-    """What a start chooses; it looks again while it is idle."""
+    """Return what a start chooses, which looks again while idle."""
     choice = AttentionChoice()
     kind = choice(NO_MODEL, options)
     choice.look_again(NO_MODEL, options)

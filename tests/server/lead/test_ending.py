@@ -21,12 +21,12 @@ from tests.http_lead import serving
 
 
 class StartedEngine:
-    """Counts how often it is started and stopped."""
+    """An engine that counts its starts and stops."""
 
     n_live = 0
 
     def __init__(self, starting: Callable[[], object]) -> None:
-        """starting: done when it is started."""
+        """Call `starting` when it is started."""
         self._starting = starting
         self.n_started = self.n_stopped = 0
 

@@ -23,7 +23,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Decodes:
-    """A measurement of some decodes without a model. Before the second of them `before_second` is called."""
+    """A measurement of several decodes without a model.
+
+    `before_second` is called before the second.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, before_second: Callable[[], object]) -> None:
         self.n_begun = self.n_decodes = 0

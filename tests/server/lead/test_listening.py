@@ -27,7 +27,7 @@ LOADING = Health("loading", 4, 0, 0, 0.0)
 
 
 def self_signed(folder: Path) -> tuple[Tls, ssl.SSLContext]:
-    """A certificate for this machine, and whom a client then has to trust."""
+    """Return a certificate for this machine, and the context of a client that trusts it."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     tls = Tls(folder / "key.pem", folder / "cert.pem")

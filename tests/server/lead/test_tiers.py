@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @dataclass
 class Loaded:
-    """What of a backend the budget depends on."""
+    """The properties of a backend on which the budget depends."""
 
     weights: Weights = field(default_factory=Weights)
     n_bytes: int = 400 * MIB
@@ -35,7 +35,7 @@ def budget(wanted: int | None, loaded: Loaded) -> int:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With 4,000 MiB available, and a cgroup that has no limit."""
+    """Return a machine with 4,000 MiB available and a cgroup without a limit."""
     (tmp_path / "self").mkdir()
     (tmp_path / "meminfo").write_text(f"MemTotal: 9000000 kB\nMemAvailable: {4000 << 10} kB\nHugePages: 0\n")
     (tmp_path / "self/cgroup").write_text("4:memory:/elsewhere\n0::/duo.service\n")

@@ -19,8 +19,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass(slots=True)
 class FakeHub:
-    """files: contents by name, of the repository `somebody/model`. token: who does not bring it gets a 401.
-    downloads: the names of the files that were sent."""
+    """A Hugging Face that has the repository `somebody/model`.
+
+    files: contents by name. token: without it a request gets a 401. downloads: names of the files sent.
+    """
 
     url: str
     files: Mapping[str, bytes]
@@ -30,7 +32,7 @@ class FakeHub:
 
 @contextmanager
 def hugging_face(files: Mapping[str, bytes], token: str | None = None) -> Generator[FakeHub]:
-    """On a free port, until the end of the block."""
+    """Serve it on a free port until the end of the block."""
     with _Server(("127.0.0.1", 0), _Handler) as server:
         hub = FakeHub(f"http://127.0.0.1:{server.server_port}", files, token)
         server.hub = hub  # pyright: ignore[reportAttributeAccessIssue] - for the handler
@@ -59,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def _answer(self, *, with_body: bool) -> None:
         hub: FakeHub = self.server.hub

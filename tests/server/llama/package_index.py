@@ -65,7 +65,7 @@ class _Index(BaseHTTPRequestHandler):
 
 @contextmanager
 def package_index(wheel: bytes) -> Generator[tuple[str, list[str]]]:
-    """Serve this as the wheel. Yields the index's URL and the paths that were asked for."""
+    """Serve the wheel and yield the index's URL and the requested paths."""
     asked: list[str] = []
     handler = type("_Served", (_Index,), {"wheel": wheel, "asked": asked})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -105,7 +105,10 @@ def test_host_model_has_no_graphs(n_gpu_layers: int, set_to: str | None):
 
 @pytest.fixture
 def one_gpu(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has one GPU. at: gives the test an environment of its own."""
+    """Give the machine one GPU.
+
+    at: gives the test an environment of its own.
+    """
     have(monkeypatch, "CUDA0", "CPU")
 
 

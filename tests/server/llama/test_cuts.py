@@ -13,7 +13,7 @@ SPECIALS = ("<|im_start|>", "<|im_end|>", "<a>b", "b<c>", "\n\n", "\n\n\n", "<th
 
 
 def partition(text: str, specials: tuple[str, ...] = SPECIALS) -> list[str]:
-    """As llama.cpp does it: of all special tokens the longest first, in what the ones before have left."""
+    """Return the text cut as llama.cpp does: the longest special tokens first, in what others have left."""
     fragments = [(text, False)]
     for special in sorted(specials, key=len, reverse=True):
         found: list[tuple[str, bool]] = []

@@ -87,7 +87,7 @@ def test_how_a_repository_is_written():
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Have huggingface_hub talk to this address, with a cache of the test's own."""
+    """Return a function that points huggingface_hub to an address, with a cache of the test's own."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "no-token"))

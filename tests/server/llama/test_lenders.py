@@ -29,7 +29,7 @@ def address(listener: socket.socket) -> str:
 
 @contextmanager
 def answering(listener: socket.socket, data: bytes) -> Generator[SimpleQueue[bytes]]:
-    """Answer one caller, whose whole question comes out of the queue."""
+    """Answer one caller and yield the queue that gets its whole question."""
     asked: SimpleQueue[bytes] = SimpleQueue()
 
     def serve() -> None:

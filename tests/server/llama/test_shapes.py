@@ -17,7 +17,7 @@ ROW_S, CHANGE_S = 0.0005, 0.004
 
 
 class Recorded(FakeBackend):
-    """Slower whenever the width is not that of the decode before."""
+    """A backend that is slower whenever the width differs from the decode before."""
 
     def __init__(self, change_s: float, *, overlaps: bool = True) -> None:
         super().__init__(n_batch=CONTEXT, overlaps=overlaps)

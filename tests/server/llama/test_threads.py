@@ -47,7 +47,10 @@ def test_threads_match_free_cores():
 
 
 class Library:
-    """Of llama.cpp. n, n_batch: threads of a new context; set: what they were set to."""
+    """llama.cpp's thread calls.
+
+    n, n_batch: threads of a new context. set: what they were set to.
+    """
 
     n, n_batch = 2, 2
 
@@ -65,7 +68,10 @@ class Library:
 
 
 class Machine:
-    """Two cores. used: seconds of the first, by kind; own_s: of both, by this process."""
+    """Two cores.
+
+    used: seconds of the first by kind. own_s: of both, by this process.
+    """
 
     def __init__(self, stat: Path) -> None:
         self.stat, self.now, self.own_s = stat, 100.0, 0.0
@@ -80,13 +86,13 @@ class Machine:
         self.stat.write_text(f"cpu  9999 0 0 0 0 0 0 0 0 0\n{cores}{own}intr 12 0 0\nctxt 5\n")
 
     def lets_run(self, ours: Threads, n_periods: int, **used: float) -> None:
-        """Threads look at the end of each of these periods."""
+        """Let time pass; threads look at the end of each period."""
         for _ in range(n_periods):
             self.passes(PERIOD_S, **used)
             ours.settle()
 
     def passes(self, seconds: float, **used: float) -> None:
-        """Others use this share of the first core, by kind, and this process all of the second one."""
+        """Let others use this share of the first core, by kind, and this process all of the second."""
         self.now += seconds
         self.own_s += seconds
         for kind, share in used.items():

@@ -18,7 +18,7 @@ N_SEQS, MAIN = 6, 3  # sequences, and those of them that are conversations; the 
 
 
 class Lead:
-    """Does at random what an engine does to sequences, and knows what each holds."""
+    """Makes random calls on sequences as an engine does, and knows what each sequence holds."""
 
     def __init__(self, seed: int = 0) -> None:
         self.backend = FakeBackend(MODEL, n_seqs=N_SEQS, n_cells=3000, n_ctx=400)
@@ -52,14 +52,14 @@ class Lead:
         self.held[target] = list(self.held[source])
 
     def expected(self, seq: int, tokens: list[int]) -> Logits:
-        """What the model says after these tokens behind the sequence."""
+        """Return the model's logits after these tokens behind the sequence."""
         alone = FakeBackend(MODEL, n_ctx=500, n_batch=500)
         batch = Batch()
         batch.extend(0, 0, [*self.held[seq], *tokens], 1)
         return alone.decode(batch)[0]
 
     def guess(self, seqs: list[int], n: int) -> None:
-        """Guess n tokens ahead after a token of each sequence; each guess has to be that of its text."""
+        """Guess n tokens ahead after a token of each sequence and check each guess against its text."""
         paths = [Path(seq, self.token(), None) for seq in seqs]
         said = {path.seq: [path.token] for path in paths}
         for depth in range(n):
@@ -72,7 +72,7 @@ class Lead:
                 said[path.seq].append(path.token)
 
     def verify_tree(self, seq: int) -> None:
-        """A step with two leaves, of which the shadow's may win."""
+        """Take a step with two leaves, of which the shadow's may win."""
         shadow, base = seq + MAIN, len(self.held[seq])
         held = self.backend.length(shadow)
         self.model.copy(seq, shadow, held, base)

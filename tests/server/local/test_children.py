@@ -23,10 +23,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Starts:
-    """Starts a process that ends with its standard input. started: released by every attempt."""
+    """Starts a process that ends with its standard input.
+
+    started: released by every attempt.
+    """
 
     def __init__(self, fails: int = 0) -> None:
-        """fails: the attempt, counted from 1, that raises."""
+        """Fail at the attempt `fails`, counted from 1."""
         self._fails = fails
         self.n = 0
         self.processes: list[subprocess.Popen[bytes]] = []

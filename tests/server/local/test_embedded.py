@@ -48,7 +48,7 @@ else:
 
 @pytest.fixture
 def root() -> Generator[Path]:
-    """A directory for servers, with a short path."""
+    """Yield a directory for servers with a short path."""
     path = Path(tempfile.mkdtemp(prefix="duo-test-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
@@ -77,7 +77,7 @@ def answers(path: Path) -> bool:
 
 
 def peer_of(path: Path) -> int:
-    """The process that listens on this socket."""
+    """Return the process that listens on this socket."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(str(path))
         credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -85,7 +85,7 @@ def peer_of(path: Path) -> int:
 
 
 def runs(pid: int) -> bool:
-    """Whether this process exists and is more than a zombie nobody has waited for yet."""
+    """Return True if this process exists and is no unreaped zombie."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
 

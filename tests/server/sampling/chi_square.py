@@ -10,9 +10,11 @@ UNLIKELY = 4.0
 
 
 def deviation(counts: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """How many standard deviations the statistic is above what a true sample gives (Wilson and Hilferty's
-    cube-root approximation). Infinite where something impossible was counted. Cells with fewer than 8
-    expected are pooled."""
+    """Return by how many standard deviations the statistic exceeds that of a true sample.
+
+    By Wilson and Hilferty's cube-root approximation; infinite where something impossible was counted. Cells
+    with fewer than 8 expected are pooled.
+    """
     seen = np.asarray(counts, np.float64).ravel()
     expected = np.asarray(probabilities, np.float64).ravel() * seen.sum()
     if seen[expected == 0.0].any():

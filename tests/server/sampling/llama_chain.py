@@ -19,8 +19,10 @@ C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Py
 def survivors(
     row: Row, params: SamplingParams, history: Sequence[int], vocabulary: Any = None
 ) -> Distribution:
-    """What llama.cpp draws from: the candidates its chain leaves and the softmax over them. vocabulary: its
-    own, for infill."""
+    """Return what llama.cpp draws from: the candidates that its chain leaves, with their softmax.
+
+    vocabulary: its own, for infill.
+    """
     n = len(row)
     data = (C.llama_token_data * n)(*((i, float(row[i]), 0.0) for i in range(n)))
     candidates = C.llama_token_data_array(ctypes.cast(data, C.llama_token_data_p), n, -1, False)

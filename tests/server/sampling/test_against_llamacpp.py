@@ -26,7 +26,10 @@ def row_of(seed: int, n: int, scale: float) -> Row:
 
 
 def agree(row: Row, params: SamplingParams, history: list[int]) -> None:
-    """llama.cpp adds an entropy up in float32, which moves the edge of a long list of typical tokens."""
+    """Check that both leave equal candidates, but for llama.cpp's float32 sum of the entropy.
+
+    It moves the edge of a long list of typical tokens.
+    """
     ours = Sampler(params, history, None).distribution(row, len(history))
     theirs = survivors(row, params, history)
     if params.typical_p < 1.0 and len(row) > 1_000:
@@ -118,8 +121,10 @@ def test_mirostat_lets_through_what_llamacpp_does(version: int, tau: float, scal
 
 
 def test_infill_ends_texts_and_merges_beginnings():
-    """Over a real vocabulary, since its pieces count. Rows with one likely token, two of which one begins the
-    other, a likely end, and none of these."""
+    """Over a real vocabulary, since its pieces count.
+
+    Rows have one likely token, two of which one begins the other, a likely end, or none of these.
+    """
     with closing(LoadedModel(BUNDLED_MODEL, Weights(), vocab_only=True)) as model:
         vocabulary, theirs = LlamaVocabulary(model.handle), C.llama_model_get_vocab(model.handle)
         [begun], [longer] = (vocabulary.tokenize(text, special=False) for text in ("re", "ret"))

@@ -24,7 +24,7 @@ def row_of(seed: int, n: int, scale: float) -> Row:
 
 
 def reference(row: Row, params: SamplingParams) -> npt.NDArray[np.float64]:
-    """The distribution llama.cpp's chain gives: top_k, top_p, min_p, then temperature."""
+    """Return the distribution of llama.cpp's chain: top_k, top_p, min_p, then temperature."""
     logits = row.astype(np.float64)
     order = np.argsort(-logits)
     if params.top_k:

@@ -54,7 +54,7 @@ def penalties_of(params: SamplingParams, history: list[int]) -> dict[int, float]
 
 
 def slow(params: SamplingParams, history: list[int]) -> dict[int, float]:
-    """By definition: for every earlier place, how long the text up to it is the same as the text's end."""
+    """Return the penalties by definition: at each earlier place, compare the text up to it with the end."""
     n = params.dry_penalty_last_n
     window = history if n < 0 else history[-n:]
     limit = len(window)

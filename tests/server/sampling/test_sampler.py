@@ -35,7 +35,7 @@ def noise(seed: int, n: int, scale: float = 1.5) -> Row:
 
 
 class Alternate:
-    """A grammar: even and odd ids in turn, an even one first. Counts how often a mask was wanted."""
+    """A grammar of alternating even and odd ids, even first, that counts requested masks."""
 
     def __init__(self, n_vocab: int):
         self._ids = np.arange(n_vocab)
@@ -281,8 +281,10 @@ def test_mirostat_brings_the_surprise_to_its_target(version: int):
 
 
 def test_mirostat_learns_from_the_committed_token_only():
-    """mu begins at 2 tau = 4 bits, which cuts off a token of 5 bits. A certain token has no surprise: mu
-    rises by eta tau = 2.6 bits."""
+    """mu begins at 2 tau = 4 bits, which cuts off a token of 5 bits.
+
+    A certain token has no surprise: mu rises by eta tau = 2.6 bits.
+    """
     params = replace(OFF, mirostat=2, mirostat_tau=2.0, mirostat_eta=1.3, seed=0)
     row = logs(0.727, 0.2417, 1 / 32)
     first = {Sampler(params.reseeded(s), [], None).choose(row, 0) for s in range(300)}

@@ -23,7 +23,7 @@ LIKELY = np.argsort(-ROWS, axis=1)[:, :2].tolist()
 
 
 def likely_tree() -> Proposal:
-    """The two likeliest tokens, two after each, and one after one of those."""
+    """Return the two likeliest tokens, two after each, and one after one of those."""
     a, b = LIKELY[N_VOCAB]
     second = (*LIKELY[a], *LIKELY[b])
     return Proposal((a, b, *second, LIKELY[second[0]][0]), (ROOT, ROOT, 0, 0, 1, 1, 2), ("d",) * 7)
@@ -40,7 +40,7 @@ SETTINGS = [
 
 
 def step(sampler: Sampler, tokens: Sequence[int], proposal: Proposal) -> Verdict:
-    """What follows the prompt and these tokens, up to two tokens in all."""
+    """Return the verdict after the prompt and these tokens, up to two tokens in all."""
 
     def choose(node: int, i: int) -> int:
         after = proposal.tokens[node] if node != ROOT else tokens[-1] if tokens else N_VOCAB
@@ -50,7 +50,7 @@ def step(sampler: Sampler, tokens: Sequence[int], proposal: Proposal) -> Verdict
 
 
 def text(params: SamplingParams, tree: Proposal) -> tuple[tuple[int, ...], int]:
-    """The first two tokens, the first step with this proposal, and how many of its nodes were right."""
+    """Return the first two tokens, the first drawn with this proposal, and its number of right nodes."""
     sampler = Sampler(params, PROMPT, None)
     first = step(sampler, (), tree)
     if len(first.tokens) == 2:

@@ -40,8 +40,10 @@ def heeds_interrupts() -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start duo chat on a pseudo-terminal, with Ctrl-C as terminals have it also where the suite runs in the
-    background of a shell; ends what is left of it."""
+    """Yield a function that starts duo chat on a pseudo-terminal and ends what is left of it.
+
+    Ctrl-C works as in terminals, even where the suite runs in the background of a shell.
+    """
     started: list[Child] = []
 
     def begin(lead: Lead, *flags: str, **more: str) -> Child:

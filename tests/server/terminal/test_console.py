@@ -17,7 +17,7 @@ from server.terminal.console import LogConsole, log_to
 
 @pytest.fixture
 def file() -> io.StringIO:
-    """What is logged."""
+    """Return the log's text."""
     return io.StringIO()
 
 

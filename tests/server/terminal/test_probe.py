@@ -69,7 +69,7 @@ def test_impossible_tokens_never_differ():
 
 
 class WidthBackend(FakeBackend):
-    """Its logits depend on whether a batch is one row, and on what else is in the cache and in the batch."""
+    """A backend whose logits depend on whether a batch is one row, and on cache and batch beside."""
 
     def decode(self, batch: Batch) -> Logits:
         logits = super().decode(batch)
@@ -90,7 +90,7 @@ def test_width_independent_backend_passes():
 
 def test_few_widths_use_equal_rows():
     class LateBackend(FakeBackend):
-        """Its logits depend on the width in the tenth row only."""
+        """A backend whose logits depend on the width in the tenth row only."""
 
         def decode(self, batch: Batch) -> Logits:
             logits = super().decode(batch)

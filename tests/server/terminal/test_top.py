@@ -42,7 +42,7 @@ TOTALS = {
 
 
 def shown(renderable: RenderableType) -> dict[str, str]:
-    """The lines, by their first words."""
+    """Return the lines, keyed by their first words."""
     console = Console(file=io.StringIO(), width=120, highlight=False)
     console.print(renderable)
     file = console.file

@@ -45,7 +45,7 @@ def test_arguments_as_objects_and_short_ids():
 
 
 def argued(arguments: str, manners: Manners) -> Any:
-    """What the arguments of a call become."""
+    """Return what the arguments of a call become."""
     call = {**CALL, "function": {"name": "f", "arguments": arguments}}
     told = adapted([{"role": "assistant", "tool_calls": [call]}], [], manners)
     return told[0]["tool_calls"][0]["function"]["arguments"]

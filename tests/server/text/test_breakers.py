@@ -11,7 +11,7 @@ from tests.fake_backend import FakeVocabulary
 
 
 class Words(FakeVocabulary):
-    """Tokens of several characters, the longest match first."""
+    """A tokenizer of words, the longest match first."""
 
     words = (b'."', b"\n\n", b" User", b":", b"User", b'"', b"\n", b"\xc3", b"\xa9", b"a.b", b"axb")
     size = len(words)

@@ -1,5 +1,7 @@
-"""In which forms a template takes messages is found by trying; conversations that need another form are
-still rendered whole."""
+"""The forms in which a template takes messages are found by trying.
+
+Conversations that need another form are still rendered whole.
+"""
 
 from __future__ import annotations
 

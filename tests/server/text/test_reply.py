@@ -22,7 +22,7 @@ class PrintableEnd(FakeVocabulary):
 
 
 class Reply(ReplyText):
-    """Of which content is asked for."""
+    """A reply whose request asks for content only."""
 
     def __init__(self, vocabulary: FakeVocabulary, stops: Sequence[str], form: Form = PLAIN) -> None:
         super().__init__(vocabulary, MessageReader(form, stops=stops))
@@ -41,7 +41,7 @@ def step(text: str, *sources: str | None, n_drafted: int = 0) -> Committed:
 
 
 def stats(**drafters: DrafterCount) -> Stats:
-    """The engine's, which ran on for some steps after the text had ended."""
+    """Return the stats of an engine that ran on for some steps after the end of the text."""
     n_drafted = sum(count.drafted for count in drafters.values())
     n_accepted = sum(count.accepted for count in drafters.values())
     return Stats(4, 1, 99, 50, 1.0, 2.0, n_drafted, n_accepted, drafters)

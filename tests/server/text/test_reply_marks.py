@@ -25,7 +25,7 @@ from tests.templates import HARMONY
 
 
 class Added(MarkedVocabulary):
-    """Its marks are words that were added to the vocabulary, no control tokens: as Qwen's."""
+    """A vocabulary whose markers are added words and no control tokens, as Qwen's."""
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         return super().piece(token, special=token >= FakeVocabulary.size or special)
@@ -38,7 +38,7 @@ QUOTED = Form(THINK, calls=JSON_IN_TAGS, functions=TOOLS)
 
 
 def tokens_of(text: str, vocabulary: MarkedVocabulary) -> list[int]:
-    """«<mark>» is the token, everything else is spelled by its bytes."""
+    """Return the tokens of a text in which «<mark>» is one token and all else is bytes."""
     tokens = list[int]()
     for i, part in enumerate(text.replace("»", "«").split("«")):
         tokens += [vocabulary.token(part)] if i % 2 else list(part.encode())

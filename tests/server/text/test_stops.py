@@ -13,7 +13,7 @@ from server.text.stops import StopStrings
 
 
 def run(stops: Sequence[str], pieces: Iterable[str]) -> tuple[list[str], bool]:
-    """What is sent after each piece, the rest at the end included, and whether a stop string came."""
+    """Return what is sent after each piece and at the end, and whether a stop string came."""
     strings = StopStrings(stops)
     sent: list[str] = []
     pending = ""
@@ -28,7 +28,7 @@ def run(stops: Sequence[str], pieces: Iterable[str]) -> tuple[list[str], bool]:
 
 
 def expected(stops: Sequence[str], text: str) -> tuple[str, bool]:
-    """By definition: the stop string that ends first, the longest of those."""
+    """Return the text and whether it stops, by definition: the first stop string to end, or the longest."""
     for end in range(len(text) + 1):
         ending = [s for s in stops if s and text[:end].endswith(s)]
         if ending:

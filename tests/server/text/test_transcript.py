@@ -51,7 +51,7 @@ def spelled(vocabulary: Vocabulary, tokens: list[int]) -> bytes:
 
 
 class Conversation:
-    """A client that sends its history back as text, and what the server does with it."""
+    """A client that sends its history back as text, and the server's part of it."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Conversation:
         self.held: list[int] = []  # all tokens of the last turn, as the KV cache has them
 
     def ask(self, content: str, role: str = "user") -> list[int]:
-        """The tokens of the next prompt."""
+        """Return the tokens of the next prompt."""
         self.messages.append({"role": role, "content": content})
         self.text = self.template.render(self.messages)
         self.prompt = self.transcript.tokens_for(self.text, "salt")
         return self.prompt
 
     def reply(self, tokens: list[int], message: Message | None = None, *, ended: bool = True) -> None:
-        """The model has generated these tokens; the client makes this message of them."""
+        """Add a generated reply, of which the client makes `message`."""
         generated = [*tokens, *[self.end] * ended]
         self.transcript.remember(self.text, self.prompt, generated, "salt")
         self.held = [*self.prompt, *generated]
@@ -90,7 +90,7 @@ class Conversation:
 
 
 def converse(conversation: Conversation, said: list[tuple[str, str]], seed: int) -> None:
-    """Every turn must begin with all tokens of the turns before, and go on as the tokenizer would."""
+    """Check that every turn begins with all earlier tokens and goes on as the tokenizer would."""
     randomness, segmenter = random.Random(seed), Segmenter(conversation.vocabulary)
     for asked, answered in said:
         held = conversation.held
@@ -142,7 +142,7 @@ def test_tokens_stand_for_the_text(replies: list[tuple[str, str]], asked: str, a
 
 
 def is_spliced(tokens: list[int], kept: list[int], canonical: list[int]) -> bool:
-    """Whether they are the beginning of kept tokens and, behind a boundary, the end of the tokenizer's."""
+    """Return True if the tokens are a beginning of `kept` and, from a boundary on, the tokenizer's."""
     boundaries = {len(spelled(TOY, canonical[:n])): n for n in range(len(canonical) + 1)}
     for n in range(min(len(kept), len(tokens)) + 1):
         skipped = boundaries.get(len(spelled(TOY, kept[:n])))

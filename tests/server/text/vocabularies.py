@@ -31,7 +31,7 @@ _MERGED = (
 
 
 class ToyBpe:
-    """Implements Vocabulary: bytes, merges by rank within pre-tokens, control tokens cut out before."""
+    """A byte-pair vocabulary: merges by rank within pre-tokens, control tokens cut out first."""
 
     def __init__(self) -> None:
         words = [word.replace("␣", " ") for word in _MERGED.split(" ")]
@@ -71,7 +71,7 @@ class ToyBpe:
         return self._written[token] if special else b""
 
     def _merge(self, word: bytes) -> list[int]:
-        """The lowest rank first, as byte pair encoding does."""
+        """Merge the lowest rank first, as byte pair encoding does."""
         parts = [bytes([byte]) for byte in word]
         while True:
             ranks = [self._ranks.get(a + b, self.size) for a, b in pairwise(parts)]
@@ -82,7 +82,7 @@ class ToyBpe:
 
 
 class Segmenter:
-    """Cuts texts as a model may: any token that the text goes on with, control tokens excepted."""
+    """Cuts texts as a model may: into any token that continues the text, except control tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokens: dict[bytes, int] = {}
@@ -105,7 +105,7 @@ class Segmenter:
 
 @contextmanager
 def loaded(path: Path) -> Generator[LlamaVocabulary]:
-    """The vocabulary of a GGUF file, by llama.cpp."""
+    """Yield the vocabulary of a GGUF file, by llama.cpp."""
     C.llama_backend_init()
     params = C.llama_model_default_params()
     params.vocab_only = True
@@ -118,8 +118,10 @@ def loaded(path: Path) -> Generator[LlamaVocabulary]:
 
 
 def write_sentencepiece(path: Path) -> None:
-    """A SentencePiece vocabulary that adds a space in front, as Llama 2's does. Its control tokens swallow
-    the white space after them, which llama.cpp does for models that are named as Phi-3 is."""
+    """Write a SentencePiece vocabulary that adds a space in front, as Llama 2's does.
+
+    Its control tokens swallow the white space after them, as llama.cpp does for models named like Phi-3.
+    """
     words = "▁ ▁▁ h e l o w r d s t i n ▁h ▁w he ll lo hello ▁hello wor ld world ▁world ▁hel th is this ▁this"
     texts = ["<unk>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"]
     kind = gguf.TokenType
@@ -152,7 +154,7 @@ def write_sentencepiece(path: Path) -> None:
 
 
 def write_byte_level(path: Path, tokens: Sequence[tuple[str, gguf.TokenType]], *, eos: str) -> None:
-    """A vocabulary of all bytes, as GPT-2 spells them, without merges, followed by these tokens."""
+    """Write a vocabulary of all bytes in GPT-2's spelling, without merges, followed by these tokens."""
     spelled = [chr(byte) if _is_printed(byte) else "" for byte in range(256)]
     for n, byte in enumerate(byte for byte in range(256) if not spelled[byte]):
         spelled[byte] = chr(256 + n)
@@ -177,12 +179,12 @@ def write_byte_level(path: Path, tokens: Sequence[tuple[str, gguf.TokenType]], *
 
 
 def _is_printed(byte: int) -> bool:
-    """Whether GPT-2 spells a byte by its own character."""
+    """Return True if GPT-2 spells a byte by its own character."""
     return 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
 
 
 class MarkedVocabulary(FakeVocabulary):
-    """The toy's, where what begins and ends thoughts and calls are control tokens."""
+    """The toy vocabulary with control tokens around thoughts and calls."""
 
     MARKS = (
         "<tool_call>", "</tool_call>", "<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>",
