@@ -51,7 +51,7 @@ WARM = SamplingParams(temperature=0.8, seed=3)
 def guesser(
     request: pytest.FixtureRequest, f32_pair: tuple[Path, Path], tmp_path: Path
 ) -> Iterator[tuple[LlamaBackend, Backend, InlineModel]]:
-    """The model that drafts, as it is and as what guesses for it needs it, and that."""
+    """Yield the draft model as it is, as a guesser needs it, and its guesser."""
     target, draft = f32_pair
     ticks = count()
     with ExitStack() as stack:
