@@ -28,7 +28,7 @@ class ReplyError(DuoError):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a client saw of one reply; rates are tokens per second without the first token and its time."""
+    """One reply as its client saw it; rates are tokens per second without the first token and its time."""
 
     text: str
     n_tokens: int

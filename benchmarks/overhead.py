@@ -77,7 +77,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """Who guesses, and how.
+    """A source of guesses.
 
     by: a drafter, a draft model or prediction block in the lead, or nobody. leaves: of the tree; 1 is a
     chain.

@@ -184,7 +184,7 @@ class PreparedBlock(PreparedBackend):
 
     @functools.cached_property
     def _arrays(self) -> tuple[LlamaBatch, Any, Any]:
-        """What a decode reads, and pointers to the logits and hidden rows that it makes."""
+        """The batch of a decode, and pointers to the logits and hidden rows that it makes."""
         own = np.zeros((PREPARED_BATCH, N_EMBD), np.float32)
         return LlamaBatch(PREPARED_BATCH), self._out.ctypes.data_as(FLOATS), own.ctypes.data_as(FLOATS)
 

@@ -29,7 +29,7 @@ PACKAGED = Path(__file__).with_name("xllamacpp_server.py")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a server is started; `{port}` in the arguments becomes the port."""
+    """The command that starts a server; `{port}` in the arguments becomes the port."""
 
     name: str  # for tables
     arguments: tuple[str, ...]

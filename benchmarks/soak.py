@@ -40,7 +40,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What an idle system has after a schedule."""
+    """Figures of the idle system after a schedule."""
 
     at_s: float
     memory: int  # bytes of the lead, without kept states of conversations

@@ -54,7 +54,7 @@ Message: TypeAlias = dict[str, str]
 
 
 class Conversation:
-    """What each server was told and has said; only the replies differ."""
+    """A conversation with each server; only the replies differ."""
 
     def __init__(self, opening: Sequence[Message], n_servers: int) -> None:
         self.opening = opening

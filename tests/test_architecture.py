@@ -301,8 +301,7 @@ def test_rules_name_existing_places():
 UNREAD = json.loads((ROOT / "tests" / "unread.json").read_text())
 """What still needs a second reading; entries leave, none joins, and an empty file ends the exceptions.
 
-questions: docstrings of each place that
-begin with a question word or `Of` instead of a command. long_test_names: more than NAME_WORDS words."""
+questions: docstrings of each place that begin with a question word or `Of` instead of a command."""
 CONSTANTS_OF = sorted([*MODULES, *(ROOT / "benchmarks").rglob("*.py")])
 
 
@@ -366,11 +365,5 @@ NAME_WORDS = 7  # of a test: more is a sentence that nobody remembers
 
 
 def test_test_names_are_short():
-    long: Counter[str] = Counter()
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        place = "/".join(name_of(path).split("/")[:3]) if "server" in path.parts else path.parent.name
-        for function in functions(path):
-            is_test = function.name.startswith("test_")
-            long[place] += is_test and function.name.count("_") > NAME_WORDS
-    more = {place: n for place, n in long.items() if n > UNREAD["long_test_names"].get(place, 0)}
-    assert more == {}
+    names = [f.name for path in (ROOT / "tests").rglob("test_*.py") for f in functions(path)]
+    assert [name for name in names if name.startswith("test_") and name.count("_") > NAME_WORDS] == []

@@ -33,7 +33,7 @@ HARD_TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a benchmark asks a server."""
+    """A request of a benchmark to a server."""
 
     id: str  # its kind and number: code-03
     messages: list[dict[str, Any]]  # as the API takes them

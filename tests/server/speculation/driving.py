@@ -10,7 +10,7 @@ from server.speculation.step import DraftPlan
 
 
 def take_in(speculator: Speculator, n_active: int = 1) -> DraftPlan:
-    """Take in what arrived, in a step for which nobody is asked."""
+    """Take in what arrived, in a step that asks nobody."""
     return speculator.plan(Upcoming(n_active))
 
 
@@ -20,7 +20,7 @@ def ask(
     n_rows: int = 0,
     n_cells: int = 0,
 ) -> DraftPlan:
-    """The plan of a step of these sessions, of n_rows rows without guesses if those are more."""
+    """Return the plan of a step of these sessions, of n_rows rows without guesses if those are more."""
     n, ruled = len(asks), any(one.forced for one in asks)
     return speculator.plan(Upcoming(n, n, n_rows or n, n_cells, ruled, lambda: asks))
 
@@ -32,6 +32,6 @@ def committed(
     timing: StepTiming | None = None,
     plan: DraftPlan | None = None,
 ) -> None:
-    """A step that committed a token of each of these sessions."""
+    """Tell of a step that committed a token of each of these sessions."""
     outcomes: Sequence[Outcome] = [Outcome(session, 1, tally or {}) for session in sessions]
     speculator.learn(Step(plan or speculator.before, timing, outcomes))

@@ -20,7 +20,7 @@ TIMING = StepTiming(n_rows=1, n_cells=9, decode_s=1.0, step_s=1.0, n_tokens=1, n
 
 
 class Priced(Ledger):
-    """Whose steps cost what `charge` says."""
+    """A ledger whose steps cost what `charge` says."""
 
     charge = Charge()
 
@@ -29,7 +29,10 @@ class Priced(Ledger):
 
 
 class Taught:
-    """A ledger, and the drafters that it accounts for. A plain step makes a token in a second."""
+    """A ledger, and the drafters it accounts for.
+
+    A plain step makes a token in a second.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,10 @@ class Taught:
         lookup: bool = False,
         seconds: Sequence[float] = (),
     ) -> None:
-        """seconds: of a step by rows, from one on."""
+        """Make the ledger.
+
+        seconds: of a step by rows, from one on.
+        """
         self.remote, self._has_inline = remote, td is not None
         times = StepTimes(len(seconds) or 4, dict(enumerate(seconds, start=1)))
         self.ledger = Priced(Policy(lookup=lookup), times, {}, td, "draft")
@@ -47,7 +53,7 @@ class Taught:
         self._met: object = None
 
     def serve(self, n_active: int = 1) -> Guessers:
-        """Find out who may guess with this number of sessions, and have the others pause."""
+        """Find out who may guess with this number of sessions, and pause the others."""
         ledger, remote = self.ledger, self.remote
         if remote and remote.hosts is not self._met:
             self._met = remote.hosts
@@ -79,7 +85,7 @@ class Taught:
         self.ledger.learn(Step(plan, timing, [Outcome(1, timing.n_tokens, tally or {})]))
 
     def warm_up(self, n: int) -> None:
-        """See what steps take without lookups and drafters."""
+        """Take n steps that show the times without lookups and drafters."""
         for _ in range(n):
             self.serve()
             self.learn()

@@ -14,8 +14,10 @@ WAIT = 16
 
 
 def run(group: GroupAccount, net: float, steps: int, n_sessions: int = 1) -> tuple[float, int]:
-    """Tokens that the group brought beyond its cost in that many steps, net of each in which it guessed; and
-    in how many it did."""
+    """Return the group's net tokens over the steps, and in how many it guessed.
+
+    net: of each step in which it guessed.
+    """
     total, n_on = 0.0, 0
     for _ in range(steps):
         account = group.of(n_sessions)
@@ -37,7 +39,7 @@ def test_whatever_it_costs_one_percent_is_lost(cost: float, wait: int):
 
 
 def until(group: GroupAccount, net: float, *, guesses: bool) -> int:
-    """Steps until the group guesses, or rests."""
+    """Return the steps until the group guesses, or rests."""
     n = 0
     while group.of(1).is_active is not guesses:
         run(group, net, 1)
@@ -45,7 +47,7 @@ def until(group: GroupAccount, net: float, *, guesses: bool) -> int:
     return n
 
 
-def test_a_group_that_never_helps_rests_longer_each_time_but_not_for_ever():
+def test_useless_group_rests_ever_longer():
     group, rests = GroupAccount(OF_INLINE), list[int]()
     for _ in range(6):
         until(group, -1.0, guesses=False)
@@ -56,12 +58,12 @@ def test_a_group_that_never_helps_rests_longer_each_time_but_not_for_ever():
     assert until(group, -1.0, guesses=True) == pytest.approx(n_lost / LOSS, rel=0.05)
 
 
-def test_a_group_that_hurts_rests_once_its_credit_is_spent():
+def test_harmful_group_rests_after_credit():
     _, n_on = run(GroupAccount(OF_INLINE), -0.5, 500)
     assert n_on <= CREDIT / 0.5 + 1
 
 
-def test_what_steps_take_without_it_is_seen_first_and_now_and_then():
+def test_undrafted_steps_are_measured_first():
     group = GroupAccount(OF_GROUP)
     assert group.of(1).is_look
     assert run(group, 1.0, WAIT - 1) == (0.0, 0)
@@ -70,7 +72,7 @@ def test_what_steps_take_without_it_is_seen_first_and_now_and_then():
     assert (1 - LOOK_SHARE) * steps < n_on < (1 - 0.7 * LOOK_SHARE) * steps
 
 
-def test_a_group_that_begins_to_help_is_taken_back():
+def test_helping_group_returns():
     group = GroupAccount(OF_INLINE)
     run(group, -0.5, 500)
     assert not group.of(1).is_active
@@ -79,7 +81,7 @@ def test_a_group_that_begins_to_help_is_taken_back():
     assert n_on > 1500
 
 
-def test_a_text_that_is_hard_to_guess_costs_the_next_one_nothing():
+def test_hard_text_costs_next_nothing():
     """Models rest in it once they have lost a few tokens; easy texts before it are no reason to lose more."""
     for n_easy in (0, 1, 5):
         group = GroupAccount(OF_INLINE)
@@ -89,14 +91,14 @@ def test_a_text_that_is_hard_to_guess_costs_the_next_one_nothing():
         assert n_on == 60
 
 
-def test_what_it_brought_long_ago_does_not_count():
+def test_old_gains_do_not_count():
     group = GroupAccount(OF_INLINE)
     run(group, 3.0, 5000)
     _, n_on = run(group, -0.5, 1000)
     assert n_on < 3.0 / FORGET
 
 
-def test_a_group_that_costs_and_brings_nothing_goes_on():
+def test_free_useless_group_continues():
     _, n_on = run(GroupAccount(OF_INLINE), 0.0, 5000)
     assert n_on == 5000
 
@@ -111,21 +113,21 @@ def test_each_number_of_sessions_has_its_credit():
         assert (n_on > 35) == helps
 
 
-def test_a_new_number_of_sessions_begins_as_that_of_fewer():
+def test_new_session_count_copies_fewer():
     group = GroupAccount(OF_INLINE)
     run(group, -1.0, 100, n_sessions=2)
     assert not group.of(30).is_active
     assert group.of(1).is_active, "fewer sessions than any that lost"
 
 
-def test_what_it_brought_fewer_sessions_is_not_what_more_may_lose():
+def test_gains_do_not_extend_losses():
     group = GroupAccount(OF_INLINE)
     run(group, 3.0, 200, n_sessions=1)
     _, n_on = run(group, -4.0, 50, n_sessions=4)
     assert n_on == CREDIT + 1
 
 
-def test_what_a_group_lost_is_known_after_a_restart():
+def test_losses_survive_a_restart():
     before, after = GroupAccount(OF_GROUP), GroupAccount(OF_GROUP)
     run(before, -1.0, 60)
     after.recall(json.loads(json.dumps(before.memory())))
@@ -133,7 +135,7 @@ def test_what_a_group_lost_is_known_after_a_restart():
     assert n_on == 0
 
 
-def test_what_steps_take_is_seen_anew_after_a_restart():
+def test_restart_measures_steps_anew():
     before, after = GroupAccount(OF_GROUP), GroupAccount(OF_GROUP)
     run(before, 1.0, 100)
     after.recall(before.memory())
@@ -152,7 +154,7 @@ def test_a_memory_that_is_none_is_ignored(memory: object):
 
 
 def rested(account: Account) -> int:
-    """Steps until the source may work again."""
+    """Return the steps until the source may work again."""
     n = 0
     while account.paused:
         account.wait()
@@ -160,7 +162,7 @@ def rested(account: Account) -> int:
     return n
 
 
-def test_an_account_pauses_nobody_before_it_has_evidence():
+def test_account_needs_evidence_to_pause():
     account = Account(Terms(patience=3.0))
     for _ in range(2):
         account.book(-1.0)
@@ -169,7 +171,7 @@ def test_an_account_pauses_nobody_before_it_has_evidence():
     assert account.paused
 
 
-def test_a_pause_is_as_long_as_its_loss_is_one_percent_of_all_tokens():
+def test_pause_limits_loss_to_percent():
     for n_sessions in (1, 4):
         account = Account(Terms())
         account.book(-0.5, n_sessions=n_sessions)

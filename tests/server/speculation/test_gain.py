@@ -38,7 +38,7 @@ def test_a_chain_brings_what_its_guesses_bring(acceptance: float, n: int, path: 
     assert chain(acceptance, n, path) == pytest.approx(expected)
 
 
-def test_a_wrong_guess_before_the_tail_has_rows_evaluated_again():
+def test_wrong_guess_replays_pending_rows():
     """Two pending rows are lost with probability 0.4, and with the second guess the first one, too."""
     lost = LostRows([2], n_tail=0)
     assert lost.add(0, 0.6) == pytest.approx(0.4 * 2)

@@ -39,10 +39,13 @@ NONSENSE = ord("~")  # what the toy model never says
 
 
 class Neighbour:
-    """A drafter on a bus; implements Bus. Lies, or works and says nothing."""
+    """A drafter on a Bus that lies, or works and says nothing."""
 
     def __init__(self, *, lies: bool, in_time: bool, kernel: str = "here") -> None:
-        """in_time: its lies are there before the lead's step begins, else while it takes place."""
+        """Make the drafter.
+
+        in_time: its lies are there before the lead's step begins, else during it.
+        """
         self.lies, self.in_time = lies, in_time
         self.n_opened = 0
         self.sessions: dict[int, tuple[int, int]] = {}  # base, chain
@@ -96,14 +99,14 @@ class Neighbour:
 
 
 class Silent:
-    """A drafter that says nothing. Implements Listener."""
+    """A Listener that says nothing."""
 
     def received(self, message: Message) -> None: ...
     def peers(self, present: Sequence[Presence]) -> None: ...
 
 
 def listening(pool: MemoryPool) -> RemoteDrafters:
-    """A lead on this bus."""
+    """Return a lead on this bus."""
     bus = pool.bus(OWN)
     remote = RemoteDrafters(bus, OWN, max_ahead=8)
     bus.start(remote)
@@ -111,7 +114,7 @@ def listening(pool: MemoryPool) -> RemoteDrafters:
 
 
 def join(pool: MemoryPool, id: str, host: str, kernel: str = "") -> MemoryBus:
-    """A drafter that says nothing, on a host that is its kernel's, too, if that has no other name."""
+    """Join a silent drafter, on a host that is its kernel's too, if that has no other name."""
     presence = Presence(id, "drafter", "toy", "0", CARD, 1, host=host, kernel=kernel or host)
     bus = pool.bus(presence)
     bus.start(Silent())
@@ -120,7 +123,7 @@ def join(pool: MemoryPool, id: str, host: str, kernel: str = "") -> MemoryBus:
 
 
 class SlowedBackend(FakeBackend):
-    """Every decode takes a second, and a fifth more while the neighbour has something to do."""
+    """A backend whose decodes take a second, and a fifth more while the neighbour works."""
 
     def __init__(self, clock: Clock, neighbour: Neighbour) -> None:
         super().__init__(FakeModel(eog_rate=0.0))
@@ -152,7 +155,7 @@ class Scene:
         self.harness = Harness(self.backend, speculator, limits=limits, clock=clock)
 
     def beside(self, n_tokens: int, per_reply: int = 20) -> int:
-        """How many decodes of so many tokens' replies took place beside a neighbour at work."""
+        """Return how many decodes of replies of n_tokens took place beside a working neighbour."""
         before = self.backend.n_beside
         for i in range(n_tokens // per_reply):
             self.harness.run(request(seed=i, temperature=1.0, max_tokens=per_reply))
@@ -162,20 +165,20 @@ class Scene:
 SLOWER = 0.2  # of a plain step, beside a neighbour at work
 
 
-def test_what_steps_take_without_it_is_seen_before_it_works():
+def test_undrafted_steps_are_measured_before_work():
     scene = Scene(lies=False)
     assert scene.beside(LOOK_STEPS - 2, per_reply=LOOK_STEPS - 2) == 0
     assert scene.beside(20) > 10
 
 
-def test_who_works_in_vain_costs_its_credit_and_then_one_percent():
+def test_useless_drafter_costs_one_percent():
     scene = Scene(lies=False)
     assert scene.beside(100, per_reply=10) <= CREDIT / SLOWER + 20, "with the prompts' decodes"
     n_more = scene.beside(5000, per_reply=500)
     assert 0 < SLOWER * n_more <= 5000 * LOSS + CREDIT
 
 
-def test_the_only_step_of_a_short_reply_counts():
+def test_short_replys_only_step_counts():
     scene = Scene(lies=False)
     assert 0 < scene.beside(300, per_reply=2) <= CREDIT / SLOWER + KNOWN
 
@@ -190,9 +193,11 @@ def test_a_liar_costs_one_percent(in_time: bool):
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_liar_on_another_machine_rests_in_each_reply(in_time: bool, caplog: pytest.LogCaptureFixture):
-    """Until it is known that its messages take nothing here. Few of its guesses are verified then, each time
-    that it gets the session: at first and after each rest."""
+def test_remote_liar_rests_each_reply(in_time: bool, caplog: pytest.LogCaptureFixture):
+    """The liar rests until its messages are known to cost nothing here.
+
+    Few of its guesses are verified then, each time that it gets the session: at first and after each rest.
+    """
     caplog.set_level("INFO", "duo.drafters")
     scene = Scene(lies=True, in_time=in_time, kernel="elsewhere")
     assert 0 < scene.beside(60, per_reply=60) <= HEARD + 1, "with the prompt's decode"
@@ -205,7 +210,7 @@ def test_a_liar_on_another_machine_rests_in_each_reply(in_time: bool, caplog: py
     assert "rests" not in caplog.text, "nor altogether"
 
 
-def test_one_that_rests_in_the_only_conversation_goes_on_within_the_reply():
+def test_resting_drafter_returns_within_reply():
     """Although such steps are passed over."""
     scene = Scene(lies=True, in_time=True, kernel="elsewhere")
     scene.beside(60, per_reply=60)
@@ -224,7 +229,7 @@ def test_it_is_told_why_one_rests(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize("meanwhile", [0, 20])
-def test_one_that_leaves_and_comes_back_has_its_credit_again(meanwhile: int):
+def test_returning_drafter_regains_credit(meanwhile: int):
     scene = Scene(lies=False)
     once = scene.beside(200)
     for _ in range(2):
@@ -234,19 +239,19 @@ def test_one_that_leaves_and_comes_back_has_its_credit_again(meanwhile: int):
         assert scene.beside(200) == pytest.approx(once, abs=10)
 
 
-def test_where_no_guess_can_pay_sessions_are_not_announced():
+def test_hopeless_sessions_are_not_announced():
     scene = Scene(lies=True, times=StepTimes(64, {n: 1.5 * n - 0.5 for n in range(1, 65)}))
     assert scene.beside(100) <= 2, "the prompt's decode and one more"
 
 
-def test_a_moment_without_sessions_is_no_reason_to_pause():
+def test_idle_moment_pauses_nobody():
     taught = Taught(lookup=True, seconds=[1.0, 1.1, 1.2])
     taught.warm_up(LOOK_STEPS)
     taught.serve(0)
     assert taught.serve().lookup
 
 
-def test_after_a_restart_it_begins_with_what_was_found_out():
+def test_restart_begins_with_findings():
     before, after = Scene(lies=False), Scene(lies=False)
     before.beside(200)
     after.speculator.ledger.recall(before.speculator.ledger.memory())
@@ -316,7 +321,7 @@ def test_drafters_pause_where_no_guess_can_pay(caplog: pytest.LogCaptureFixture)
 
 
 def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, DrafterRecord]:
-    """On the lead's cores, and assigned to a session unless it rests. It says nothing."""
+    """Return a silent drafter on the lead's cores, assigned to a session unless it rests."""
     pool = pool or MemoryPool()
     remote = listening(pool)
     join(pool, "a", "here")
@@ -334,9 +339,7 @@ def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, Draf
 
 
 @pytest.mark.parametrize(("saved", "rests"), [(0.0, True), (0.1, True), (0.3, False)])
-def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_time_they_save(
-    saved: float, rests: bool
-):
+def test_sharing_drafters_must_save_time(saved: float, rests: bool):
     """Not by right guesses, which the draft model would have had as well. Each step has one that is right."""
     remote, record = with_a_drafter()
     taught = Taught(remote, Median(1))
@@ -351,7 +354,7 @@ def test_beside_a_draft_model_in_the_lead_those_on_its_cores_are_judged_by_the_t
     assert n_on >= CREDIT / (0.2 - saved) if rests else n_on == 200
 
 
-def test_a_drafter_saves_no_more_than_the_draft_model_in_the_lead_spends():
+def test_drafter_saves_what_lead_spends():
     remote, record = with_a_drafter()
     taught = Taught(remote, Median(1))
     for _ in range(LOOK_STEPS + 200):

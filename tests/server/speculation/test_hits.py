@@ -19,7 +19,7 @@ def test_what_a_session_learns_all_learn():
     assert SessionHitRates(everybody).mean("drafter") < 0.05
 
 
-def test_and_also_after_so_many_sources_that_they_were_forgotten():
+def test_forgotten_sources_are_learned_again():
     everybody = HitRates()
     session = SessionHitRates(everybody)
     session.observe_best("drafter", 255, True)
@@ -30,7 +30,7 @@ def test_and_also_after_so_many_sources_that_they_were_forgotten():
     assert everybody.mean("drafter") < 0.05
 
 
-def test_a_source_in_use_is_remembered_however_many_come_and_go():
+def test_used_source_is_remembered():
     everybody = HitRates()
     for _ in range(200):
         everybody.observe_best("drafter", 255, False)
@@ -41,7 +41,7 @@ def test_a_source_in_use_is_remembered_however_many_come_and_go():
             assert everybody.mean("drafter") == learnt
 
 
-def test_all_that_a_lead_looks_at_fit_beside_those_that_left():
+def test_known_sources_fit_the_bound():
     everybody = HitRates()
     for i in range(3 * MAX_SOURCES):
         everybody.observe(f"gone {i}", 255, False, best=True)
@@ -50,7 +50,7 @@ def test_all_that_a_lead_looks_at_fit_beside_those_that_left():
     assert all(everybody.mean(f"here {i}") < MEAN for i in range(MAX_PEERS))
 
 
-def test_names_that_never_come_back_take_no_more_than_a_quarter_of_a_megabyte():
+def test_vanished_names_stay_bounded():
     everybody = HitRates()
     tracemalloc.start()
     try:
@@ -63,7 +63,7 @@ def test_names_that_never_come_back_take_no_more_than_a_quarter_of_a_megabyte():
     assert most < 1 << 18
 
 
-def test_a_session_learns_its_level_from_guesses_of_any_confidence():
+def test_any_confidence_teaches_session_level():
     everybody = HitRates()
     for _ in range(500):
         everybody.observe("drafter", 255, True)
@@ -75,14 +75,14 @@ def test_a_session_learns_its_level_from_guesses_of_any_confidence():
     assert SessionHitRates(everybody).probability("drafter", 255) > 0.9
 
 
-def test_a_text_of_which_more_is_right_than_usual_is_never_certain():
+def test_good_text_is_never_certain():
     session = SessionHitRates(HitRates())
     for _ in range(100):
         session.observe("drafter", 130, True, best=True)
     assert session.probability("drafter", 130) == session.mean("drafter") == SUREST
 
 
-def test_a_session_has_its_own_share_of_sure_guesses():
+def test_session_has_own_sure_share():
     session = SessionHitRates(HitRates())
     for _ in range(100):
         session.observe("drafter", 10, False, best=True)

@@ -18,15 +18,17 @@ def named(remote: RemoteDrafters, id: str) -> DrafterRecord:
 
 
 @pytest.mark.parametrize("at", [1, 20, 99])
-def test_one_that_joins_those_that_rest_works_alone_until_a_guess_of_it_is_right(at: int):
+def test_newcomer_works_alone_until_right(at: int):
     """And not for longer than it may cost. at: its step with that guess; each costs a token."""
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
     taught = Taught(remote)
 
     def work(n: int, charge: Charge, one: DrafterRecord, at: int = -1) -> tuple[int, int]:
-        """n steps, in the at-th of which with that drafter it has a right guess. Returns in how many it may
-        work, and in how many the first one may."""
+        """Take n steps and return in how many the new drafter may work, and in how many the first.
+
+        In the at-th step with the new one it has a right guess.
+        """
         n_on, n_first = 0, 0
         for _ in range(n):
             taught.serve()
@@ -47,7 +49,7 @@ def test_one_that_joins_those_that_rest_works_alone_until_a_guess_of_it_is_right
 
 
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
-def test_a_drafter_that_joins_works_until_its_first_right_guess_although_none_can_pay(host: str):
+def test_newcomer_works_though_nothing_pays(host: str):
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
     taught = Taught(remote, seconds=[1.0, 2.5, 4.0])
@@ -75,7 +77,7 @@ def test_a_drafter_that_joins_works_until_its_first_right_guess_although_none_ca
     assert second.resting
 
 
-def test_a_liar_that_joins_costs_no_more_than_its_introduction_where_no_row_pays():
+def test_lying_newcomer_costs_its_introduction():
     """Its guesses are verified until then, each for the time of a plain step."""
     plain_s = TRIAL_S / 32
     times = StepTimes(32, {1: plain_s, 32: 32 * plain_s})
@@ -86,7 +88,7 @@ def test_a_liar_that_joins_costs_no_more_than_its_introduction_where_no_row_pays
     assert 16 < record.counts["drafted"] <= 32
 
 
-def test_after_one_that_is_introduced_has_left_the_others_go_on():
+def test_left_newcomer_releases_others():
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
     taught = Taught(remote)

@@ -32,7 +32,7 @@ MODEL = Guessers(inline=True, may_model=True)
 
 
 @pytest.mark.parametrize("row_s", [0.05, 0.5])
-def test_a_reply_whose_guesses_are_all_wrong_pays_for_a_few_of_them(row_s: float):
+def test_wrong_reply_pays_few_guesses(row_s: float):
     """However good those of the replies before were."""
     scene = Scene(error=0.0, row_s=row_s)
     rates = [scene.rate(request((*PROMPT, i), max_tokens=60)) for i in range(4)]
@@ -59,7 +59,7 @@ class Weighed:
         )
 
     def step(self, cost: float = 0.0, *, guessers: Guessers = MODEL, path: DraftPath | None = None) -> None:
-        """A step whose guesses cost the session so many tokens, none of which was verified."""
+        """Take a step whose guesses cost the session so many tokens and were not verified."""
         plan = DraftPlan(guessers=guessers, charges={1: cost} if cost else {})
         plan.step, plan.rows = Upcoming(1, 1), 1
         if path:
@@ -67,7 +67,7 @@ class Weighed:
         self.ledger.learn(Step(plan, None, [Outcome(1, 1, {})]))
 
 
-def test_a_drafter_that_is_never_right_pauses_although_its_cost_is_unknown():
+def test_never_right_drafter_pauses():
     weighed = Weighed()
     weighed.session.heard = True
     for _ in range(HEARD):
@@ -76,7 +76,7 @@ def test_a_drafter_that_is_never_right_pauses_although_its_cost_is_unknown():
     assert weighed.account.paused
 
 
-def test_a_pause_counts_steps_in_which_a_model_may_guess():
+def test_pause_counts_guessing_steps():
     weighed = Weighed()
     while not weighed.account.paused:
         weighed.step(0.1)
@@ -95,7 +95,7 @@ def path_of(guess: int, *, is_probe: bool) -> DraftPath:
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_a_right_probe_costs_nothing_and_lets_the_session_lose_more(is_right: bool):
+def test_right_probe_raises_the_allowance(is_right: bool):
     weighed = Weighed()
     weighed.step(0.1, path=path_of(PROMPT[-1] if is_right else 0, is_probe=True))
     assert weighed.account.allowance == IN_SESSION.per_step + is_right
@@ -103,18 +103,20 @@ def test_a_right_probe_costs_nothing_and_lets_the_session_lose_more(is_right: bo
 
 
 @pytest.mark.parametrize("padded", [True, False])
-def test_a_right_guess_without_a_row_costs_nothing_where_steps_are_padded(padded: bool):
+def test_unverified_right_guess_is_free(padded: bool):
     """Its step was plain since a wider one did not pay; elsewhere it was made in vain."""
     weighed = Weighed(StepTimes(4, shapes=ShapeTimes({1: 1.0, 4: 1.1} if padded else {})))
     weighed.step(0.1, path=path_of(PROMPT[-1], is_probe=False))
     assert weighed.account.net == (0.0 if padded else -0.1)
 
 
-def test_a_drafter_costs_the_time_that_decodes_and_guesses_take_longer_beside_it(
+def test_drafter_costs_slower_decodes(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The start took steps of four rows for slower than they are. Beside the drafter all take a sixth
-    longer, and guesses of the draft model in the lead four times as long."""
+    """The start overestimated steps of four rows.
+
+    Beside the drafter all take a sixth longer, and guesses of the draft model in the lead four times as long.
+    """
     remote, record = with_a_drafter()
     td, charges = Median(1), list[tuple[Charge, bool]]()
     taught = Taught(remote, td, seconds=[1.0, 5 / 3, 7 / 3, 3.0])
@@ -148,7 +150,7 @@ def test_a_drafter_costs_the_time_that_decodes_and_guesses_take_longer_beside_it
     assert wide.most_saved == pytest.approx(rate * 0.15, rel=0.2), "half of the steps had three guesses"
 
 
-def test_steps_that_were_not_timed_cost_as_much_as_the_next_one(monkeypatch: pytest.MonkeyPatch):
+def test_untimed_steps_cost_the_next(monkeypatch: pytest.MonkeyPatch):
     """Two with rows of prompts, before one without."""
     found, ledger = list[int](), Weighed().ledger
 
@@ -164,7 +166,7 @@ def test_steps_that_were_not_timed_cost_as_much_as_the_next_one(monkeypatch: pyt
     assert found == [3, 1]
 
 
-def test_what_is_charged_for_messages_and_a_slower_decode(monkeypatch: pytest.MonkeyPatch):
+def test_messages_and_slow_decodes_charge(monkeypatch: pytest.MonkeyPatch):
     remote, _ = with_a_drafter()
     taught = Taught(remote, Median(1), seconds=[1.0])
     taught.serve()

@@ -29,7 +29,7 @@ from tests.server.speculation.test_speculator import Clock
 
 
 class Text:
-    """Misses n tokens, each of which takes a second."""
+    """A text that lacks n tokens, each of which takes a second to index."""
 
     def __init__(self, n: int, clock: Clock) -> None:
         self.n_left, self.clock = n, clock
@@ -51,14 +51,14 @@ class Text:
         (300.0, [0, 0, 0, 0]),
     ],
 )
-def test_lookups_of_many_sessions_share_what_a_step_has_time_for(seconds: float, left: list[int]):
+def test_sessions_share_lookup_time(seconds: float, left: list[int]):
     clock = Clock()
     texts = [Text(n, clock) for n in (100, 100, 10, 10)]
     index(texts, clock() + seconds, clock)
     assert [one.n_left for one in texts] == left
 
 
-def test_small_texts_are_indexed_together_although_there_is_no_time():
+def test_small_texts_index_despite_time():
     clock = Clock()
     texts = [Text(1, clock) for _ in range(2 * INDEXED)]
     index(texts, clock(), clock)
@@ -66,9 +66,7 @@ def test_small_texts_are_indexed_together_although_there_is_no_time():
 
 
 @pytest.mark.parametrize("n_waiting", [0, 63])
-def test_a_step_has_time_for_a_twentieth_of_itself_however_many_sessions_wait(
-    n_waiting: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_lookups_take_twentieth_of_step(n_waiting: int, monkeypatch: pytest.MonkeyPatch):
     clock = Clock()
     sessions = {i: conversation(10_000) for i in range(1 + n_waiting)}
     lookups = Lookups(sessions, clock)
@@ -84,7 +82,7 @@ def test_a_step_has_time_for_a_twentieth_of_itself_however_many_sessions_wait(
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_indexing_is_charged_unless_a_gpu_decodes_meanwhile(overlaps: bool, monkeypatch: pytest.MonkeyPatch):
+def test_indexing_is_free_during_gpu(overlaps: bool, monkeypatch: pytest.MonkeyPatch):
     clock = Clock()
     speculator = Speculator(Policy(overlaps=overlaps, gate=False), clock=clock)
     speculator.open(OpenedSession(1, list(range(500)), SamplingParams(), Speculation()))
@@ -100,7 +98,7 @@ def test_indexing_is_charged_unless_a_gpu_decodes_meanwhile(overlaps: bool, monk
 ALONE, BESIDE = Guessers(lookup=True), Guessers(lookup=True, inline=True)
 
 
-def test_lookups_alone_are_charged_what_steps_take_longer_with_them():
+def test_lone_lookups_pay_slower_steps():
     """A step takes 2 s outside its decode where nobody is asked, 5 s where lookups are, for 1 of them."""
     ledger = Taught(lookup=True).ledger
     quiet, asked = (StepTiming(2, 9, 1.0, 1.0 + outside_s, 2, 2) for outside_s in (2.0, 5.0))
@@ -123,7 +121,7 @@ def test_lookups_alone_are_charged_what_steps_take_longer_with_them():
 
 
 @pytest.mark.parametrize(("guessers", "charged"), [(ALONE, 4.0), (BESIDE, 1.0)])
-def test_choosing_is_charged_where_nobody_else_guesses_and_searching_where_somebody_does(
+def test_choosing_and_searching_are_charged(
     guessers: Guessers, charged: float, monkeypatch: pytest.MonkeyPatch
 ):
     """To search a text takes a second, and three seconds to choose among guesses."""
@@ -146,7 +144,7 @@ def test_choosing_is_charged_where_nobody_else_guesses_and_searching_where_someb
     assert ask(speculator, Ask(1, 4)).looked_s == pytest.approx(charged)
 
 
-def test_lookups_that_rest_index_nothing_but_what_ended():
+def test_resting_lookups_index_ended_texts():
     session = conversation(10)
     lookups = Lookups({1: session}, Clock())
     session.lookup = lookups.open("")
@@ -163,7 +161,7 @@ def test_lookups_that_rest_index_nothing_but_what_ended():
     assert other.tree.n_below == 1
 
 
-def test_lookups_that_guess_beside_a_model_in_their_warm_up_are_accounted_for_as_well():
+def test_warm_up_lookups_are_accounted():
     taught, n_on = Taught(td=Median(1), lookup=True), 0
     taught.ledger.rates.learn = Mock()
     taught.ledger.rates.plain_rate = 1.0
@@ -175,7 +173,7 @@ def test_lookups_that_guess_beside_a_model_in_their_warm_up_are_accounted_for_as
 
 
 @pytest.mark.parametrize(("looked_s", "pause"), [(0.01, False), (0.05, True)])
-def test_lookups_pause_where_searching_takes_more_than_they_bring(looked_s: float, pause: bool):
+def test_unprofitable_lookups_pause(looked_s: float, pause: bool):
     """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
     taught = Taught(lookup=True)
     taught.warm_up(LOOK_STEPS)

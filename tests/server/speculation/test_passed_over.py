@@ -32,14 +32,14 @@ from tests.support import PROMPT, Harness, request
 
 
 def is_asked(speculator: Speculator) -> bool:
-    """Whether sources are asked for guesses in a step of one session."""
+    """Return True if sources are asked for guesses in a step of one session."""
     session, tokens = 1, list(PROMPT)
     if session not in speculator._sessions:
         speculator.open(OpenedSession(session, tokens, request().sampling, Speculation()))
     return ask(speculator, Ask(session, 4)).asked
 
 
-def test_sessions_are_not_asked_about_while_nobody_guesses():
+def test_nobody_guessing_asks_no_sessions():
     speculator = Speculator(Policy(lookup=False))
     assert not is_asked(speculator)
     expects = Speculation(prediction=(1, 2))
@@ -55,7 +55,7 @@ def test_sessions_are_not_asked_about_while_nobody_guesses():
     assert is_asked(Speculator(Policy(lookup=False, gate=False)))
 
 
-def test_while_the_draft_model_pauses_in_all_sessions_they_are_passed_over(monkeypatch: pytest.MonkeyPatch):
+def test_pausing_draft_model_is_skipped(monkeypatch: pytest.MonkeyPatch):
     """And it goes on within the reply."""
     scene = Scene(error=0.0, row_s=0.5)
     n_passed, plan = 0, scene.speculator.plan
@@ -73,9 +73,11 @@ def test_while_the_draft_model_pauses_in_all_sessions_they_are_passed_over(monke
     assert max(scene.target.widths[100:]) > 1, "it was asked again"
 
 
-def test_no_session_is_followed_for_guesses_that_are_not_worth_making(monkeypatch: pytest.MonkeyPatch):
-    """A guess pays if eight sessions share its time, not for the two whose prompts were read first. To read
-    what is new of these, two rows in each step, would bring nothing."""
+def test_worthless_guesses_follow_no_session(monkeypatch: pytest.MonkeyPatch):
+    """A guess pays if eight sessions share its time, not for the two whose prompts were read first.
+
+    Reading what is new of these, two rows in each step, would bring nothing.
+    """
     scene = Scene(error=0.3, row_s=0.02, td_s=0.5, policy=Policy(lookup=False))
     steps = [""]
     read, guess, decode = DraftModel.read, DraftModel.guess, scene.target.decode
@@ -101,9 +103,11 @@ def test_no_session_is_followed_for_guesses_that_are_not_worth_making(monkeypatc
     assert not [step for step in steps if step.endswith("r")]
 
 
-def test_a_session_for_which_no_guess_pays_keeps_no_other_from_being_read():
-    """The first one has the fewest tokens to evaluate, but guesses for it are wrong. Guesses have brought
-    nothing yet, so that one session is read."""
+def test_unprofitable_session_delays_no_reading():
+    """The first session has the fewest tokens to evaluate, but its guesses are wrong.
+
+    Guesses have brought nothing yet, so that one session is read.
+    """
     clock = Clock()
     drafts = TimedBackend(clock, MODEL, 0.05, 0.0)
     speculator = Speculator(Policy(), inline=DraftModel(drafts, clock=clock), clock=clock)
@@ -127,7 +131,7 @@ def test_a_session_for_which_no_guess_pays_keeps_no_other_from_being_read():
     assert [bool(paths[id].tokens) if id in paths else False for id in (1, 2, 3)] == [False, True, False]
 
 
-def test_short_replies_are_not_guessed_for_while_that_loses():
+def test_losing_short_replies_are_skipped():
     """Each of them would end before the draft model rests in it. Later it is asked again."""
     scene = Scene(error=0.0, row_s=0.1, td_s=0.3, policy=Policy(leaves=1, lookup=False))
     scene.drafts.confused = 1.0
@@ -147,7 +151,7 @@ def test_short_replies_are_not_guessed_for_while_that_loses():
     assert [n_drafts(400) for _ in range(20)][-1] > 300
 
 
-def test_what_width_stable_replies_lose_does_not_count_for_others():
+def test_stable_losses_stay_their_own():
     """They have their width in any case."""
     scene = Scene(error=0.0, row_s=0.1, td_s=0.3, policy=Policy(leaves=1, lookup=False))
     scene.drafts.confused = 1.0
@@ -161,7 +165,7 @@ def test_what_width_stable_replies_lose_does_not_count_for_others():
 
 
 class Resting(Proposer):
-    """Nobody guesses, but for sessions with a grammar. Notes what it is asked and told."""
+    """A source that guesses for sessions with a grammar only, and records what it is asked and told."""
 
     def __init__(self) -> None:
         self.asked, self.told, self.n_passed = list[Ask](), list[int](), 0
@@ -176,14 +180,14 @@ class Resting(Proposer):
         self.told += [outcome.session for outcome in step.outcomes]
 
 
-def test_where_nobody_guesses_nothing_is_asked_or_told():
+def test_nobody_guessing_tells_nothing():
     proposer = Resting()
     Harness(FakeBackend(MODEL), proposer).run(*(request((*PROMPT, i), max_tokens=9) for i in range(2)))
     assert proposer.n_passed >= 9
     assert proposer.asked == proposer.told == []
 
 
-def test_a_session_with_a_grammar_may_have_guesses_although_nobody_guesses_for_others():
+def test_grammar_guesses_without_other_sources():
     proposer = Resting()
     ruled = replace(request(max_tokens=9), constraint=lambda: OneOf([(5,) * 20], FakeVocabulary.size))
     Harness(FakeBackend(MODEL), proposer).run(request(max_tokens=20), ruled)

@@ -48,7 +48,7 @@ def view(
     sessions: Sequence[Speculated] = (),
     limit: int = 16,
 ) -> View:
-    """A step that is neither padded nor stable."""
+    """Return a step that is neither padded nor stable."""
     policy = Policy(again=bool(again), n_tail=n_tail)
     asks = [Ask(i, limit, n_pending=n) for i, n in enumerate(again or [1] * max(1, len(sessions)))]
     return View(policy, asks, sessions, StepTimes(4), price, Guessers(), None, False, on_trial)
@@ -75,19 +75,19 @@ def choose(
     again: Sequence[int] = (),
     n_tail: int = 0,
 ) -> list[int]:
-    """How many guesses of each session are verified."""
+    """Return how many guesses of each session are verified."""
     price = Price(n_rows, len(offers), curve, curve[min(n_rows, len(curve) - 1)], rate)
     return planner._counts(view(price, again=again, n_tail=n_tail), price, proposals(offers))
 
 
 def gain(curve: list[float], n_rows: int, offers: list[list[float]], counts: list[int], rate: float) -> float:
-    """Tokens gained by a choice, less what its time is worth."""
+    """Return the tokens gained by a choice, less what its time is worth."""
     gained = sum(sum(offer[:n]) for offer, n in zip(offers, counts, strict=True))
     return gained - rate * (curve[n_rows + sum(counts)] - curve[n_rows])
 
 
 @given(CURVE, st.lists(OFFER, min_size=1, max_size=3), st.floats(0.0, 4.0))
-def test_the_choice_is_the_best_of_all_choices(curve: list[float], offers: list[list[float]], rate: float):
+def test_choice_is_the_best_one(curve: list[float], offers: list[list[float]], rate: float):
     n_rows = min(len(offers), len(curve) - 1)
     counts = choose(curve, n_rows, offers, rate)
     every = itertools.product(*(range(len(offer) + 1) for offer in offers))
@@ -100,13 +100,13 @@ def test_the_choice_is_the_best_of_all_choices(curve: list[float], offers: list[
     assert gain(curve, n_rows, offers, counts, rate) == pytest.approx(best, abs=1e-9)
 
 
-def test_the_rate_of_a_faster_text_does_not_bar_guesses():
+def test_faster_text_bars_no_guesses():
     """Guesses double what this step makes, and the text before made ten times as much."""
     assert choose([0.0, 1.0, 1.2, 1.4, 1.6], 1, [[0.9, 0.8, 0.7]], 10.0) == [3]
 
 
 def lost(offer: list[float], n: int, pending: int) -> float:
-    """Rows to be evaluated again after n guesses, by how many of them may come true."""
+    """Return the rows to be evaluated again after n guesses, by how many of them may be right."""
     reached = [1.0, *offer[:n], 0.0]
     return sum((reached[i] - reached[i + 1]) * (pending + i) for i in range(n))
 
@@ -116,7 +116,7 @@ def lost(offer: list[float], n: int, pending: int) -> float:
     st.lists(st.tuples(OFFER, st.integers(1, 5)), min_size=1, max_size=3),
     st.floats(0.0, 4.0),
 )
-def test_rows_that_a_wrong_guess_has_evaluated_again_count(
+def test_replayed_rows_count_as_cost(
     curve: list[float], sessions: list[tuple[list[float], int]], rate: float
 ):
     """Against all numbers of the most probable guesses, where a row more always costs the same."""
@@ -135,7 +135,7 @@ def test_rows_that_a_wrong_guess_has_evaluated_again_count(
     assert value(counts) == pytest.approx(max(map(value, every)), abs=1e-9)
 
 
-def test_a_session_with_much_to_lose_guesses_only_what_is_sure():
+def test_risky_session_guesses_sure_tokens():
     straight = [0.5 + 0.1 * rows for rows in range(40)]
     assert choose(straight, 12, [[0.7]], 1.0) == [1]
     assert choose(straight, 12, [[0.7]], 1.0, [1]) == [1]
@@ -151,7 +151,7 @@ def test_guesses_in_the_tail_cost_nothing_later():
     assert choose(curve, 1, [[0.6, 0.4, 0.2]], 1.2, [1], 2) == [2]
 
 
-def test_widths_snap_to_the_steps_of_the_machine():
+def test_widths_snap_to_machine_steps():
     stairs = [0.0, 1.0, 2.0, 2.0, 2.0, 4.0, 4.0, 4.0, 4.0]
     assert choose(stairs, 1, [[0.9, 0.5, 0.2, 0.1, 0.05]], 1.2) == [3]
     assert choose(stairs, 1, [[0.4, 0.2, 0.1]], 1.2) == [0]
@@ -162,20 +162,20 @@ def test_without_a_rate_everything_is_worth_trying():
 
 
 def throughput(curve: list[float], acceptance: float, td: float, depth: int) -> float:
-    """Tokens per second of a synchronous scheme that always drafts `depth` tokens."""
+    """Return tokens per second of a synchronous scheme that always drafts `depth` tokens."""
     expected = sum(acceptance**i for i in range(depth + 1))
     return expected / (curve[1 + depth] + depth * td)
 
 
 def drafting(curve: Sequence[float], td_s: float, rate: float = math.inf) -> Drafting:
-    """A model in the lead whose guesses take td_s."""
+    """Return a model in the lead whose guesses take td_s."""
     made = Drafting("draft", td_s, False, 0.0, int, float, curve)
     made.rate = rate
     return made
 
 
 def session(acceptance: float, allowance: float = 1e9) -> Speculated:
-    """Of which the model in the lead is right with this probability, however sure it is."""
+    """Return a session for which the model in the lead is right with this probability, however sure it is."""
     outlook = Outlook(0.5, acceptance), Outlook(0.5, acceptance)
     hits = Mock(**{"outlook.return_value": outlook, "mean.return_value": acceptance})
     account = SimpleNamespace(allowance=allowance)
@@ -183,7 +183,7 @@ def session(acceptance: float, allowance: float = 1e9) -> Speculated:
 
 
 def depth_drafted(curve: Sequence[float], acceptance: float, td_s: float, rate: float) -> int:
-    """How many guesses in a row the model in the lead is asked for."""
+    """Return how many guesses in a row the model in the lead is asked for."""
     most = len(curve) - 2
     price = Price(1, 1, curve, curve[1], rate)
     step, inline = view(price, sessions=[session(acceptance)]), drafting(curve, td_s, rate)
@@ -196,9 +196,11 @@ def depth_drafted(curve: Sequence[float], acceptance: float, td_s: float, rate: 
 
 
 @given(st.floats(0.05, 0.97), st.floats(0.001, 0.5), CURVE)
-def test_drafting_as_long_as_it_pays_reaches_the_best_depth(a: float, td: float, curve: list[float]):
-    """At the best scheme's own rate, the rule keeps drafting until that scheme's depth, whose gain is zero
-    by definition of the rate; at a rate a little lower it must not stop before."""
+def test_drafting_reaches_the_best_depth(a: float, td: float, curve: list[float]):
+    """At the best scheme's own rate, the rule keeps drafting until that scheme's depth.
+
+    The gain there is zero by definition of the rate; at a slightly lower rate it must not stop before.
+    """
     depths = range(len(curve) - 1)
     best = max(depths, key=lambda depth: throughput(curve, a, td, depth))
     rate = throughput(curve, a, td, best) * 0.999
@@ -208,7 +210,7 @@ def test_drafting_as_long_as_it_pays_reaches_the_best_depth(a: float, td: float,
 
 
 @given(st.floats(0.05, 0.97), st.floats(0.001, 0.5), CURVE, st.integers(0, 8))
-def test_reachable_is_the_rate_of_the_best_depth(a: float, td: float, curve: list[float], limit: int):
+def test_reachable_rate_is_best_depth(a: float, td: float, curve: list[float], limit: int):
     depths = range(min(limit, len(curve) - 2) + 1)
     best = max(throughput(curve, a, td, depth) for depth in depths)
     price = Price(1, 1, curve, curve[1], 1.0)
@@ -262,7 +264,7 @@ def test_without_times_all_guesses_are_afforded():
         pytest.param(0.2, [0.1], 1, False, id="not worth its row"),
     ],
 )
-def test_guesses_that_are_there_spare_those_that_take_time(
+def test_existing_guesses_spare_new_ones(
     td_s: float, offered: list[float], n_asking: int, needless: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Of two guesses that are there 1.7 are right. The draft model's would bring 3.2 at most."""
@@ -275,21 +277,21 @@ def test_guesses_that_are_there_spare_those_that_take_time(
     assert inline_plan.is_needless(step, drafting(curve, td_s), 0, n_asking) is needless
 
 
-def test_a_guess_of_a_drafter_on_trial_is_verified_though_it_does_not_pay():
+def test_trial_guess_is_always_verified():
     price = Price(1, 1, [0.0, *[float(n) for n in range(1, 9)]], 1.0, 1.0)
     offers = proposals([[0.1] * 3] * 2, ["a", "b", "b"])
     assert planner._counts(view(price), price, offers) == [0, 0]
     assert planner._counts(view(price, on_trial=["b"]), price, offers) == [2, 0], "one row more shows it"
 
 
-def test_a_guess_is_verified_if_it_is_worth_its_python():
+def test_guess_must_cover_its_python():
     price = Price(1, 1, [0.0, *[0.001] * 5], 0.001, 1000.0, guess_s=40e-6)
     worth = price.overhead
     assert planner._counts(view(price), price, proposals([[1.1 * worth, 0.9 * worth]])) == [1]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_a_guess_costs_its_share_of_a_wider_step(n: int):
+def test_guess_pays_its_width_share(n: int):
     price = Price(1, 1, [5.0] * 5, 4.0, 1.0)
     assert n * price.guess_cost(n) == pytest.approx(0.25)
 
@@ -314,13 +316,13 @@ def test_only_guesses_of_models_are_charged(sources: tuple[str, ...], n_drafted:
 
 
 @pytest.mark.parametrize("most", [38])
-def test_where_a_row_adds_a_tenth_guesses_may_pay_for_that_many_sessions(most: int):
+def test_cheap_rows_pay_many_sessions(most: int):
     seconds = [0.0, *(1 + 0.1 * n for n in range(200))]
     paying = [n for n in range(1, 80) if potential(seconds, n) >= 1.05]
     assert paying == list(range(1, most + 1))
 
 
-def test_potential_is_that_of_the_best_number_of_guesses():
+def test_potential_uses_best_guess_count():
     a = SURE_SHARE
     assert potential([0, 1, 1, 1, 1], 1) == pytest.approx(1 + a + a**2 + a**3)
     assert potential([0, 1, 1, 9, 9], 1) == pytest.approx(1 + a)

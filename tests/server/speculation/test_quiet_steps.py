@@ -27,7 +27,7 @@ from tests.support import PROMPT
 
 @pytest.fixture
 def priced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of sessions of each step that was priced."""
+    """Return the number of sessions of each step that was priced."""
     steps, view = list[int](), Speculator._view
 
     def counted(self: Speculator, asks: Sequence[Ask], *of_it: object) -> View:
@@ -39,7 +39,7 @@ def priced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def speculator() -> Speculator:
-    """One whose lookups guess."""
+    """Return a speculator whose lookups guess."""
     made = Speculator(Policy(), times=StepTimes(64, {1: 1.0, 2: 1.1, 4: 1.2}))
     for _ in range(2 * LOOK_STEPS):
         take_in(made)
@@ -49,13 +49,13 @@ def speculator() -> Speculator:
 
 
 def propose(speculator: Speculator, *sessions: tuple[Sequence[int], Ask]) -> DraftPlan:
-    """Guesses for sessions with these tokens."""
+    """Return guesses for sessions with these tokens."""
     for tokens, ask in sessions:
         speculator.open(OpenedSession(ask.session, list(tokens), SamplingParams(), Speculation()))
     return ask_for(speculator, *[ask for _, ask in sessions])
 
 
-def test_a_step_is_not_priced_where_nobody_has_a_guess(priced: list[int]):
+def test_guessless_step_is_not_priced(priced: list[int]):
     planned = propose(speculator(), ([1, 2, 3], Ask(1, 4)), ([4, 5, 6], Ask(2, 4)))
     assert not any(planned.proposals)
     assert not priced
@@ -68,7 +68,7 @@ def test_a_step_is_not_priced_where_nobody_has_a_guess(priced: list[int]):
         pytest.param([1, 2, 3], Ask(2, 4, forced=(7,)), id="a grammar"),
     ],
 )
-def test_one_session_with_a_guess_has_the_step_priced(tokens: list[int], ask: Ask, priced: list[int]):
+def test_one_guess_prices_the_step(tokens: list[int], ask: Ask, priced: list[int]):
     planned = propose(speculator(), ([4, 5, 6], Ask(1, 4)), (tokens, ask))
     assert list(map(bool, planned.proposals)) == [False, True]
     assert priced == [2]
@@ -82,7 +82,7 @@ def test_an_expected_reply_has_the_step_priced(priced: list[int]):
     assert priced == [1]
 
 
-def test_a_drafter_s_guess_that_came_has_the_step_priced(priced: list[int]):
+def test_arrived_guess_prices_the_step(priced: list[int]):
     scene = Scene()
     drafter = scene.add()
     scene.open(1)

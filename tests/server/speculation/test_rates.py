@@ -23,7 +23,7 @@ def plain(n_cells: int, seconds: float) -> tuple[DraftPlan, StepTiming]:
     return DraftPlan([NOTHING]), StepTiming(1, n_cells, seconds, seconds, 1, 1)
 
 
-def test_what_a_step_takes_without_company_is_learned_from_steps_without():
+def test_lone_steps_teach_lone_times():
     rates = rates_of(StepTimes(8, {1: 0.010}))
     assert rates.calm_s(1, 100) == pytest.approx(0.010)
     for _ in range(40):  # beside a drafter on these cores
@@ -41,7 +41,7 @@ def test_what_a_step_takes_without_company_is_learned_from_steps_without():
     assert rates_of(StepTimes(8)).calm_s(1, 100) == math.inf
 
 
-def test_without_company_there_is_one_account_of_steps():
+def test_alone_there_is_one_account():
     rates = rates_of(StepTimes(8, {1: 0.010}))
     for _ in range(40):
         rates.learn(*plain(100, 0.020), calm=True)
@@ -63,7 +63,7 @@ def test_a_guess_takes_time_outside_the_decode(disturbed: tuple[int, ...]):
     assert bool(disturbed) or rates.guess_s == pytest.approx(40e-6)
 
 
-def test_plain_steps_are_measured_once_they_take_their_usual_time():
+def test_settled_plain_steps_are_measured():
     """The first two after others are built anew and recorded."""
     rates = rates_of(StepTimes(5, {1: 4.0}, ShapeTimes({1: 4.0, 4: 5.0}, 1.0)))
     for decode_s in (9.0, 9.0, 4.0, 4.0):
@@ -72,7 +72,7 @@ def test_plain_steps_are_measured_once_they_take_their_usual_time():
     assert rates.times.curve(N_CELLS)[1] == pytest.approx(4.0)
 
 
-def test_what_a_step_may_take_is_that_of_the_width_it_is_padded_to():
+def test_step_time_uses_padded_width():
     known = {1: 1.0, 2: 1.8, 3: 1.9, 4: 2.0}
     times = StepTimes(4, known)
     assert times.by_guesses(2, 0) == pytest.approx(times.curve(0))
@@ -82,14 +82,14 @@ def test_what_a_step_may_take_is_that_of_the_width_it_is_padded_to():
     assert padded.curve(0) == pytest.approx(times.curve(0)), "a copy"
 
 
-def test_a_decode_of_a_stopped_process_counts_as_the_usual_one():
+def test_stopped_process_decode_counts_usual():
     rates = rates_of(StepTimes(4, {1: 1.0}))
     assert rates.undisturbed_s(StepTiming(1, 0, 3.0, 3.0, 1, 1)) == 3.0
     assert rates.undisturbed_s(StepTiming(1, 0, 60.0, 60.0, 1, 1)) == 1.0
 
 
 class Steps:
-    """What steps that take no time to decode tell."""
+    """Observations of steps whose decodes take no time."""
 
     def __init__(self) -> None:
         self.python = PythonTimes()
@@ -97,17 +97,17 @@ class Steps:
     def take(
         self, outside_s: float, n: int = KNOWN, *, told: int = 0, of: int = 1, guessing: bool = False
     ) -> None:
-        """n steps of `of` sessions, `told` of which drafters have."""
+        """Take n steps of `of` sessions, of which drafters have `told`."""
         for _ in range(n):
             timing = StepTiming(of, 0, 0.0, outside_s, of, of)
             self.python.told(timing, outside_s, told, guessing=guessing)
 
     def cost(self, *, guessing: bool = False) -> float:
-        """Tokens, of steps that make one in a second."""
+        """Return the cost in tokens, of steps that make one in a second."""
         return self.python.drafters_cost(1.0, guessing=guessing)
 
 
-def test_what_drafters_cost_is_assumed_until_steps_without_them_are_known():
+def test_drafter_cost_is_assumed_first():
     steps = Steps()
     steps.take(0.0005, told=1)
     assert steps.cost() == ASSUMED
@@ -119,7 +119,7 @@ def test_what_drafters_cost_is_assumed_until_steps_without_them_are_known():
     assert steps.cost(guessing=True) == 0.0
 
 
-def test_the_first_steps_of_a_process_are_no_measure_of_what_drafters_cost():
+def test_first_steps_measure_no_drafters():
     steps = Steps()
     steps.take(0.0002)
     for outside_s in (0.015, 0.003, *[0.0004] * KNOWN):
@@ -127,7 +127,7 @@ def test_the_first_steps_of_a_process_are_no_measure_of_what_drafters_cost():
     assert steps.cost(guessing=True) == pytest.approx(0.0002)
 
 
-def test_guesses_of_others_are_no_measure_of_what_drafters_cost():
+def test_others_guesses_measure_no_drafters():
     steps = Steps()
     steps.take(0.0002)
     steps.take(0.0009, guessing=True)
@@ -136,14 +136,14 @@ def test_guesses_of_others_are_no_measure_of_what_drafters_cost():
 
 
 @pytest.mark.parametrize(("told", "each_s"), [(64, 0.00003), (4, 16 * 0.00003)])
-def test_what_drafters_cost_is_borne_by_the_sessions_that_they_have(told: int, each_s: float):
+def test_drafter_cost_falls_on_its_sessions(told: int, each_s: float):
     steps = Steps()
     steps.take(64 * 0.00002, of=64)
     steps.take(64 * 0.00005, of=64, told=told)
     assert steps.cost() == pytest.approx(each_s)
 
 
-def test_steps_of_few_sessions_are_no_measure_of_those_of_many():
+def test_few_sessions_measure_few_only():
     steps = Steps()
     steps.take(0.0004)
     steps.take(64 * 0.00005, of=64, told=4)

@@ -17,7 +17,7 @@ from tests.support import Harness, request
 
 
 @pytest.mark.parametrize("prediction", [(), tuple(b"a text that the client expects")])
-def test_by_rejection_only_guesses_that_were_sampled_are_verified(prediction: tuple[int, ...]):
+def test_rejection_verifies_only_samples(prediction: tuple[int, ...]):
     """Also while the draft model rests."""
     clock = Clock()
     drafts = TimedBackend(clock, FakeModel(seed=99, eog_rate=0.0), 0.3, 0.0)

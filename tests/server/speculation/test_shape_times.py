@@ -19,12 +19,12 @@ SURE = [0.95**k for k in range(1, 17)]
 
 
 def change_s(widths: ShapeTimes, width: int, n_cells: int = 0) -> float:
-    """What a change to this width costs."""
+    """Return the cost of a change to this width."""
     return widths._change_s(width, n_cells)
 
 
 class Scene:
-    """Steps of one session on a machine where widths are as they are said to be."""
+    """Steps of one session on a machine with the given widths."""
 
     def __init__(self, steady: dict[int, float] = STEADY, change_s: float = CHANGE_S) -> None:
         self.widths = ShapeTimes(steady, change_s)
@@ -55,7 +55,7 @@ class Scene:
         return self._take(width, n_rows, is_wider=is_wider)
 
     def stay(self) -> bool:
-        """Take a plain step if none has to be chosen. Returns whether that is so."""
+        """Take a plain step if none has to be chosen, and return whether that is so."""
         stays = self.width == PLAIN and self.widths.stays_plain(self.shape())
         if stays:
             self._take(PLAIN, 1, is_wider=False)
@@ -75,7 +75,7 @@ class Scene:
         return [self.step(offers[i % len(offers)]) for i in range(n)]
 
 
-def test_nothing_is_padded_where_a_change_costs_nothing():
+def test_free_changes_need_no_padding():
     assert not ShapeTimes({}).pays
 
 
@@ -98,7 +98,7 @@ def test_many_good_guesses_are_taken_at_once():
     assert Scene().step(SURE) == 17
 
 
-def test_a_change_is_spread_over_as_many_steps_as_widths_are_kept():
+def test_change_spreads_over_kept_widths():
     """0.5 tokens for 0.2 more of them a step; there and back take 0.8 of them at once."""
     scene = Scene()
     assert scene.step([0.5]) == PLAIN
@@ -117,7 +117,7 @@ def test_a_bounded_loss_bounds_the_change(most_s: float, width: int):
     assert scene.widths.charge_s(4, scene.shape()) == pytest.approx(0.0 if width else 4 * CHANGE_S)
 
 
-def test_after_a_prompt_a_width_has_to_pay_one_change_only():
+def test_prompt_leaves_one_change():
     """A plain step is a change, too. A step gains 0.7 tokens by four rows, and a change costs 0.4."""
     scene = Scene()
     scene.steps([], n=3)
@@ -129,7 +129,7 @@ def test_after_a_prompt_a_width_has_to_pay_one_change_only():
     assert scene.step([0.9]) == 4
 
 
-def test_where_prompts_end_all_runs_a_width_has_no_way_back_to_pay():
+def test_interrupted_width_pays_at_start():
     """Then it pays from the first step on, though guesses are there for one step at a time."""
     scene, offer = Scene(), [0.5]
     assert scene.step(offer) == PLAIN
@@ -141,7 +141,7 @@ def test_where_prompts_end_all_runs_a_width_has_no_way_back_to_pay():
     assert scene.step(offer) == 4
 
 
-def test_plain_steps_of_another_number_of_sessions_are_a_change_too():
+def test_session_count_changes_the_width():
     """Nine sessions, then eight: a step of 17 rows costs no change, one of eight does."""
     scene = Scene()
     scene.rows_before = 9
@@ -151,7 +151,7 @@ def test_plain_steps_of_another_number_of_sessions_are_a_change_too():
     assert scene.by_rows(8, 0.0062)[17] == pytest.approx(STEADY[17])
 
 
-def test_after_a_prompt_steps_without_guesses_are_plain_at_once():
+def test_guessless_steps_turn_plain():
     scene = Scene()
     scene.steps(SURE, n=5)
     assert scene.step([]) == 17
@@ -160,7 +160,7 @@ def test_after_a_prompt_steps_without_guesses_are_plain_at_once():
 
 
 @pytest.mark.parametrize(("n_without", "n_padded"), [(1, 1), (12, 0)])
-def test_steps_without_guesses_are_padded_if_they_are_few(n_without: int, n_padded: int):
+def test_few_guessless_steps_are_padded(n_without: int, n_padded: int):
     """Padding takes 1.4 ms, and a change 2."""
     scene = Scene()
     for _ in range(20):
@@ -170,7 +170,7 @@ def test_steps_without_guesses_are_padded_if_they_are_few(n_without: int, n_padd
     assert scene.steps([], n=n_without).count(17) == n_padded
 
 
-def test_a_run_that_is_longer_than_others_is_left_or_joined_in_the_end():
+def test_long_run_ends_correctly():
     """Guesses are there in every other step at first, so that no change seems to pay."""
     scene = Scene()
     scene.steps([0.6, 0.3], [], n=40)
@@ -180,7 +180,7 @@ def test_a_run_that_is_longer_than_others_is_left_or_joined_in_the_end():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_mixture_of_texts_is_slower_than_plain_steps_by_more_than_a_twentieth(seed: int):
+def test_mixed_texts_lose_under_twentieth(seed: int):
     """Guesses are right as often as they are said to be."""
     rng, scene, n_tokens, n_guesses = random.Random(seed), Scene(), 0, 0
     for i in range(3000):
@@ -196,7 +196,7 @@ def test_no_mixture_of_texts_is_slower_than_plain_steps_by_more_than_a_twentieth
     assert n_tokens / scene.seconds > 0.95 / STEADY[1]
 
 
-def test_guesses_are_free_up_to_the_width_and_cost_a_change_beyond_it():
+def test_guesses_within_width_are_free():
     scene = Scene()
     scene.step([])
     there_and_back_s = 2 * scene.change_s(4)
@@ -218,7 +218,7 @@ def test_what_a_change_costs_is_measured():
     assert scene.change_s(17) == pytest.approx(2 * 0.003, rel=0.1)
 
 
-def test_a_width_that_is_recorded_is_cheaper_to_come_back_to():
+def test_recorded_width_returns_cheaper():
     """With as many cells: the graph of one shape is of one number of them, in steps of llama.cpp's."""
     widths = ShapeTimes(STEADY, CHANGE_S)
     for n_cells in range(0, 60 * CELLS_STEP, CELLS_STEP):
@@ -232,7 +232,7 @@ def test_a_width_that_is_recorded_is_cheaper_to_come_back_to():
     assert widths._change_s(8, unseen) == widths._change_s(17, unseen)
 
 
-def test_after_a_prompt_a_step_is_no_measure_of_its_width():
+def test_step_after_prompt_measures_nothing():
     widths = ShapeTimes(STEADY, CHANGE_S)
     for _ in range(9):
         widths.observe(1, 0, 0.005)
@@ -245,7 +245,7 @@ def test_after_a_prompt_a_step_is_no_measure_of_its_width():
     assert widths.is_settled(1)
 
 
-def test_a_width_that_turns_out_slow_is_left():
+def test_slow_width_is_left():
     scene = Scene()
     assert scene.steps(SURE)[-1] == 17
     widths = list[int]()
@@ -275,7 +275,7 @@ def test_a_longer_context_makes_all_widths_slower():
     assert widths.steady[1] == pytest.approx(0.008, rel=0.02)
 
 
-def test_a_width_that_was_slow_is_tried_again():
+def test_slow_width_is_retried():
     """Others had the machine for a while, say: nobody would measure it otherwise."""
     widths = ShapeTimes({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(60):
@@ -287,16 +287,18 @@ def test_a_width_that_was_slow_is_tried_again():
 
 
 @pytest.mark.parametrize("rate", [RATE, 4 * RATE])
-def test_what_the_text_before_made_is_no_reason_to_leave_guesses(rate: float):
+def test_former_text_keeps_guesses(rate: float):
     """At four times the rate of plain steps no step here would be worth its time."""
     scene = Scene()
     assert [scene.step([0.6, 0.3], rate=rate) for _ in range(6)][-1] == 4
 
 
 @pytest.mark.parametrize(("n_kept", "width"), [(1, PLAIN), (12, 4)])
-def test_after_a_prompt_a_change_is_spread_over_as_many_steps_as_widths_are_kept(n_kept: int, width: int):
-    """A step of four rows gains 0.1 tokens by a plain one, and to change to it takes 0.4. To leave a
-    width takes two steps more."""
+def test_change_after_prompt_is_spread(n_kept: int, width: int):
+    """A step of four rows gains 0.1 tokens over a plain one, and changing to it takes 0.4.
+
+    Leaving a width takes two steps more.
+    """
     scene = Scene()
     for _ in range(20):
         scene.interrupt()
@@ -309,14 +311,14 @@ def test_after_a_prompt_a_change_is_spread_over_as_many_steps_as_widths_are_kept
     assert open_to == 17, "a draft model has rows in any case"
 
 
-def test_more_sessions_than_the_widest_step_has_rows_are_not_padded():
+def test_many_sessions_are_not_padded():
     scene = Scene()
     assert scene.widths.choose(scene.shape(40, 0.02), SURE, RATE) == (PLAIN, False)
     assert len(scene.by_rows(40, 0.02)) == 41
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_step_without_guesses_that_stays_plain_is_one_that_would_be_chosen(seed: int):
+def test_plain_shortcut_equals_choosing(seed: int):
     """Two machines have the same texts; one chooses each step, the other only where it has to."""
     draw = random.Random(seed)
     choosing, staying, n_stayed = Scene(), Scene(), 0
@@ -348,7 +350,7 @@ def test_which_steps_without_guesses_stay_plain(n_rows: int, before: int, stays:
     assert widths.stays_plain(NextShape(n_rows, 0.0, before, 0)) is stays
 
 
-def test_plain_steps_that_were_disturbed_are_plain_again_soon():
+def test_disturbed_plain_steps_recover():
     """They look slower than steps of two rows, and are measured again only if one is chosen."""
     steady = {1: 0.0038, 2: 0.0042, 8: 0.0070}
     widths = ShapeTimes(steady, CHANGE_S)
@@ -365,7 +367,7 @@ def test_plain_steps_that_were_disturbed_are_plain_again_soon():
     assert set(chosen[36:]) == {PLAIN}
 
 
-def test_a_width_that_was_disturbed_at_the_start_says_little_of_others():
+def test_early_disturbance_spares_other_widths():
     widths = ShapeTimes({1: 0.005, 17: 0.013}, CHANGE_S)
     for _ in range(10):
         widths.observe(17, 0, 0.0065)

@@ -11,7 +11,7 @@ from server.speculation.speculated import Speculated
 from server.speculation.tree import OfferBounds
 
 
-def test_a_lookup_grafts_no_guess_that_is_hardly_ever_reached():
+def test_lookup_grafts_no_unlikely_guess():
     tokens = [*range(100), 0, 1]
     session = OpenedSession(1, tokens, SamplingParams(), Speculation())
     lookup = Lookup()
@@ -25,12 +25,12 @@ def test_a_lookup_grafts_no_guess_that_is_hardly_ever_reached():
 
 
 def conversation(n: int) -> Speculated:
-    """Of n tokens, none of which its lookup has yet."""
+    """Return a session of n tokens, none of which its lookup has yet."""
     session = OpenedSession(1, list(range(n)), SamplingParams(), Speculation())
     return Speculated(1, session, SessionHitRates(HitRates()), Lookup())
 
 
-def test_a_tree_takes_in_what_was_committed_when_somebody_looks():
+def test_tree_commits_lazily():
     idle, busy = conversation(9), conversation(9)
     for token in (4, 2, 7):
         idle.session.tokens.append(token)  # pyright: ignore

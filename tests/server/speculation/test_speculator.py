@@ -31,7 +31,7 @@ MODEL = FakeModel(eog_rate=0.0)
 
 
 class Clock:
-    """Time that passes only where it is told to."""
+    """A clock that moves only when told to."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -41,7 +41,7 @@ class Clock:
 
 
 class TimedBackend(FakeBackend):
-    """A toy model whose decodes take time by the clock: `row_s` per row beside `step_s`."""
+    """A toy model whose decodes take time by the clock: `step_s`, and `row_s` for each row."""
 
     def __init__(self, clock: Clock, model: FakeModel, step_s: float, row_s: float) -> None:
         super().__init__(model)
@@ -61,7 +61,7 @@ class TimedBackend(FakeBackend):
 
 
 class Scene:
-    """A lead with a draft model beside it that errs at a share of positions."""
+    """A lead with a draft model in it that errs at a share of positions."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Scene:
         self.harness = Harness(self.target, self.speculator, limits=limits, clock=self.clock)
 
     def rate(self, *asks: GenerationRequest) -> float:
-        """Tokens per second of these requests together."""
+        """Return tokens per second of these requests together."""
         began = self.clock.now
         n = sum(len(outcome.tokens) for outcome in self.harness.run(*asks))
         return n / (self.clock.now - began)
@@ -98,7 +98,7 @@ def texts(outcomes: Sequence[Outcome]) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("n_sessions", [1, 4])
-def test_a_draft_model_beside_changes_the_speed_and_not_the_text(temperature: float, n_sessions: int):
+def test_inner_draft_changes_only_speed(temperature: float, n_sessions: int):
     asks = [request((*PROMPT, i), temperature=temperature, seed=i, max_tokens=100) for i in range(n_sessions)]
     expected = texts(Harness(FakeBackend(MODEL)).run(*asks))
     scene = Scene(error=0.15)
@@ -111,7 +111,7 @@ def test_a_draft_model_beside_changes_the_speed_and_not_the_text(temperature: fl
     assert texts(scene.harness.run(*again)) == texts(Harness(FakeBackend(MODEL)).run(*again))
 
 
-def test_after_a_text_that_is_guessed_badly_the_next_ones_are_guessed():
+def test_bad_text_spares_next_texts():
     scene = Scene(error=0.0, row_s=0.5)
     scene.drafts.confused = 0.5
     scene.rate(request((*PROMPT, 9), max_tokens=300))
@@ -119,7 +119,7 @@ def test_after_a_text_that_is_guessed_badly_the_next_ones_are_guessed():
     assert sum(scene.rate(request((*PROMPT, i, 99), max_tokens=40)) for i in range(5)) > 1.1 * 5
 
 
-def test_a_first_text_that_is_guessed_badly_bars_no_draft_model_that_pays():
+def test_bad_first_text_bars_nothing():
     scene = Scene(error=0.0, row_s=0.5)
     scene.drafts.confused = 1.0
     scene.rate(request((*PROMPT, 9), max_tokens=60))
@@ -140,7 +140,7 @@ def test_the_draft_model_shares_nothing_between_salts():
 
 
 @pytest.mark.parametrize("one_shape", [False, True])
-def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_shape: bool):
+def test_costly_changes_decode_by_rows(one_shape: bool):
     scene = Scene(error=0.1, one_shape=one_shape)
     (plain,) = Harness(FakeBackend(MODEL)).run(request())
     (outcome,) = scene.harness.run(request())
@@ -150,7 +150,7 @@ def test_where_a_change_of_shape_costs_the_draft_model_decodes_row_by_row(one_sh
     assert set(first_guesses) == ({1} if one_shape else {1, 2})
 
 
-def test_of_many_steps_in_which_nobody_guesses_some_are_learned_from(monkeypatch: pytest.MonkeyPatch):
+def test_some_undrafted_steps_still_teach(monkeypatch: pytest.MonkeyPatch):
     speculator, learned = Speculator(Policy(lookup=False)), list[StepTiming]()
     rates = speculator.ledger.rates
     learn = rates.learn
@@ -174,7 +174,7 @@ def nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nobody_rests")
-def test_who_is_served_by_lookups_asks_no_draft_model():
+def test_lookups_spare_the_draft_model():
     texts = [request(list(b"again and again and again and again and "), max_tokens=60) for _ in range(2)]
     n_rows: list[int] = []
     for lookup in (False, True):
@@ -186,7 +186,7 @@ def test_who_is_served_by_lookups_asks_no_draft_model():
     assert n_rows[3] < n_rows[1] / 2
 
 
-def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is_bad():
+def test_depth_follows_draft_quality():
     long = request(max_tokens=400)
     good, bad = Scene(error=0.05), Scene(error=1.0, row_s=0.15)
     alone = Scene(error=0.05)
@@ -197,7 +197,7 @@ def test_it_drafts_deeper_when_the_draft_model_is_good_and_not_at_all_when_it_is
     assert bad.rate(long) > 0.985  # and what was learned stays
 
 
-def test_rows_that_cost_as_much_as_steps_are_not_spent():
+def test_rows_dear_as_steps_stay():
     scene = Scene(error=0.2, row_s=1.0)
     scene.rate(request(max_tokens=100))
     assert scene.rate(request((*PROMPT, 7), max_tokens=300)) > 0.97
@@ -214,7 +214,7 @@ def test_the_runner_up_fills_free_rows():
     assert trees > 1.1 * chains
 
 
-def test_a_reply_that_repeats_the_prompt_is_looked_up():
+def test_repeated_prompt_is_looked_up():
     quoted = tuple(b"the quick brown fox jumps over the lazy dog. ") * 3
     harness = Harness(FakeBackend(MODEL), Speculator(Policy(gate=False)))
     [plain] = Harness(FakeBackend(MODEL)).run(request(max_tokens=60))
@@ -243,7 +243,7 @@ def test_what_the_client_expects_is_a_draft():
 
 
 @pytest.mark.usefixtures("nobody_rests")
-def test_a_request_may_choose_its_sources_and_refuse_small_drafts():
+def test_request_chooses_its_sources():
     scene = Scene(error=0.1)
     sampling = request().sampling
     nobody = GenerationRequest(
@@ -259,13 +259,13 @@ def test_a_request_may_choose_its_sources_and_refuse_small_drafts():
 
 
 class Exact(FakeBackend):
-    """Says whether every step of a session in its reply had one width."""
+    """A proposer that records whether all steps of a session's reply had one width."""
 
     def reply_widths(self) -> set[int]:
         return set(self.widths[1:])
 
 
-def test_a_width_stable_session_runs_alone_in_steps_of_one_width():
+def test_stable_session_keeps_one_width():
     stable = Speculation(exactness="width-stable")
     asks = [GenerationRequest((*PROMPT, i), request().sampling, 40, speculation=stable) for i in range(2)]
     backend = Exact(MODEL)
@@ -276,7 +276,7 @@ def test_a_width_stable_session_runs_alone_in_steps_of_one_width():
     assert all(outcome.started.n_cached == 0 for outcome in outcomes)
 
 
-def test_by_rejection_the_draft_model_speeds_up_and_nothing_else_drafts():
+def test_rejection_uses_only_draft_model():
     clock = Clock()
     target = TimedBackend(clock, MODEL, 0.95, 0.05)
     drafts = TimedBackend(clock, FakeModel(error=0.1, error_seed=9, eog_rate=0.0), 0.05, 0.0)
@@ -294,7 +294,7 @@ def test_by_rejection_the_draft_model_speeds_up_and_nothing_else_drafts():
 
 
 class SlowAtFirst(TimedBackend):
-    """Its first two decodes take a hundred times as long."""
+    """A backend whose first two decodes take a hundred times as long."""
 
     def decode(self, batch: Batch) -> Logits:
         if not self.n_rows:
@@ -303,7 +303,7 @@ class SlowAtFirst(TimedBackend):
 
 
 class TimedBlock(ToyBlock):
-    """Guesses take 0.05 s, the first two 5 s."""
+    """A block whose guesses take 0.05 s, the first two 5 s."""
 
     def __init__(self, target: TimedBackend) -> None:
         super().__init__(target, FakeModel(error=0.15, error_seed=9, eog_rate=0.0))
@@ -315,7 +315,7 @@ class TimedBlock(ToyBlock):
 
 
 @pytest.mark.parametrize("by_block", [False, True])
-def test_a_rehearsal_tells_what_a_guess_takes_however_slow_the_first_ones_are(by_block: bool):
+def test_rehearsal_ignores_slow_beginnings(by_block: bool):
     clock = Clock()
     target = TimedBackend(clock, MODEL, 0.95, 0.05)
     model = WithBlock(target, TimedBlock(target)) if by_block else target
@@ -334,7 +334,7 @@ def test_a_rehearsal_tells_what_a_guess_takes_however_slow_the_first_ones_are(by
     assert len(outcome.tokens) > 1.5 * (clock.now - began)
 
 
-def test_guesses_that_were_slow_for_a_while_are_soon_made_again():
+def test_slow_guesses_soon_return():
     scene = Scene(error=0.15)
     assert scene.rate(request(max_tokens=100)) > 1.5
     scene.drafts.timing = 1.5, 0.0
@@ -346,7 +346,7 @@ def test_guesses_that_were_slow_for_a_while_are_soon_made_again():
 
 
 @pytest.mark.parametrize("by_block", [False, True])
-def test_nothing_is_guessed_after_the_end_of_a_text(by_block: bool):
+def test_nothing_guessed_after_end(by_block: bool):
     """All guesses are right, also the one that ends the text, and the gate is off."""
     clock, model = Clock(), FakeModel(eog_rate=0.05)
     target = TimedBackend(clock, model, 1.0, 0.0)

@@ -37,19 +37,19 @@ def scene() -> Scene:
     return scene
 
 
-def test_once_guesses_are_seen_to_be_right_they_are_verified(scene: Scene):
+def test_right_guesses_get_verified(scene: Scene):
     assert scene.rate(request(max_tokens=100)) > 1.5 * PLAIN_RATE
     assert {WIDE, WIDE + 1} & set(scene.target.widths)
 
 
-def test_guesses_that_are_seen_to_be_wrong_are_not(scene: Scene):
+def test_wrong_guesses_stay_unverified(scene: Scene):
     scene.drafts.confused = 1.0
     rates = [scene.rate(request((*b"another text", i), max_tokens=100)) for i in range(3)]
     assert min(rates) > 0.95 * PLAIN_RATE
     assert not {WIDE, WIDE + 1} & set(scene.target.widths)
 
 
-def test_a_process_that_was_stopped_makes_no_guess_look_dear(scene: Scene):
+def test_stopped_process_keeps_guesses_cheap(scene: Scene):
     before = [scene.rate(request(max_tokens=100)) for _ in range(6)][-1]
     decode, n_left = scene.target.decode, [8]
 
@@ -68,8 +68,10 @@ DEAR, CHEAP = [1.0, 2.5, 4.0], [1.0, 1.1, 1.2]  # seconds of a step by rows, fro
 
 
 def run(taught: Taught, net: float, n: int) -> tuple[float, int]:
-    """n steps of one session. net: of each in which the draft model in the lead guesses. Returns what that
-    is together, and in how many steps it guessed."""
+    """Take n steps of one session; return their net tokens and in how many the draft model guessed.
+
+    net: of each step in which it guesses.
+    """
     n_on = 0
     for _ in range(n):
         guesses = taught.serve().inline
@@ -82,7 +84,7 @@ def run(taught: Taught, net: float, n: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("curve", [CHEAP, DEAR])
-def test_where_nothing_can_pay_a_draft_model_in_the_lead_pauses(curve: list[float]):
+def test_hopeless_inner_draft_pauses(curve: list[float]):
     taught = Taught(td=Median(1), seconds=curve)
     run(taught, 1.0, 2 * RENEWED)
     guessers = taught.serve()
@@ -90,7 +92,7 @@ def test_where_nothing_can_pay_a_draft_model_in_the_lead_pauses(curve: list[floa
     assert guessers.nobody == (curve is DEAR)
 
 
-def test_a_draft_model_in_the_lead_may_lose_what_it_could_bring_at_best():
+def test_inner_draft_loses_at_most_potential():
     """One whose guesses take too long has one try."""
     for td_s in (0.0, 0.3, 0.9):
         td = Median(1)
@@ -110,7 +112,7 @@ def test_a_draft_model_in_the_lead_may_lose_what_it_could_bring_at_best():
         assert run(taught, 1.0, 100 * RENEWED)[1] > RENEWED, "it is tried again"
 
 
-def test_where_steps_are_padded_guesses_may_pay_in_any_case():
+def test_padded_steps_allow_any_guess():
     taught = Taught(td=Median(1), lookup=True, seconds=DEAR)
     taught.ledger.times.shapes = ShapeTimes({1: 1.0, 4: 4.0})
     taught.warm_up(LOOK_STEPS)

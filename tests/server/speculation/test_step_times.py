@@ -15,7 +15,7 @@ from server.speculation.step_times import REFRESH, StepTimes
 
 
 def known(max_rows: int, seconds: dict[int, float]) -> list[float]:
-    """The curve after these steps."""
+    """Return the curve after these steps."""
     costs = StepTimes(max_rows)
     for rows, spent in seconds.items():
         for _ in range(3):
@@ -29,22 +29,22 @@ def test_nothing_known_costs_nothing():
     assert StepTimes(4).curve(0) == [0.0] * 5
 
 
-def test_between_measured_widths_costs_lie_on_a_line_and_beyond_rise_slowly():
+def test_unmeasured_widths_lie_on_line():
     assert known(8, {1: 1.0, 4: 2.5, 6: 2.7}) == pytest.approx([0, 1.0, 1.5, 2.0, 2.5, 2.6, 2.7, 2.75, 2.8])
 
 
-def test_a_width_that_costs_more_than_a_wider_one_is_as_good_as_the_wider_one():
+def test_dear_width_costs_wider_one():
     assert known(4, {1: 1.0, 2: 3.0, 3: 2.0, 4: 2.0}) == [0.0, 1.0, 2.0, 2.0, 2.0]
 
 
-def test_a_step_is_padded_to_the_rows_that_take_least_time():
+def test_step_pads_to_fastest_rows():
     costs = StepTimes(20, {1: 1.0, 2: 2.7, 4: 3.8, 7: 5.0, 8: 3.7, 15: 5.9, 16: 5.7})
     padded = [costs.padded(n, 0) for n in range(1, 22)]
     # 3.8 is too little more than 3.7, as 5.9 than 5.7; 17 and more were not measured
     assert padded == [1, 2, 3, 4, 8, 8, 8, *range(8, 21), 21]
 
 
-def test_steps_are_padded_by_what_they_took_of_late():
+def test_padding_follows_recent_times():
     costs = StepTimes(8, {1: 1.0, 3: 3.0, 4: 2.0})
     for own, wider, width in ((2.0, 2.0, 3), (4.0, 2.0, 4), (4.0, 5.0, 3)):
         for _ in range(50):
@@ -62,7 +62,7 @@ def test_what_only_steps_show_pads_nothing():
     assert costs.padded(3, 0) == 3
 
 
-def test_with_longer_contexts_steps_are_padded_once_both_widths_were_measured_there():
+def test_long_context_padding_needs_measurement():
     """With few cells four rows are quicker than three, with many not, which only unpadded steps show."""
     costs, many = StepTimes(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
     assert costs.padded(3, many) == 4  # as calibrated
@@ -73,7 +73,7 @@ def test_with_longer_contexts_steps_are_padded_once_both_widths_were_measured_th
     assert set(widths[-REFRESH:]) == {3}
 
 
-def test_where_padding_saves_time_few_steps_go_without():
+def test_padding_steps_go_rarely_without():
     """Two show it."""
     costs, many = StepTimes(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
     widths = list[int]()
@@ -88,7 +88,7 @@ def test_nothing_known_pads_nothing():
     assert [StepTimes(4).padded(n, 0) for n in range(1, 7)] == list(range(1, 7))
 
 
-def test_an_outlier_moves_little_and_a_lasting_change_much():
+def test_outlier_moves_estimates_little():
     costs = StepTimes(2)
     for _ in range(50):
         costs.observe(1, 0, 1.0)
@@ -106,7 +106,7 @@ def test_noise_around_a_step_is_averaged():
     assert costs.curve(0)[2] == pytest.approx(1.0, rel=0.06)
 
 
-def test_a_longer_context_scales_what_is_known_of_a_shorter_one():
+def test_longer_context_scales_known_times():
     costs = StepTimes(4)
     for rows, seconds in ((1, 1.0), (4, 2.0)):
         for _ in range(3):
@@ -117,7 +117,7 @@ def test_a_longer_context_scales_what_is_known_of_a_shorter_one():
     assert costs.curve(10)[4] == pytest.approx(2.0)
 
 
-def test_a_calibration_on_a_busy_machine_is_corrected_by_the_first_steps():
+def test_first_steps_correct_busy_calibration():
     costs = StepTimes(16, {1: 1.0, 2: 3.0, 4: 3.5, 8: 4.0, 16: 5.0})
     for _ in range(4):
         costs.observe(1, 0, 1.0)
@@ -129,7 +129,7 @@ def test_a_calibration_on_a_busy_machine_is_corrected_by_the_first_steps():
     assert curve[4] <= 2.0
 
 
-def test_what_no_step_confirmed_is_worth_a_try():
+def test_unconfirmed_width_is_tried():
     costs = StepTimes(4, {1: 1.0, 4: 2.0})
     assert costs.curve(0)[1] == 1.0
     assert costs.curve(0)[4] == pytest.approx(1.8)
@@ -137,7 +137,7 @@ def test_what_no_step_confirmed_is_worth_a_try():
     assert costs.table() == {1: 1.0, 4: 2.0}
 
 
-def test_wide_steps_of_a_busy_moment_are_forgotten():
+def test_busy_wide_steps_are_forgotten():
     """Else nobody guesses again after it, so that no wide step shows what one takes."""
     calibrated = {1: 1.0, 2: 1.5, 4: 2.0, 8: 3.0}
     costs = StepTimes(8, calibrated)
@@ -155,7 +155,7 @@ def test_wide_steps_of_a_busy_moment_are_forgotten():
     assert costs.curve(0)[4] == pytest.approx(2.2)
 
 
-def test_what_a_width_took_counts_for_about_a_thousand_steps():
+def test_width_remembers_thousand_steps():
     costs = StepTimes(4, {1: 1.0, 4: 2.0})
     for _ in range(3):
         costs.observe(4, 0, 4.0)
@@ -175,7 +175,7 @@ def test_a_curve_never_falls(observed: list[tuple[int, int, float]]):
         assert len(curve) == 9
 
 
-def test_acceptance_follows_a_source_by_how_sure_it_says_it_is():
+def test_acceptance_follows_stated_confidence():
     chance, acceptance = random.Random(2), HitRates()
     for _ in range(600):
         acceptance.observe("honest", 230, chance.random() < 0.9)
@@ -188,7 +188,7 @@ def test_acceptance_follows_a_source_by_how_sure_it_says_it_is():
     assert acceptance.mean("honest") == pytest.approx(0.6, abs=0.2)
 
 
-def test_a_new_source_is_nearly_taken_at_its_word_and_a_liar_is_known_within_a_few_tokens():
+def test_new_source_is_trusted_briefly():
     acceptance = HitRates()
     assert 0.8 < acceptance.probability("new", 250) < 0.95
     for _ in range(8):
@@ -196,12 +196,12 @@ def test_a_new_source_is_nearly_taken_at_its_word_and_a_liar_is_known_within_a_f
     assert acceptance.probability("new", 255) < 0.35
 
 
-def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():
+def test_table_reads_during_learning():
     costs = StepTimes(64)
     others = iter(range(10, 60))
 
     class Width(int):
-        """Has another width measured whenever a dict is asked for it."""
+        """A dict key that has another width measured whenever it is looked up."""
 
         def __hash__(self) -> int:
             if learning:
@@ -217,7 +217,7 @@ def test_the_table_can_be_read_while_the_engine_thread_learns_another_width():
     assert {1, 2, 3} <= set(table)
 
 
-def test_the_least_that_a_row_adds_follows_what_was_measured():
+def test_least_row_cost_follows_measurement():
     costs = StepTimes(4, {1: 1.0, 2: 2.0, 4: 2.5})
     curve = costs.curve(0)
     assert costs.row_s(1, 0) == pytest.approx((curve[4] - curve[1]) / 3)

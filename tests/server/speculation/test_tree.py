@@ -30,7 +30,7 @@ def draft(
     confidence: int = 200,
     drafter: str = "d",
 ) -> Draft:
-    """A draft of these tokens, whose base is START plus the tokens it follows."""
+    """Return a draft of these tokens, whose base is START plus the tokens it follows."""
     if parents is None:
         parents = tuple(range(ROOT, len(tokens) - 1))
     return Draft(
@@ -53,7 +53,7 @@ def tree_with(*drafts: Draft) -> ScoredTree:
 
 
 def best(tree: ScoredTree, limit: int) -> Proposal:
-    """The likeliest chain."""
+    """Return the likeliest chain."""
     offer = tree.offer(HitRates(), OfferBounds(limit, leaves=1))
     return offer.take(len(offer))
 
@@ -62,7 +62,7 @@ def test_an_empty_tree_proposes_nothing():
     assert best(ScoredTree(START, CHAIN), 8) == NOTHING
 
 
-def test_a_chain_is_proposed_up_to_the_limit():
+def test_chain_is_proposed_to_limit():
     tree = tree_with(draft(1, 2, 3))
     assert best(tree, 8).tokens == (1, 2, 3)
     assert best(tree, 2).tokens == (1, 2)
@@ -75,13 +75,13 @@ def test_a_draft_may_continue_an_earlier_one():
     assert best(tree, 8).tokens == (1, 2, 3, 4)
 
 
-def test_the_likelier_of_two_drafters_is_proposed_and_named():
+def test_likelier_drafter_is_named():
     tree = tree_with(draft(1, 2, confidence=90, drafter="a"), draft(5, 6, confidence=180, drafter="b"))
     assert best(tree, 8).tokens == (5, 6)
     assert best(tree, 8).sources == ("b", "b")
 
 
-def test_commit_keeps_what_agrees_and_forgets_the_rest():
+def test_commit_keeps_agreeing_guesses():
     tree = tree_with(draft(1, 2, 3), draft(4, 5))
     tree.commit([1, 2], HitRates())
     assert tree.position == START + 2
@@ -90,7 +90,7 @@ def test_commit_keeps_what_agrees_and_forgets_the_rest():
     assert best(tree, 8) == NOTHING
 
 
-def test_a_late_draft_is_grafted_where_it_still_agrees():
+def test_late_draft_is_grafted():
     tree = ScoredTree(START, CHAIN)
     tree.commit([1, 2], HitRates())
     assert tree.graft(draft(1, 2, 3, 4)) == "late"
@@ -99,7 +99,7 @@ def test_a_late_draft_is_grafted_where_it_still_agrees():
     assert best(tree, 8).tokens == (3, 4, 5)
 
 
-def test_a_late_tree_keeps_only_its_agreeing_branch():
+def test_late_tree_keeps_agreeing_branch():
     tree = ScoredTree(START, CHAIN)
     tree.commit([1, 2], HitRates())
     late = draft(1, 9, 2, 7, 8, parents=(ROOT, ROOT, 0, 2, 1))
@@ -107,7 +107,7 @@ def test_a_late_tree_keeps_only_its_agreeing_branch():
     assert best(tree, 8).tokens == (7,)
 
 
-def test_a_draft_that_disagrees_is_stale_and_one_whose_base_is_unknown_lost():
+def test_disagreeing_draft_is_stale():
     tree = ScoredTree(START, CHAIN)
     tree.commit([1, 2], HitRates())
     assert tree.graft(draft(5, 6)) == "stale"
@@ -119,7 +119,7 @@ def test_a_draft_that_disagrees_is_stale_and_one_whose_base_is_unknown_lost():
 
 
 @pytest.mark.parametrize("n_commits", [1, 20])
-def test_what_goes_on_from_a_wrong_guess_is_stale_for_as_long_as_it_may_be_under_way(n_commits: int):
+def test_wrong_continuation_stays_stale(n_commits: int):
     """20 steps of 5 ms are the way to a drafter 100 ms away and back. Others guess meanwhile."""
     first = tuple(range(30, 60))
     tree = tree_with(draft(*first))
@@ -131,7 +131,7 @@ def test_what_goes_on_from_a_wrong_guess_is_stale_for_as_long_as_it_may_be_under
     assert tree.graft(draft(8, after=(*first, 5, 4))) == "lost"
 
 
-def test_a_wrong_guess_of_50_steps_ago_is_forgotten():
+def test_old_wrong_guess_is_forgotten():
     first = tuple(range(30, 90))
     tree = tree_with(draft(*first))
     for _ in range(50):
@@ -139,7 +139,7 @@ def test_a_wrong_guess_of_50_steps_ago_is_forgotten():
     assert tree.graft(draft(5, 6, after=first)) == "lost"
 
 
-def test_what_goes_on_from_a_late_draft_that_was_wrong_is_stale():
+def test_late_wrong_continuation_is_stale():
     tree = tree_with()
     tree.commit([1, 2], HitRates())
     assert tree.graft(draft(1, 2, 3, 4)) == "late"
@@ -149,7 +149,7 @@ def test_what_goes_on_from_a_late_draft_that_was_wrong_is_stale():
     assert tree.graft(draft(8, after=(9, 9, 9))) == "stale"
 
 
-def test_one_lost_draft_is_told_once_until_what_should_follow_was_lost_too():
+def test_lost_draft_is_told_once():
     tree = tree_with(draft(1))
     assert tree.graft(draft(3, after=(1, 2))) == "lost"
     assert tree.graft(draft(4, after=(1, 2, 3))) == "stale"
@@ -159,7 +159,7 @@ def test_one_lost_draft_is_told_once_until_what_should_follow_was_lost_too():
     assert tree.graft(draft(3, after=(*ahead, 2))) == "lost"
 
 
-def test_what_is_remembered_of_a_flood_is_bounded():
+def test_flood_memory_is_bounded():
     tree = tree_with()
     for first in range(8 * MAX_NODES):
         tree.graft(draft(1, after=(2, first)))
@@ -192,14 +192,14 @@ def test_a_flood_keeps_no_other_drafter_out():
 
 
 def paths(offer: Proposal) -> list[tuple[int, ...]]:
-    """The path of every guess, from the root."""
+    """Return the path of every guess, from the root."""
     found: list[tuple[int, ...]] = []
     for token, parent in zip(offer.tokens, offer.parents, strict=True):
         found.append((*(found[parent] if parent != ROOT else ()), token))
     return found
 
 
-def test_an_offer_is_the_most_probable_tree_in_descending_order():
+def test_offer_is_most_probable_tree():
     tree = tree_with(
         draft(1, 2, 3, confidence=240),
         draft(5, 6, confidence=120, drafter="b"),
@@ -213,7 +213,7 @@ def test_an_offer_is_the_most_probable_tree_in_descending_order():
     assert offer.take(0) == NOTHING
 
 
-def test_a_guess_that_is_hardly_ever_reached_is_not_offered():
+def test_unlikely_guess_is_not_offered():
     tree = tree_with(draft(*range(64), confidence=128))
     offer = tree.offer(HitRates(), OfferBounds(64))
     first = offer.probabilities[0]
@@ -221,7 +221,7 @@ def test_a_guess_that_is_hardly_ever_reached_is_not_offered():
     assert 0 < len(offer) < 64
 
 
-def test_an_offer_keeps_to_sources_p_min_and_grammar():
+def test_offer_obeys_request_and_grammar():
     tree = tree_with(draft(1, 2, 3, confidence=250), draft(5, 6, confidence=250, drafter="b"))
     offer = tree.offer(HitRates(), OfferBounds(8, sources={"b"}.__contains__))
     assert paths(offer) == [(5,), (5, 6)]
@@ -231,7 +231,7 @@ def test_an_offer_keeps_to_sources_p_min_and_grammar():
     assert paths(offer) == [(1,), (1, 2)]
 
 
-def test_sources_that_agree_are_a_source_of_their_own_and_the_first_is_named():
+def test_agreeing_sources_count_as_one():
     tree = tree_with(draft(1, drafter="b"), draft(1, drafter="a"), draft(1, drafter="b"))
     acceptance = HitRates()
     for _ in range(50):
@@ -252,7 +252,7 @@ def test_every_guess_beside_a_committed_token_teaches():
     assert acceptance.probability("right", 20) < 0.1
 
 
-def test_a_runner_up_is_grafted_below_a_path():
+def test_runner_up_is_grafted_below():
     tree = tree_with(draft(1, 2))
     tree.branch([1], "draft", 7, 50)
     tree.branch([6], "draft", 8, 50)
@@ -267,9 +267,11 @@ DRAFT = st.tuples(st.integers(0, 6), st.lists(TOKEN, min_size=1, max_size=6))
 
 
 @given(st.lists(st.one_of(COMMIT, DRAFT), max_size=25))
-def test_what_is_proposed_always_follows_the_committed_tokens(steps: list[tuple[int | None, list[int]]]):
-    """Against a naive model, the set of whole texts that drafts have claimed. A step is tokens to commit
-    (None), or a draft of tokens whose base is that far behind."""
+def test_proposals_follow_committed_tokens(steps: list[tuple[int | None, list[int]]]):
+    """Compare with a naive model: the set of whole texts that drafts have claimed.
+
+    A step is tokens to commit (None), or a draft of tokens whose base is that far behind.
+    """
     tree, committed, claims = ScoredTree(START, CHAIN), list[int](), set[tuple[int, ...]]()
     for behind, tokens in steps:
         if behind is None:

@@ -1,5 +1,7 @@
-"""A prediction block where a change of width costs steps, as on a GPU: steps without guesses have no row for
-one, and a step is wide once that would have paid."""
+"""A prediction block where a change of width costs steps, as on a GPU.
+
+Steps without guesses have no row for one, and a step is wide once that would have paid.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ CHANGE_S = 1.0  # of the first decode of a width and of the second
 
 
 class ShapedBackend(TimedBackend):
-    """Its decodes take what STEADY says, and longer after a change of width."""
+    """A backend whose decodes take what STEADY says, and longer after a change of width."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock, MODEL, 0.0, 0.0)
@@ -47,7 +49,7 @@ class ShapedBackend(TimedBackend):
 
 
 class RowBlock(ToyBlock):
-    """A guess takes 0.2 s, and 0.1 s for each row that it evaluates beside."""
+    """A block whose guesses take 0.2 s, and 0.1 s for each row that it evaluates beside."""
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
         cast(TimedBackend, self.target).clock.now += 0.1 + 0.1 * len(batch)
@@ -55,8 +57,10 @@ class RowBlock(ToyBlock):
 
 
 class Scene:
-    """A lead whose model has a block that errs at a share of positions. overlaps: as on a GPU, the block can
-    guess while the model decodes."""
+    """A lead whose model has a block that errs at a share of positions.
+
+    overlaps: as on a GPU, the block can guess while the model decodes.
+    """
 
     def __init__(self, error: float, *, overlaps: bool = False) -> None:
         self.clock = Clock()
@@ -78,7 +82,7 @@ class Scene:
         self.harness = Harness(backend, self.speculator, limits=limits, clock=self.clock)
 
     def opened(self) -> OpenedSession:
-        """A session whose prompt the model has evaluated."""
+        """Return a session whose prompt the model has evaluated."""
         prompt = Batch()
         prompt.extend(0, 0, list(PROMPT), 1)
         self.model.decode(prompt)
@@ -90,13 +94,13 @@ class Scene:
         return len(outcome.tokens) / (self.clock.now - began)
 
 
-def test_a_right_guess_without_a_row_for_it_is_no_reason_to_rest():
+def test_rowless_right_guess_pauses_nothing():
     """It takes a fifth of a step and brings nothing, until a wider step pays."""
     scene = Scene(error=0.0)
     assert scene.rate(0, 100) > 1.5
 
 
-def test_a_first_text_that_is_hard_to_guess_bars_no_block_that_pays():
+def test_hard_first_text_bars_no_block():
     scene = Scene(error=1.0)
     assert scene.rate(0, 100) > 0.85, "few guesses are made"
     scene.block.cells.model = MODEL
@@ -104,7 +108,7 @@ def test_a_first_text_that_is_hard_to_guess_bars_no_block_that_pays():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_guess_that_evaluates_what_was_missed_does_not_tell_what_a_guess_takes(late: bool):
+def test_catching_up_guess_tells_no_time(late: bool):
     scene = Scene(error=0.0)
     session = scene.opened()
     scene.inline.td.restart()
@@ -135,7 +139,7 @@ def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("resting", [False, True])
-def test_guesses_that_a_resting_session_does_not_make_open_no_width(resting: bool):
+def test_resting_guesses_open_no_width(resting: bool):
     scene = Scene(error=0.0)
     speculator, session = scene.speculator, scene.opened()
     speculator.open(session)
@@ -151,7 +155,7 @@ def test_guesses_that_a_resting_session_does_not_make_open_no_width(resting: boo
     assert any(opened) is not resting
 
 
-def test_where_decodes_overlap_a_guess_without_a_row_is_made_during_the_decode(
+def test_rowless_guess_overlaps_the_decode(
     monkeypatch: pytest.MonkeyPatch,
 ):
     scene = Scene(error=0.0, overlaps=True)
@@ -176,7 +180,7 @@ def test_where_decodes_overlap_a_guess_without_a_row_is_made_during_the_decode(
     assert outcome.finished.stats.n_accepted > 30
 
 
-def test_a_prompt_is_read_during_the_decode_after_it(monkeypatch: pytest.MonkeyPatch):
+def test_prompt_is_read_during_decode(monkeypatch: pytest.MonkeyPatch):
     scene, read = Scene(error=0.0, overlaps=True), WithBlock.read
 
     def slowly(self: WithBlock, seq: int) -> None:
@@ -194,21 +198,21 @@ def test_a_prompt_is_read_during_the_decode_after_it(monkeypatch: pytest.MonkeyP
     assert scene.model.n_late(0) <= 1
 
 
-def test_no_step_is_wide_before_a_guess_was_right():
+def test_width_waits_for_right_guess():
     """A change of width costs 3 tokens here, and guesses that were never right may cost 1.5."""
     scene = Scene(error=1.0, overlaps=True)
     scene.harness.run(request(max_tokens=200))
     assert set(scene.target.widths[-199:]) == {1}
 
 
-def test_right_guesses_pay_for_a_change_of_width():
+def test_right_guesses_pay_width_change():
     scene = Scene(error=0.0, overlaps=True)
     scene.harness.run(request(max_tokens=60))
     assert 8 in scene.target.widths
 
 
 @pytest.mark.parametrize("has_block", [False, True])
-def test_only_guesses_of_the_lead_are_bound_by_what_a_change_of_width_costs(has_block: bool):
+def test_only_own_guesses_pay_changes(has_block: bool):
     """A session that has gained nothing affords 1.5 tokens, and a change of width costs more."""
     times = StepTimes(64, {1: 1.0}, ShapeTimes(STEADY, CHANGE_S))
     inline = Scene(error=0.0, overlaps=True).inline if has_block else None

@@ -14,14 +14,14 @@ def test_any_share_can_be_ranked(share: float):
     assert sorted(assign(1, {"usual": MEAN, "odd": share})) == ["odd", "usual"]
 
 
-def test_sessions_go_to_the_drafters_that_guess_more():
+def test_sessions_go_to_better_drafters():
     shares = {"less": 0.7, "more": 0.7 + APART}
     assert assign(1, shares) == ["more", "less"]
     assert assign(1, shares, taken=MAX_PER_SESSION - 1) == ["more"]
     assert assign(1, {}, taken=0) == []
 
 
-def test_equals_share_the_sessions_and_a_session_stays_where_it_was():
+def test_equals_share_sessions_stably():
     equals = {f"d{i}": 0.8 for i in range(4)}
     first = [assign(session, equals, taken=MAX_PER_SESSION - 1)[0] for session in range(200)]
     assert all(first.count(id) > 20 for id in equals)
@@ -29,7 +29,7 @@ def test_equals_share_the_sessions_and_a_session_stays_where_it_was():
     assert first == [assign(session, backwards, taken=MAX_PER_SESSION - 1)[0] for session in range(200)]
 
 
-def test_what_a_drafter_brings_is_assumed_and_soon_measured():
+def test_assumed_share_is_soon_measured():
     brings = Yield(window=64)
     assert brings.share() == pytest.approx(MEAN)
     assert brings.share(assumed=0.1) == pytest.approx(0.1)
@@ -42,7 +42,7 @@ def test_what_a_drafter_brings_is_assumed_and_soon_measured():
     assert brings.share() < 0.01
 
 
-def test_what_was_missed_is_forgotten_once_it_is_a_hundredth_of_the_tokens_since():
+def test_missed_tokens_are_forgotten():
     brings = Yield(window=64)
     brings.observe(0, 32)
     for n in (int(31 / LOSS), int(2 / LOSS)):

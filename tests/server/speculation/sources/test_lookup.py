@@ -32,7 +32,7 @@ def looked_up(tokens: list[int], n: int = 4, pool: LookupPool | None = None) -> 
 
 
 def searched(tokens: list[int], max_ngram: int, min_ngram: int) -> tuple[int, int]:
-    """(end, length) of the longest suffix that occurred before, the most recent one; (0, 0) if none."""
+    """Return (end, length) of the latest longest suffix that occurred before, or (0, 0)."""
     for length in range(min(max_ngram, len(tokens) - 1), min_ngram - 1, -1):
         for end in range(len(tokens) - 1, length - 1, -1):
             if tokens[end - length : end] == tokens[-length:]:
@@ -44,7 +44,7 @@ def test_what_followed_the_last_time_is_guessed():
     assert looked_up([1, 2, 3, 4, 5, 9, 1, 2]) == [3, 4, 5, 9]
 
 
-def test_the_longest_match_wins_over_the_most_recent():
+def test_longest_match_beats_most_recent():
     assert looked_up([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 1) == [3]
 
 
@@ -56,11 +56,11 @@ def test_one_token_is_no_match():
     assert looked_up([1, 2, 3, 1]) == []
 
 
-def test_a_short_repetition_is_continued_as_far_as_asked():
+def test_short_repetition_continues():
     assert looked_up([5, 6, 5, 6, 5, 6], 7) == [5, 6, 5, 6, 5, 6, 5]
 
 
-def test_a_long_match_is_kept_against_a_more_recent_shorter_one():
+def test_long_match_outlasts_recent_short():
     once = [1, 2, 3, 4, 5, 6, 7]
     assert looked_up([*once, 8, 0, 3, 4, 5, 6, 7, 9, 0, *once], 1) == [8]
 
@@ -111,13 +111,13 @@ def found(pool: LookupPool, ngram: Sequence[int]) -> tuple[list[int], int] | Non
     return pool.find(gram)
 
 
-def test_other_texts_are_used_where_the_own_says_nothing():
+def test_other_texts_fill_silence():
     pool = pool_of([1, 2, 3, 4, 5, 6])
     assert looked_up([9, 2, 3, 4], pool=pool) == [5, 6]
     assert looked_up([2, 3, 4, 8, 2, 3, 4], 1, pool) == [8]
 
 
-def test_the_end_of_another_text_is_the_end_of_the_guess():
+def test_other_texts_end_ends_guess():
     pool = pool_of([1, 2, 3, 4])
     assert looked_up([1, 2, 3, 4], pool=pool) == []
 
@@ -138,17 +138,17 @@ def test_the_oldest_texts_are_forgotten():
     assert looked_up([1, 2, 3], pool=pool) == [4, 5]
 
 
-def test_a_text_longer_than_the_pool_leaves_its_end():
+def test_overlong_text_keeps_its_end():
     pool = pool_of(range(100), max_tokens=10)
     assert (pool.n_tokens, found(pool, [91, 92, 93])) == (10, ([*range(90, 100)], 4))
 
 
-def test_texts_too_short_to_follow_are_not_kept():
+def test_too_short_texts_are_dropped():
     pool = pool_of([1, 2, 3])
     assert (pool.n_tokens, found(pool, [1, 2, 3])) == (0, None)
 
 
-def test_a_text_is_indexed_in_parts_and_known_as_far_as_it_is():
+def test_partly_indexed_text_is_known():
     pool = LookupPool()
     pool.add([1, 2, 3, 4, 5, 6])
     pool.add([7, 8, 9, 1])
@@ -165,7 +165,7 @@ def test_a_text_is_indexed_in_parts_and_known_as_far_as_it_is():
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 15)), max_size=40))
-def test_a_full_pool_finds_what_follows_the_latest_end_that_it_has_indexed(
+def test_full_pool_follows_latest_end(
     steps: list[tuple[list[int], int]],
 ):
     """Each step adds a text and indexes some tokens, so that some are dropped before they are known."""
@@ -191,7 +191,7 @@ def test_a_full_pool_costs_garbage_collections_little():
     assert not any(map(gc.is_tracked, pool._ends.values()))  # pyright: ignore[reportPrivateUsage]
 
 
-def test_of_texts_that_wait_the_latest_are_kept():
+def test_latest_waiting_texts_are_kept():
     pool = LookupPool(max_tokens=10)
     for start in range(0, 60, 10):
         pool.add(range(start, start + 5))
@@ -203,7 +203,7 @@ def test_of_texts_that_wait_the_latest_are_kept():
 # -- confidence
 
 
-def test_confidence_grows_with_the_length_of_the_match():
+def test_confidence_grows_with_match_length():
     lookup = Lookup()
     lookup.extend([*range(40), 10, 11])
     _, confidences = lookup.guess(20)
@@ -221,7 +221,7 @@ def test_confidence_follows_what_was_measured():
     assert rates.after(2, 1)[0] == pytest.approx(0.2, abs=0.1)
 
 
-def test_a_text_that_never_repeats_itself_further_makes_it_unsure():
+def test_failed_repetition_lowers_confidence():
     lookup = Lookup()
     for i in range(60):
         lookup.extend([1, 2, 100 + i])
@@ -250,12 +250,12 @@ def test_a_replaced_token_is_stepped_over():
     assert predicted([*EXPECTED[:5], 7]) == [106, 107, 108]
 
 
-def test_a_prediction_finds_back_after_an_insertion_and_after_a_deletion():
+def test_prediction_recovers_after_edits():
     assert predicted([*EXPECTED[:5], 7, 8, 9, *EXPECTED[5:8]]) == [108, 109, 110]
     assert predicted([*EXPECTED[:5], *EXPECTED[20:23]]) == [123, 124, 125]
 
 
-def test_of_several_places_the_next_one_is_taken():
+def test_next_of_several_places_wins():
     refrain = [1, 2, 3]
     prediction = PredictedReply([*refrain, 10, *refrain, 11, *refrain, 12])
     prediction.extend([*refrain, 10, 99, 98, 97, *refrain])
@@ -268,7 +268,7 @@ def test_a_prediction_ends():
     assert PredictedReply([]).guess(4) == ([], [])
 
 
-def test_a_wrong_prediction_becomes_unsure_and_a_right_one_sure():
+def test_prediction_confidence_follows_results():
     wrong, right = PredictedReply(EXPECTED), PredictedReply(EXPECTED)
     wrong.extend([7] * 12)
     right.extend(EXPECTED[:12])
@@ -277,7 +277,7 @@ def test_a_wrong_prediction_becomes_unsure_and_a_right_one_sure():
 
 
 @given(few, few)
-def test_a_prediction_only_says_what_is_in_it(text: list[int], reply: list[int]):
+def test_prediction_says_only_its_content(text: list[int], reply: list[int]):
     prediction = PredictedReply(text, ngram=2)
     for token in reply:
         prediction.extend([token])
@@ -305,5 +305,5 @@ def test_a_token_costs_microseconds():
     assert best / len(tokens) < 30e-6
 
 
-def test_lengths_beyond_the_longest_counted_are_as_sure_as_that():
+def test_lengths_beyond_counting_equal_longest():
     assert len(set(MatchRates().after(MAX_LENGTH, 5))) == 1

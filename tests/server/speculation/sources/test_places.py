@@ -49,7 +49,7 @@ def share(of: float, key: int) -> Says:
 
 
 class Guessing(Heard):
-    """Guesses one token after each that it is told, as `says` says."""
+    """A drafter that guesses one token after each that it is told, as `says` says."""
 
     def __init__(self, pool: MemoryPool, presence: Presence, says: Says) -> None:
         self.says = says
@@ -67,7 +67,7 @@ class Guessing(Heard):
 
 
 class Places(Scene):
-    """Sessions that say TOKEN, and drafters elsewhere, which take 5 us for a guess if they make any."""
+    """Sessions that write TOKEN, and drafters elsewhere, which take 5 us for a guess if they make any."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -91,7 +91,7 @@ class Places(Scene):
             pass
 
     def step(self, n: int = 1) -> None:
-        """n steps of all sessions."""
+        """Take n steps of all sessions."""
         for _ in range(n):
             self.clock.now += 0.01
             take_in(self.speculator, len(self.tokens))
@@ -111,7 +111,7 @@ def n_open(drafters: Iterable[Heard]) -> int:
 
 
 @pytest.mark.parametrize("says", [silent, wrong, seldom])
-def test_three_drafters_that_bring_little_do_not_keep_a_good_one_from_a_session(says: Says):
+def test_weak_drafters_never_block_strong(says: Says):
     """Although they were first, and take less time for a guess."""
     scene = Places()
     bad = [scene.join(f"bad {i}", says) for i in range(MAX_PER_SESSION)]
@@ -128,7 +128,7 @@ def test_three_drafters_that_bring_little_do_not_keep_a_good_one_from_a_session(
     assert len(good.opened()) == 1, "its rank is that of all sessions"
 
 
-def test_of_a_host_of_silent_drafters_each_is_tried_and_the_good_one_stays():
+def test_silent_drafters_yield_to_good():
     scene = Places()
     bad = [scene.join(f"bad {i}", silent) for i in range(12)]
     scene.begin(1)
@@ -141,7 +141,7 @@ def test_of_a_host_of_silent_drafters_each_is_tried_and_the_good_one_stays():
     assert n_open(bad) == MAX_PER_SESSION - 1
 
 
-def test_one_that_begins_to_guess_gets_another_chance():
+def test_late_starter_gets_another_chance():
     """When what it cost is a hundredth of the tokens that were made since."""
     scene = Places()
     bad = [scene.join(f"bad {i}", silent) for i in range(MAX_PER_SESSION)]
@@ -158,7 +158,7 @@ def test_one_that_begins_to_guess_gets_another_chance():
     assert len(late.opened()) == 1
 
 
-def test_one_that_guesses_two_thirds_takes_the_place_of_one_that_guesses_one():
+def test_better_drafter_replaces_worse():
     scene = Places()
     for i in range(MAX_PER_SESSION):
         scene.join(f"{i}", share(0.33, i))
@@ -182,7 +182,7 @@ def test_about_equals_keep_their_places():
     )
 
 
-def test_a_drafter_whose_first_guesses_come_late_is_no_bad_one():
+def test_late_first_guess_is_forgiven():
     scene = Places()
     drafters = [scene.join(f"{i}", silent) for i in range(MAX_PER_SESSION)]
     scene.begin(1)
@@ -195,7 +195,7 @@ def test_a_drafter_whose_first_guesses_come_late_is_no_bad_one():
 
 
 @pytest.mark.parametrize("reads", [180, 10_000])
-def test_a_drafter_that_reads_a_long_prompt_is_waited_for_and_not_for_ever(reads: int):
+def test_long_prompt_reader_is_awaited_boundedly(reads: int):
     """reads: steps until its first guess. Ten tokens are read in a step."""
     scene = Places()
     drafters = [scene.join(f"{i}", silent) for i in range(MAX_PER_SESSION)]
@@ -211,7 +211,7 @@ def test_a_drafter_that_reads_a_long_prompt_is_waited_for_and_not_for_ever(reads
     )
 
 
-def test_guesses_that_come_before_the_prompt_was_to_be_read_count_once():
+def test_early_guesses_count_once():
     scene = Places()
     drafter = scene.join("drafter", silent)
     scene.begin(1, n_prompt=320)  # read in 40 steps
@@ -223,7 +223,7 @@ def test_guesses_that_come_before_the_prompt_was_to_be_read_count_once():
     assert 0 < session.yields["drafter"].right <= 84
 
 
-def test_a_drafter_with_one_place_does_not_spend_it_on_a_session_that_it_cannot_serve():
+def test_single_place_avoids_impossible_sessions():
     """Which is too long for it, say, while another one has nobody."""
     scene = Places()
 
@@ -241,7 +241,7 @@ def test_a_drafter_with_one_place_does_not_spend_it_on_a_session_that_it_cannot_
     assert drafter.opened() == [session]
 
 
-def test_a_place_that_becomes_free_is_for_a_session_that_has_bad_drafters_only_too():
+def test_free_place_helps_bad_sessions():
     scene = Places()
     good = scene.join("good", right, capacity=1)
     scene.begin(1)
@@ -254,7 +254,7 @@ def test_a_place_that_becomes_free_is_for_a_session_that_has_bad_drafters_only_t
     assert second != first
 
 
-def test_sessions_without_drafters_come_first_when_a_place_becomes_free():
+def test_undrafted_sessions_come_first():
     scene = Places()
     good, bad = scene.join("good", right, capacity=1), scene.join("bad", silent, capacity=2)
     for id in (1, 2):
@@ -267,7 +267,7 @@ def test_sessions_without_drafters_come_first_when_a_place_becomes_free():
     assert third != second
 
 
-def test_what_was_measured_ranks_drafters_after_a_reconnection():
+def test_measured_ranks_survive_reconnection():
     scene = Places()
     everybody = [scene.join(f"{i}", right if i else wrong) for i in range(MAX_PER_SESSION + 1)]
     for session in range(8):

@@ -37,7 +37,7 @@ SAMPLING = SamplingParams()
 
 
 class Heard:
-    """A drafter that writes down what it is told, and answers nothing."""
+    """A drafter that records what it is told, and answers nothing."""
 
     def __init__(self, pool: MemoryPool, presence: Presence) -> None:
         self.messages: list[Message] = []
@@ -51,7 +51,7 @@ class Heard:
         pass
 
     def opened(self) -> list[int]:
-        """Sessions that are open here."""
+        """Return the sessions that are open here."""
         sessions: dict[int, None] = {}
         for message in self.messages:
             if isinstance(message, Open):
@@ -62,7 +62,7 @@ class Heard:
 
 
 class Scene:
-    """A lead, by hand; and drafters."""
+    """A lead driven by hand, and drafters."""
 
     def __init__(self, *, overlaps: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.pool = MemoryPool()
@@ -78,7 +78,7 @@ class Scene:
         return heard
 
     def settle(self) -> None:
-        """Until nobody says anything more."""
+        """Deliver messages until nobody sends any more."""
         working = True
         while working:
             working = self.pool.pump() > 0
@@ -102,7 +102,7 @@ class Scene:
         {"wire": 4, "vocabulary": replace(CARD, blocks=())},
     ],
 )
-def test_a_drafter_of_another_version_is_refused_by_name_and_others_go_on(bad: dict[str, object]):
+def test_other_version_is_refused_by_name(bad: dict[str, object]):
     scene = Scene()
     other, good = scene.add("other", **bad), scene.add("good")
     scene.open(1)
@@ -121,7 +121,7 @@ def test_a_full_drafter_gets_no_more_sessions():
     assert (len(small.opened()), len(other.opened())) == (1, 2)
 
 
-def test_a_session_that_cannot_be_opened_leaves_nothing_behind():
+def test_unopenable_session_leaves_nothing():
     scene = Scene()
     drafter = scene.add()
     with pytest.raises(struct.error):  # the memory's bus raises where a message cannot be encoded
@@ -136,7 +136,7 @@ def test_a_session_that_cannot_be_opened_leaves_nothing_behind():
     assert is_idle(scene.speculator)
 
 
-def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
+def test_flood_hides_no_members():
     scene = Scene()
     leaving = scene.add("leaving")
     scene.open(1)
@@ -148,7 +148,7 @@ def test_a_flood_of_messages_does_not_hide_who_joins_or_leaves():
     assert len(leaving.opened()) == 1
 
 
-def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
+def test_drafter_messages_skip_engine_thread():
     scene = Scene()
     drafter = scene.add()
     scene.open(1)
@@ -163,7 +163,7 @@ def test_messages_for_drafters_are_not_kept_for_the_engine_thread():
     assert record.counts == {"fresh": 1}
 
 
-def test_the_lead_answers_for_a_session_what_it_knows_of_it():
+def test_lead_answers_for_known_sessions():
     scene = Scene()
     drafter = scene.add()
     scene.open(1)
@@ -177,7 +177,7 @@ def test_the_lead_answers_for_a_session_what_it_knows_of_it():
     assert drafter.messages[-1] == Close("lead", opened + 1, keep=True)
 
 
-def test_one_salt_too_many_costs_the_texts_of_the_one_used_least_recently():
+def test_excess_salt_forgets_oldest_texts():
     """A reply is looked up in those of its salt, whatever others came since, until 16 did."""
     harness = Harness(FakeBackend(), Speculator(Policy(gate=False)))
 
@@ -194,7 +194,7 @@ def test_one_salt_too_many_costs_the_texts_of_the_one_used_least_recently():
     assert n_steps("salt 2") == plain
 
 
-def test_a_credit_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPatch):
+def test_credit_counts_the_step_sessions(monkeypatch: pytest.MonkeyPatch):
     """Those that wait for a slot are not in it, those without drafts are."""
     told: list[int] = []
     learn = Ledger.learn
@@ -215,7 +215,7 @@ def test_a_credit_is_told_the_sessions_of_the_step(monkeypatch: pytest.MonkeyPat
     assert told.count(2) > told.count(1), "one may be alone at the end"
 
 
-def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_while():
+def test_wrong_session_loses_its_drafters():
     """Messages cost 0.4 ms of 4.5 here. The other session keeps its drafter."""
     scene = Scene()
     tokens = {1: list(PROMPT), 2: list(PROMPT)}
@@ -255,7 +255,7 @@ def test_a_session_whose_guesses_are_all_wrong_is_taken_from_its_drafters_for_a_
     assert set(drafter.opened()) == {hard, easy}
 
 
-def test_that_a_drafter_rests_is_told_once_a_minute(caplog: pytest.LogCaptureFixture):
+def test_resting_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", "duo.drafters")
     clock = Clock()
     scene = Scene(clock=clock)
@@ -278,7 +278,7 @@ def test_others_may_know_why_a_drafter_rests():
         assert (record.rests, record.resting) == (why, bool(why))
 
 
-def test_what_a_guess_takes_is_known_from_the_presence_until_a_message_says_it():
+def test_presence_tells_the_guess_time():
     scene = Scene()
     drafter = scene.add(td_us=2000)
     [record] = scene.remote.drafters()
@@ -293,7 +293,7 @@ def test_what_a_guess_takes_is_known_from_the_presence_until_a_message_says_it()
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothing(overlaps: bool):
+def test_gpu_commits_wait_for_decode(overlaps: bool):
     scene = Scene(overlaps=overlaps)
     drafter = scene.add()
 
@@ -319,7 +319,7 @@ def test_commits_wait_for_the_next_decode_of_a_gpu_and_other_messages_for_nothin
     assert kinds() == ["Open", "Commit", "Commit", "Commit", "Close"], "in order, although no decode follows"
 
 
-def test_guesses_that_arrive_while_a_gpu_decodes_are_taken_in_then():
+def test_drafts_during_decode_are_taken():
     """The step after it has them without more work."""
     scene = Scene(overlaps=True)
     drafter = scene.add()
@@ -335,7 +335,7 @@ def test_guesses_that_arrive_while_a_gpu_decodes_are_taken_in_then():
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_drafters_on_the_cores_that_evaluate_the_prompt_are_told_with_the_first_token(overlaps: bool):
+def test_sharing_drafters_hear_first_token(overlaps: bool):
     """And not at all if there is none. Where a GPU evaluates it, at once."""
     scene = Scene(overlaps=overlaps)
     scene.speculator = Speculator(Policy(gate=False), remote=scene.remote)
@@ -354,7 +354,7 @@ def test_drafters_on_the_cores_that_evaluate_the_prompt_are_told_with_the_first_
         assert [m.tokens for m in beside.messages if isinstance(m, Open)] == [tuple(prompts[1])]
 
 
-def test_a_pause_in_one_session_ends_only_where_a_drafter_may_draft(monkeypatch: pytest.MonkeyPatch):
+def test_pause_ends_only_where_allowed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(planner, "_pauses", Mock(return_value=()))
     scene = Scene()
     drafter = scene.add(host="here")

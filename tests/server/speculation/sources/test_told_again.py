@@ -14,9 +14,11 @@ from tests.server.speculation.test_speculator import Clock
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_drafter_that_asks_for_everything_over_and_over_is_not_told_it_each_time(lost: bool):
-    """A few bytes for a whole conversation: 2,000 times as many would go out. lost: by drafts that go on from
-    guesses that nobody made."""
+def test_repeated_wants_are_not_repeated(lost: bool):
+    """Each request of a few bytes would resend a whole conversation, 2,000 times as many.
+
+    lost: by drafts that go on from guesses that nobody made.
+    """
     scene = Scene()
     drafter = scene.add()
     scene.open(1, tuple(range(100)) * 64)
@@ -30,7 +32,7 @@ def test_a_drafter_that_asks_for_everything_over_and_over_is_not_told_it_each_ti
     )
 
 
-def test_to_be_told_a_very_long_session_costs_the_drafter_no_drafts():
+def test_long_sessions_keep_their_drafts():
     """One whole session a second is told, however long it is."""
     clock = Clock()
     scene = Scene(clock=clock)
@@ -52,7 +54,7 @@ def test_to_be_told_a_very_long_session_costs_the_drafter_no_drafts():
         clock.now += 1.0
 
 
-def test_a_quarter_of_a_million_tokens_a_second_are_told_again():
+def test_resending_is_limited_per_second():
     scene = Scene()
     scene.add()
     scene.settle()
@@ -63,7 +65,7 @@ def test_a_quarter_of_a_million_tokens_a_second_are_told_again():
     assert record.may_tell(200_000)
 
 
-def test_a_drafter_that_answers_with_more_drafts_that_go_on_from_nothing_is_told_once_in_a_while():
+def test_looping_drafter_is_told_rarely():
     """Eight tokens are as many as it may guess ahead."""
     scene = Scene(clock=Clock())
     scene.speculator = Speculator(Policy(gate=False), remote=scene.remote)  # nobody rests

@@ -12,7 +12,7 @@ READ_S, AT_ONCE = MOST_S / 50, 32
 
 
 def n_read_in(intake: Intake, n_offered: int, at_once: int = AT_ONCE) -> int:
-    """How many of n_offered reads, each of at_once messages, a beat makes."""
+    """Return how many of n_offered reads, each of at_once messages, a beat makes."""
     n = 0
     while n < n_offered and not intake.flooded:
         n += 1
@@ -28,20 +28,20 @@ def test_what_takes_little_time_is_read_always(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("at_once", [1, 0])
-def test_messages_that_are_waited_for_one_by_one_are_no_flood(at_once: int):
+def test_single_messages_are_no_flood(at_once: int):
     """A drafter on a GPU sends 1,000 a second, 0.1 to 0.2 ms each to read."""
     intake = Intake()
     assert [n_read_in(intake, 500, at_once) for _ in range(20)] == [500] * 20
 
 
-def test_a_flood_takes_less_than_a_hundredth_of_a_core():
+def test_flood_takes_under_hundredth_core():
     intake = Intake()
     n_beats = 240  # a minute
     n_reads = sum(n_read_in(intake, 1000) for _ in range(n_beats))
     assert n_reads * READ_S / (0.25 * n_beats) < 0.006
 
 
-def test_an_inbox_that_is_never_read_to_its_end_is_flooded_however_slow_reading_is():
+def test_unread_inbox_counts_as_flood():
     """Redis itself may have no more time for it."""
     intake = Intake()
     for _ in range(2 * MOST_BEHIND):
@@ -50,7 +50,7 @@ def test_an_inbox_that_is_never_read_to_its_end_is_flooded_however_slow_reading_
     assert intake.flooded
 
 
-def test_after_a_flood_everything_is_read_again_and_both_are_told_once(caplog: pytest.LogCaptureFixture):
+def test_flood_ends_with_full_reading(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "duo.bus")
     intake = Intake()
     for _ in range(60):

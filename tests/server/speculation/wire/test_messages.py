@@ -113,7 +113,7 @@ def test_lists_at_their_bounds() -> None:
         assert decode(encode(message)) == message
 
 
-def test_a_length_that_the_bytes_do_not_hold() -> None:
+def test_false_length_is_an_error() -> None:
     commit = encode(Commit(7, 3, 4, ()))[:-4]
     with pytest.raises(WireError, match="too short"):
         decode(commit + struct.pack("<I", MAX_MESSAGE_TOKENS))
@@ -138,7 +138,7 @@ def test_text_that_would_garble_a_log(text: str) -> None:
         decode(encode(Refuse("lead-1", text)))
 
 
-def test_a_refusal_has_the_bytes_that_version_2_reads() -> None:
+def test_refusal_reads_in_version_two() -> None:
     """Such a drafter logs why it is refused."""
     refusal = encode(Refuse("lead-1", "no"))
     assert refusal[0] == 2 != WIRE_VERSION
@@ -153,7 +153,7 @@ def test_text_that_is_not_utf8() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 7))
-def test_any_other_bytes_are_a_message_or_a_wire_error(body: bytes, tag: int) -> None:
+def test_any_bytes_decode_or_fail(body: bytes, tag: int) -> None:
     for data in (body, bytes([WIRE_VERSION, tag]) + body):
         try:
             message = decode(data)

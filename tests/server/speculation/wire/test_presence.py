@@ -103,7 +103,7 @@ def test_who_refuses_says_what_would_fit() -> None:
     assert refusal(replace(ANNE, role="lead"), ANNE) is None
 
 
-def test_processes_of_one_name_and_number_have_ids_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_processes_have_distinct_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     n_random = list[int]()
 
     def token_hex(n: int) -> str:
@@ -116,7 +116,7 @@ def test_processes_of_one_name_and_number_have_ids_of_their_own(monkeypatch: pyt
     assert n_processes**2 / 2 / n_ids < 0.001  # that any two are equal
 
 
-def test_drafters_are_called_by_their_names_and_numbered() -> None:
+def test_drafters_are_named_and_numbered() -> None:
     ids = [unique_id(name) for name in ("laptop", "laptop", "the big one", platform.node())]
     assert len(set(ids)) == 4
     drafters = [replace(ANNE, id=id, host=platform.node()) for id in (*ids, "anne")]
@@ -198,7 +198,7 @@ def test_cards_that_are_not_cards(card: bytes) -> None:
     assert read_card("drafter:anne", card) is None
 
 
-def test_names_on_a_card_cannot_forge_a_line_of_the_log() -> None:
+def test_card_names_forge_no_log() -> None:
     said = "tiny\n2026-01-01 WARNING all is lost \x1b[31m" + "x" * 1000
     card = orjson.dumps(orjson.loads(write_card(ANNE)) | {"model": said, "version": said, "host": said})
     presence = read_card("drafter:anne", card)
@@ -207,7 +207,7 @@ def test_names_on_a_card_cannot_forge_a_line_of_the_log() -> None:
         assert name == ("tiny?2026-01-01 WARNING all is lost ?[31m" + "x" * 1000)[:MAX_DRAFTER_NAME]
 
 
-def test_a_card_without_a_wire_version_is_of_version_2_and_refused() -> None:
+def test_versionless_card_is_refused() -> None:
     card = orjson.loads(write_card(ANNE))
     del card["wire"]
     earlier = read_card("drafter:anne", orjson.dumps(card))
@@ -219,7 +219,7 @@ def test_a_card_without_a_wire_version_is_of_version_2_and_refused() -> None:
     assert refusal(lead, ANNE) is None
 
 
-def test_processes_of_one_kernel_are_known_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_kernel_marks_one_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In containers the machine has other names."""
     booted = tmp_path / "boot_id"
     booted.write_text("7f0c\n")
@@ -229,7 +229,7 @@ def test_processes_of_one_kernel_are_known_by_it(monkeypatch: pytest.MonkeyPatch
     assert kernel_id.__wrapped__() == platform.node()
 
 
-def test_a_card_without_a_kernel_may_be_of_this_machine() -> None:
+def test_kernelless_card_may_be_local() -> None:
     card = orjson.loads(write_card(replace(ANNE, kernel="7f0c")))
     told = read_card("drafter:anne", orjson.dumps(card))
     assert told is not None
