@@ -1,4 +1,4 @@
-"""What a person can set of commands that ask a running lead."""
+"""Settings of commands that ask a running lead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.errors import StartupError
 
 
 def _address(url: str) -> str:
-    """Of a lead, as people write it: with or without http:// and /v1."""
+    """Return a lead's address, which people write with or without http:// and /v1."""
     whole = url if "://" in url else f"http://{url}"
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
@@ -33,7 +33,7 @@ class ClientSettings(BaseSettings):
     )
 
     def client(self, timeout: httpx.Timeout) -> httpx.Client:
-        """Return a client of the lead. Raise StartupError if the URL is no address."""
+        """Return a client of the lead. Raises StartupError if the URL is invalid."""
         headers = {b"Authorization": f"Bearer {self.api_key}".encode(errors="surrogateescape")}
         try:
             return httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
@@ -42,7 +42,7 @@ class ClientSettings(BaseSettings):
 
 
 def answer_of(client: httpx.Client, path: str) -> httpx.Response:
-    """To a GET, whatever its status. Raises StartupError when no lead answers."""
+    """Return the answer to a GET, whatever its status. Raises StartupError if no lead answers."""
     try:
         return client.get(path)
     except httpx.HTTPError as error:

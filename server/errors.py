@@ -1,4 +1,4 @@
-"""Every error duo raises on purpose; each says what to do.
+"""All errors that duo raises on purpose; each says what to do.
 
 Core code raises these. `server/api/problem.py` turns them into HTTP, the command lines into one line on
 standard error.
@@ -17,7 +17,7 @@ class DuoError(Exception):
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, status: int | None = None
     ) -> None:
-        """code, status: instead of the class's."""
+        """Take the message; code and status replace the class's."""
         super().__init__(message)
         self.message = message
         self.param = param
@@ -39,14 +39,14 @@ class BackendError(DuoError):
 
 
 class LostModelError(DuoError):
-    """The model does not answer any more: the process ends (503 with Retry-After)."""
+    """The model no longer responds: the process ends (503 with Retry-After)."""
 
     status = 503
     retry_after_s = 5  # a restart takes seconds to minutes; half or twice: one retry more, or late
 
 
 class LostLenderError(LostModelError):
-    """A lender is gone, and with it a part of the model."""
+    """A lender was lost, and with it a part of the model."""
 
     def __init__(self, lenders: str) -> None:
         super().__init__(f"the lender {lenders} is gone: start duo lend there again, then this lead")
@@ -60,14 +60,14 @@ class InvalidRequestError(DuoError):
 
 
 class FieldError(InvalidRequestError):
-    """This field of the request, and why it cannot be honoured."""
+    """A field of the request cannot be honoured."""
 
     def __init__(self, param: str, why: str) -> None:
         super().__init__(f"{param}: {why}", param=param)
 
 
 class UnsupportedFieldError(FieldError):
-    """This field has a meaning that this server does not honour."""
+    """A field of the request that this server does not support."""
 
     code = "unsupported_parameter"
 
@@ -78,7 +78,7 @@ class UnsupportedFieldError(FieldError):
 class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit the model's context (400). The type is llama-server's, the code OpenAI's.
 
-    n_prompt is its tokens, or, if `estimated`, a number that they are not below.
+    n_prompt is its number of tokens, or a lower bound of it if `estimated`.
     """
 
     type = "exceed_context_size_error"
@@ -103,7 +103,7 @@ class NotFoundError(InvalidRequestError):
 
 
 class AccessError(InvalidRequestError):
-    """No API key, or one that this server does not know (401, `invalid_api_key`)."""
+    """No API key, or an unknown one (401, `invalid_api_key`)."""
 
     status = 401
     type = "authentication_error"
@@ -111,7 +111,7 @@ class AccessError(InvalidRequestError):
 
 
 class ForeignPageError(InvalidRequestError):
-    """A web page asks that this server does not let in (403)."""
+    """A request of a web page that this server does not admit (403)."""
 
     status = 403
     type = "permission_error"
@@ -119,14 +119,14 @@ class ForeignPageError(InvalidRequestError):
 
 
 class NotSupportedError(DuoError):
-    """Not with the options that this server was started with (501)."""
+    """The server was not started with the options for this request (501)."""
 
     status = 501
     type = "not_supported_error"
 
 
 class TimeLimitError(DuoError):
-    """It has taken longer than this server lets a request take (504). Asked again, it would again."""
+    """The request took longer than this server allows (504), and would again."""
 
     status = 504
     code = "request_timeout"
@@ -138,7 +138,7 @@ class TimeLimitError(DuoError):
 
 
 class UnreadError(InvalidRequestError):
-    """The client does not read its reply, which ends (408)."""
+    """The client does not read its reply, which therefore ends (408)."""
 
     status = 408
 

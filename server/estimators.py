@@ -1,8 +1,9 @@
-"""What learns from measurements: means, shares and lines that forget. Pure.
+"""Estimators that learn from measurements and forget: means, ratios and lines. Pure.
 
-Who makes one says how fast it forgets, and beside that constant what follows if it is off by two. In general:
-an estimator whose latest observation weighs 1/n keeps 1/sqrt(2n) of their scatter and follows a change after
-n of them. With twice the memory 0.7 times the scatter is left, and a change is noticed half as soon.
+Whoever makes one says how fast it forgets and, beside that constant, what follows if it is off by two. In
+general, an estimator whose latest observation weighs 1/n keeps 1/sqrt(2n) of their scatter and follows a
+change after n of them. With twice the memory 0.7 times the scatter is left, and a change is noticed half as
+soon.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ N_MOMENTS = 5  # of a Slope
 
 
 class Mean:
-    """The mean of what was observed, once `window` observations are known of about the latest `window`."""
+    """Mean of about the latest `window` observations; of all while there are fewer."""
 
     __slots__ = ("_window", "count", "value")
 
     def __init__(self, value: float, count: int, window: int) -> None:
-        """Begins as if `value` had been observed `count` times."""
+        """Begin as if `value` had been observed `count` times."""
         self.value, self.count, self._window = value, count, window
 
     def observe(self, value: float) -> None:
@@ -31,17 +32,17 @@ class Mean:
 
 
 class Smoothed:
-    """A mean in which each observation weighs `weight` and what was known before the rest."""
+    """Mean in which each observation weighs `weight`, and everything before it the rest."""
 
     __slots__ = ("_weight", "is_known", "value")
 
     def __init__(self, weight: float, value: float | None = None) -> None:
-        """value: what is assumed at first; None: nothing, the first observation counts whole."""
+        """Begin with an assumed value; None: the first observation counts whole."""
         self._weight = weight
         self.value, self.is_known = value or 0.0, value is not None
 
     def observe(self, value: float, weight: float | None = None) -> None:
-        """weight: of this observation, if it is another one."""
+        """Learn from an observation, with its own weight if given."""
         if not self.is_known:
             self.value, self.is_known = value, True
         else:
@@ -49,7 +50,7 @@ class Smoothed:
 
 
 class Median:
-    """Of the latest n observations: those that were disturbed do not count if they are fewer than half."""
+    """Median of the latest n observations: fewer than half may be disturbed without effect."""
 
     __slots__ = ("_latest", "_n", "_ranked", "value")
 
@@ -61,7 +62,7 @@ class Median:
 
     @property
     def count(self) -> int:
-        """How many are known, n at most."""
+        """Return the number of observations, at most n."""
         return len(self._latest)
 
     def observe(self, value: float) -> None:
@@ -74,18 +75,18 @@ class Median:
         self.value = ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2
 
     def restart(self) -> None:
-        """Have the next observation count alone, since the others are old."""
+        """Make the next observation count alone, since the others are old."""
         self._latest.clear()
         self._ranked.clear()
 
 
 class Ratio:
-    """Of two sums in which the past weighs `keep` for each new observation: tokens per second, say."""
+    """Ratio of two sums whose past weighs `keep` per new observation, such as tokens per second."""
 
     __slots__ = ("_keep", "over", "under", "value", "weight")
 
     def __init__(self, keep: float) -> None:
-        """value: 0 before the first observation."""
+        """Begin at `value`: 0 before the first observation."""
         self._keep = keep
         self.over = self.under = self.weight = self.value = 0.0
 
@@ -97,9 +98,9 @@ class Ratio:
 
 
 class Slope:
-    """Learn how much y grows with x, by least squares.
+    """Slope of y over x by least squares, whose past weighs `keep` per new observation.
 
-    The past weighs `keep` for each new observation. `moments` is all that was seen, as N_MOMENTS numbers.
+    `moments` is all that was seen, as N_MOMENTS numbers.
     """
 
     def __init__(self, keep: float) -> None:
@@ -118,13 +119,13 @@ class Slope:
 
     @property
     def value(self) -> float:
-        """0 if y falls, or if x was nearly always the same."""
+        """Return the slope; 0 if y falls, or if x hardly varied."""
         weight, x, y, xx, xy = self.moments
         spread = weight * xx - x * x
         return max(0.0, (weight * xy - x * y) / spread) if spread > 1e-6 * weight * weight else 0.0
 
 
 def numbers(memory: object) -> list[float]:
-    """Return a list of finite numbers that are not negative; anything else as an empty list."""
+    """Return a list of finite numbers that are not negative; [] for anything else."""
     found = cast(list[Any], memory) if isinstance(memory, list) else []
     return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []

@@ -1,4 +1,4 @@
-"""The order in which help tells flags, and what their values are called."""
+"""Order of flags in the help, and the names of their values."""
 
 from __future__ import annotations
 

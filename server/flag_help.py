@@ -1,4 +1,4 @@
-"""What --help prints and docs/settings.md shows, from the definitions of the settings."""
+"""Describe settings, by their definitions, for --help and docs/settings.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUPPRESS, _POSITIONAL = get_args(CliSuppress)[1], get_args(CliPositionalArg)[1]
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One setting, for a person to read."""
+    """One setting as shown to people."""
 
     name: str
     spelling: str  # its flag, with synonyms and what follows it

@@ -1,4 +1,4 @@
-"""Settings from flags and environment."""
+"""Read settings from flags and environment."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def read(cls: type[S], argv: Sequence[str]) -> S:
 
 
 def _wrong(cls: type[BaseSettings], reason: str) -> str:
-    """argparse's reason in one line; the likeliest flag beside an unknown one."""
+    """Return argparse's reason in one line, with the likeliest flag beside an unknown one."""
     unknown = re.search(r"unrecognized arguments: (\S+)", reason)
     if unknown is None:
         return f"{reason.removeprefix('error parsing CLI: ')}: {program(cls)} --help lists the flags"
@@ -102,7 +102,7 @@ def _wrong(cls: type[BaseSettings], reason: str) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the likeliest of the known words, or nothing."""
+    """Return a question with the likeliest of the known words, or ""."""
     found = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {found[0]}?)" if found else ""
 
@@ -113,7 +113,7 @@ def _spelled(argument: str) -> str:
 
 
 def n_cores() -> int:
-    """CPUs this process may run on."""
+    """Return the number of CPUs that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS

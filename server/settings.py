@@ -29,7 +29,7 @@ def _is_template(text: str | None) -> str | None:
 
 
 def _has_a_key(value: Any) -> Any:
-    """Refuses a list without keys, from an empty variable for example. Only the default may be empty."""
+    """Refuse a list without keys, for example from an empty variable; only the default may be empty."""
     if value != () and not separated(value):
         raise ValueError("there is no key in it, and everybody would be let in")
     return value
@@ -260,7 +260,7 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def sampling(self) -> SamplingParams:
-        """The defaults of requests."""
+        """Return the sampling defaults of requests."""
         return SamplingParams(self.temp, self.top_k, self.top_p, self.min_p)
 
     @property
@@ -269,9 +269,9 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def draft_weights(self) -> Weights:
-        """Return how the draft model is loaded: with its own layers on the GPU and places of tensors.
+        """Return how the draft model is loaded: its own layers on the GPU, and places of tensors.
 
-        None of it goes to lenders, which are slow to ask for a draft.
+        None of it goes to lenders, which would be slow to draft.
         """
         n_gpu_layers = self.gpu_layers if self.gpu_layers_draft is None else self.gpu_layers_draft
         texts, cpu_moe, n_cpu_moe = self.override_tensor_draft, self.cpu_moe_draft, self.n_cpu_moe_draft
@@ -281,7 +281,7 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The model's names in the API; replies carry the first."""
+        """Return the model's names in the API; replies carry the first."""
         named = self.alias and self.alias[0] != "*"
         return self.alias if named else (model_name(self.model), *self.alias)
 
@@ -317,5 +317,5 @@ class UpSettings(LeadSettings):
 
     @property
     def draft_cores(self) -> frozenset[int]:
-        """Where drafters run; empty for the lead's."""
+        """Return the cores of drafters; empty: the lead's."""
         return cores.of_mask(self.cpu_mask_draft) | cores.of_range(self.cpu_range_draft)

@@ -1,4 +1,4 @@
-"""Write docs/settings.md, from the definitions of all settings, to standard output."""
+"""Write docs/settings.md to standard output, from the definitions of all settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def _key(flag: Flag) -> tuple[str, str, str]:
-    """Return what a setting means, wherever it is found."""
+    """Return a key that identifies a setting's meaning in all programs."""
     return flag.name, flag.description, flag.default
 
 
@@ -64,7 +64,7 @@ def _table(flags: Iterable[Flag], served: Iterable[str] | None = None) -> str:
 
 
 def _shared(shared: list[Flag], lead: list[Flag]) -> str:
-    """Return which flags a program shares with those above: by name, or all of a lead's but some."""
+    """Return which flags a program shares with earlier ones: by name, or all of a lead's but some."""
     if not shared:
         return ""
     names = {_key(flag) for flag in shared}

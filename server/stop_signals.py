@@ -1,8 +1,8 @@
-"""What asks a process to end: SIGTERM, Ctrl-C (SIGINT), and SIGHUP, the end of the terminal that it runs in.
+"""Handle signals that ask a process to end: SIGTERM, Ctrl-C (SIGINT), and SIGHUP at the end of its terminal.
 
 While a process starts, a signal raises an exception, so that it leaves through its with blocks. Such an
-exception is lost where Python runs a callback of llama.cpp or a garbage collection. So it is remembered, and
-what takes long looks whether there was one.
+exception is lost if Python is running a callback of llama.cpp or a garbage collection. So it is remembered,
+and long work checks for it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ _told: type[BaseException] | None = None  # what the latest signal raises
 
 
 def was_told() -> bool:
-    """Whether a signal has asked this process to end. Safe from any thread."""
+    """Return True if a signal has asked this process to end. Safe from any thread."""
     return _told is not None
 
 
 def leave_if_told() -> None:
-    """Raise what such a signal raises: SystemExit(0), or KeyboardInterrupt after Ctrl-C."""
+    """Raise the exception of such a signal: SystemExit(0), or KeyboardInterrupt after Ctrl-C."""
     if _told is not None:
         _leave(_told)
 
 
 def end_when_told() -> None:
-    """From now on, and until take_over(), these signals raise what leave_if_told() does."""
+    """Make these signals raise what leave_if_told() does, until take_over()."""
     global _told
     _told = None
     _handle(lambda number: _leave(_remember(number)))
 
 
 def take_over(end: Callable[[], object]) -> None:
-    """Have the first of these signals call `end`, which only takes note.
+    """Make the first of these signals call `end`, which only takes note.
 
-    A second one raises what leave_if_told() does, as this does if there was one before.
+    A second one raises what leave_if_told() does; so does this call if there was one before.
     """
 
     def note(number: int) -> None:
@@ -50,7 +50,7 @@ def take_over(end: Callable[[], object]) -> None:
 def take_hangups_for_ends() -> None:
     """Treat SIGHUP as SIGTERM, whatever handles that at the time.
 
-    It stays ignored where it is, as under nohup.
+    If it is ignored, as under nohup, it stays so.
     """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))

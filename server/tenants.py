@@ -1,7 +1,7 @@
-"""Fair shares among tenants of what there is little of: who may hold more of it, and whose turn it is.
+"""Share a scarce resource fairly among tenants: who may hold more of it, and whose turn it is.
 
-A tenant is an API key where there are several, and "" for everybody where there are not: then who comes first
-is served first, and nobody is refused before everything is taken.
+A tenant is an API key if there are several; otherwise it is "" for everybody, requests are served in order,
+and nobody is refused before everything is taken.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Place:
         self.tenant = tenant
 
     def give_back(self) -> None:
-        """Idempotent."""
+        """Return the place. Idempotent."""
         if self._held is not None:
             self._held[self.tenant] -= 1
             self._held = None
 
 
 class Places:
-    """A bounded number of places, of which each tenant may hold as many as are free.
+    """A limited number of places, of which each tenant may hold as many as are free.
 
-    That is the dynamic threshold of Choudhury and Hahne (1998) with the factor 1: one tenant that floods
-    leaves half of all to others, n that flood leave one part of n + 1. The first `at_once` are for anyone who
-    asks, since they keep nobody waiting.
+    This is the dynamic threshold of Choudhury and Hahne (1998) with factor 1: one tenant that floods leaves
+    half of all to others, n that flood leave one part in n + 1. The first `at_once` are for anyone, since
+    they make nobody wait.
     """
 
     def __init__(self, most: int, *, at_once: int = 0) -> None:
@@ -63,9 +63,9 @@ class Places:
 
 
 class Turns:
-    """Whose turn it is: that of the tenant who holds least, among equals of the one served longest ago.
+    """Decides whose turn it is: the tenant's who holds least, among equals the one served longest ago.
 
-    Remembers one number for each tenant.
+    It stores one number per tenant.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Turns:
         self._n = 0
 
     def rank(self, tenant: str, held: Mapping[str, int]) -> tuple[int, int]:
-        """Return the tenant's rank; the lowest is next. held: what each tenant has now."""
+        """Return the tenant's rank, the lowest being next; `held`: what each tenant has now."""
         return held.get(tenant, 0), self._last.get(tenant, 0)
 
     def took(self, tenant: str) -> None:
@@ -96,7 +96,7 @@ class FairSemaphore:
         return len(self._waiting)
 
     async def enter(self, tenant: str = "") -> None:
-        """Wait for the tenant's turn; leave() is owed then. Raises BusyError if too many wait."""
+        """Wait for the tenant's turn; leave() must follow. Raises BusyError if too many wait."""
         if self._n_free and not self._waiting:
             self._begin(tenant)
             return

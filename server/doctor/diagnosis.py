@@ -1,4 +1,4 @@
-"""What duo doctor found, and how it tells that to a person. Pure."""
+"""Findings of duo doctor, and their explanation to a person. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Findings:
 
 
 def told(findings: Findings) -> list[str]:
-    """One page of words."""
+    """Return the findings as a page of text."""
     if findings.disturbed:
         return ["", _memory(findings), "", f"No verdict: {BUSY}. Run duo doctor again once they have ended."]
     lines = ["", *_machine(findings)]

@@ -1,4 +1,4 @@
-"""duo doctor: measures this machine and says where drafts would pay, and how much."""
+"""duo doctor: measure this machine, and say where drafts would pay, and how much."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class DoctorSettings(UpSettings):
 
 
 def doctor(settings: DoctorSettings) -> int:
-    """Print what was found. Raises StartupError when a model cannot be loaded."""
+    """Print the findings. Raises StartupError if a model cannot be loaded."""
     console = Console(stderr=settings.json_output, highlight=False, soft_wrap=True)
     findings = examine(settings, console)
     if settings.json_output:
@@ -89,7 +89,7 @@ def doctor(settings: DoctorSettings) -> int:
 
 
 def examine(settings: DoctorSettings, console: Console) -> Findings:
-    """Measure both models as duo up would place them. Raise StartupError or BackendError."""
+    """Measure both models as duo up would place them. Raises StartupError or BackendError."""
     settings = prepared(settings)
     machine = Machine(n_cores(), free_memory_of_gpus())
     draft = draft_for(settings, machine)
@@ -134,7 +134,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
 
 
 def _target(settings: DoctorSettings, n_threads: int) -> LlamaBackend:
-    """As a lead would load it."""
+    """Load the target as a lead would."""
     return load_target(settings, n_threads, AttentionChoice())
 
 
@@ -178,7 +178,7 @@ def _with_python(step_s: Sequence[float]) -> Seconds:
 
 
 def _prompts(settings: DoctorSettings, target: LlamaBackend) -> list[list[int]]:
-    """Token ids. Raises StartupError for a file of questions that cannot be read."""
+    """Return prompts as token ids. Raises StartupError for a file of questions that cannot be read."""
     asked: list[Any] = [[{"role": "user", "content": question}] for question in QUESTIONS]
     if settings.questions is not None:
         try:
@@ -207,7 +207,7 @@ def _draft_options(
 
 
 def _round_trip(url: str | None) -> float:
-    """Seconds from here to Redis and back. Raises StartupError."""
+    """Return the seconds from here to Redis and back. Raises StartupError."""
     with ExitStack() as stack:
         url = url or stack.enter_context(EmbeddedServer()).url
         check(url)
@@ -221,7 +221,7 @@ def _round_trip(url: str | None) -> float:
 
 
 def _bytes(model: Path) -> int:
-    """Of all parts of its file. Raises StartupError."""
+    """Return the bytes of all parts of a model's file. Raises StartupError."""
     if not model.is_file():
         raise StartupError(f"no model file at {model}")
     return sum(part.stat().st_size for part in parts(model))

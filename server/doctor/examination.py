@@ -1,4 +1,4 @@
-"""Measures what a forecast needs: steps of both models, apart and beside each other, and a text of theirs."""
+"""Measure what a forecast needs: steps of both models, apart and together, and a text of theirs."""
 
 from __future__ import annotations
 
@@ -77,19 +77,19 @@ def _on_cores() -> tuple[float, float]:
 
 
 def _agree(times: Sequence[float]) -> bool:
-    """Whether a second measurement has confirmed the shortest time."""
+    """Return True if a second measurement has confirmed the shortest time."""
     best, *others = sorted(times)
     return bool(others) and best > DISTURBED * others[0]
 
 
 def _plausible(seconds: Mapping[int, float]) -> bool:
-    """Whether no decode takes much longer than its rows one by one."""
+    """Return True if no decode takes much longer than its rows one by one."""
     single_s = seconds.get(1, 0.0)
     return not single_s or all(s <= DEAREST * rows * single_s for rows, s in seconds.items())
 
 
 def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return what the model says to each prompt at temperature 0, in TEXT_S all together.
+    """Return the model's reply to each prompt at temperature 0, in TEXT_S in all.
 
     Leaves the KV cache empty.
     """
@@ -102,7 +102,7 @@ def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int
 
 
 def _reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int]:
-    """Until it ends, MAX_JUDGED_TOKENS tokens are said, or the time is over; at least one token."""
+    """Generate until the reply ends, at MAX_JUDGED_TOKENS, or at the deadline; at least one token."""
     tokens, pending, position = list[int](), list(prompt), 0
     while len(tokens) < MAX_JUDGED_TOKENS and (not tokens or time.perf_counter() < deadline):
         logits = _evaluate(backend, position, pending, 1)
@@ -118,7 +118,7 @@ def _reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
     """Return the draft model's guess for each token of a reply but the first, and its reading time.
 
-    That is the seconds that it takes to read the prompt.
+    That is the seconds to read the prompt.
     """
     found: list[Guess] = []
     began = time.perf_counter()
@@ -135,7 +135,7 @@ def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple
 
 
 def guess_seconds(draft: Backend) -> float:
-    """Of a guess: a decode of one row behind some tokens."""
+    """Return the seconds of a guess: a decode of one row behind some tokens."""
     return median(list(_paced(draft, WARM_UP + TIMED_GUESSES))[WARM_UP:])
 
 
@@ -152,7 +152,7 @@ def _paced(draft: Backend, n: int) -> Iterator[float]:
 
 @contextmanager
 def drafting(options: LlamaOptions) -> Generator[Connection]:
-    """Run a process that drafts without a pause, as a drafter beside the target does. pace() asks it."""
+    """Run a process that drafts without pause, as a drafter beside the target does; ask it by pace()."""
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_draft_on, args=(options, there), daemon=True)
@@ -169,7 +169,7 @@ def drafting(options: LlamaOptions) -> Generator[Connection]:
 
 
 def pace(drafter: Connection) -> float:
-    """Seconds of a guess, of late. Raises EOFError if the process has died."""
+    """Return the recent seconds of a guess. Raises EOFError if the process has died."""
     drafter.send(None)
     return float(drafter.recv())
 
@@ -185,7 +185,7 @@ def _draft_on(options: LlamaOptions, lead: Connection) -> None:
 
 
 def _evaluate(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
-    """Logits of the last n_wanted tokens, which one decode has room for."""
+    """Return the logits of the last n_wanted tokens, which must fit one decode."""
     last = (len(tokens) - 1) // backend.n_batch * backend.n_batch
     for begin in range(0, last, backend.n_batch):
         _decode(backend, position + begin, tokens[begin : begin + backend.n_batch], 0)

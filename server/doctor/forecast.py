@@ -1,9 +1,8 @@
-"""How long a text would take with its guesses made elsewhere: a replay of its steps, by measured times. Pure.
+"""Forecast how long a text takes with drafts made elsewhere, replaying its steps with measured times. Pure.
 
-A text is a list of guesses, one for each token after the first: whether the draft model, given what came
-before, names the token that the target says, and how sure it is. A chain of guesses from any token on is
-right up to the first that is wrong. So one evaluation of a text by both models tells what any way of drafting
-brings.
+A text is a list of guesses, one for each token after the first: whether the draft model, given the text
+before, names the target's token, and how sure it is. A chain of guesses is right up to the first wrong one.
+So one evaluation of a text by both models shows what any way of drafting brings.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PASSES_OF_FORECAST = 3
 
 
 class Guess(NamedTuple):
-    """confidence: the draft model's probability of its guess."""
+    """A guess of the draft model, with its confidence."""
 
     right: bool
     confidence: float
@@ -39,10 +38,10 @@ Schedule: TypeAlias = Callable[[Sequence[Guess], float], float]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where drafts are made. guess_s: seconds for a guess; latency_s: one way between it and the lead."""
+    """Where drafts are made."""
 
-    guess_s: float
-    latency_s: float = 0.0
+    guess_s: float  # seconds of a guess
+    latency_s: float = 0.0  # seconds from it to the lead
 
 
 def n_tokens(text: Text) -> int:
@@ -50,7 +49,7 @@ def n_tokens(text: Text) -> int:
 
 
 def undrafted(text: Text, seconds: Seconds) -> float:
-    """Seconds of the text without drafts."""
+    """Return the seconds of the text without drafts."""
     return n_tokens(text) * seconds[1]
 
 
@@ -67,7 +66,7 @@ def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) ->
 
 
 def beside(text: Text, seconds: Seconds, device: Device) -> float:
-    """Seconds with a drafter that works while the target does."""
+    """Return the seconds with a drafter that works while the target does."""
     return _settled(text, seconds, lambda reply, worth_s: _beside(reply, seconds, device, worth_s))
 
 
@@ -81,7 +80,7 @@ def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 
 def _chosen(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
-    """How many guesses a step makes and verifies: what the lead's gate would choose if it knew them all."""
+    """Return how many guesses a step makes and verifies: the planner's choice if it knew them all."""
     paths = accumulate((guess.confidence for guess in guesses[:MAX_GUESSES]), mul)
     tokens = list(accumulate(paths, initial=1.0))
     spent_s = [rows_s + n * guess_s for n, rows_s in enumerate(seconds[1:])]
@@ -116,7 +115,7 @@ def _beside(guesses: Sequence[Guess], seconds: Seconds, device: Device, worth_s:
 
 
 class _Drafter:
-    """Guesses ahead of the lead until a guess is wrong; what it guesses after that one is for nothing."""
+    """Guesses ahead of the lead until a guess is wrong; guesses after that are wasted."""
 
     def __init__(self, guesses: Sequence[Guess], device: Device) -> None:
         self._guesses = guesses
@@ -127,7 +126,7 @@ class _Drafter:
         self._arrivals: dict[int, float] = {}
 
     def arrived(self, at: int, now: float) -> int:
-        """Guesses for the tokens from `at` on that are with the lead, a wrong one at the end included."""
+        """Return the guesses for tokens from `at` on that the lead has, the last perhaps wrong."""
         n = 0
         while n < MAX_GUESSES and self._arrival(at + n) <= now:
             n += 1
@@ -144,7 +143,7 @@ class _Drafter:
         return self._arrivals.get(place, float("inf"))
 
     def hears(self, at: int, now: float) -> None:
-        """Take note that the lead has said everything before `at`."""
+        """Note that the lead has committed everything before `at`."""
         passed = self._next - 1 < at if self._lost else self._next < at
         if passed:
             self._next = at

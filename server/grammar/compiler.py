@@ -1,4 +1,4 @@
-"""What requests bring, compiled, and kept for the next request that brings the same."""
+"""Compile the grammars of requests, and keep them for the next request with the same one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from server.grammar.grammar_constraint import CompiledGrammar
 
 Start: TypeAlias = Callable[[], Constraint]
-"""Begins a text."""
+"""Begins a text under a grammar."""
 
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
@@ -33,7 +33,7 @@ class Compiler:
     """
 
     def __init__(self, vocabulary: Vocabulary, *, kept_bytes: int = KEPT_BYTES) -> None:
-        """kept_bytes: grammars least recently asked for are forgotten first."""
+        """Begin empty; beyond kept_bytes, the grammars least recently used are dropped."""
         self._vocabulary = vocabulary
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
@@ -44,11 +44,11 @@ class Compiler:
         return self._compiled("gbnf", text, "grammar")
 
     def json_schema(self, schema: Schema, param: str = "json_schema") -> Start:
-        """JSON that a schema describes."""
+        """Compile JSON texts that a schema describes."""
         return self._compiled("schema", Allowance().written(schema, param), param)
 
     def json_object(self, param: str = "response_format") -> Start:
-        """Any JSON object."""
+        """Compile any JSON object."""
         return self.json_schema({"type": "object"}, param)
 
     def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
@@ -67,20 +67,20 @@ class Compiler:
             raise
 
     def check(self, schema: Schema, param: str) -> None:
-        """Compile a schema by itself, without keeping it."""
+        """Compile a schema by itself, and drop the result."""
         self._compile("schema", Allowance().written(schema, param), param)
 
     def check_rules(self, text: str, param: str) -> None:
-        """Compile rules in llguidance's dialect of Lark, and do not keep the result."""
+        """Compile rules in llguidance's Lark, and drop the result."""
         self._compile("lark", text, param)
 
     def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
-        """Return a schema as far as a grammar can hold it, and the places of what was left out.
+        """Return the part of a schema that a grammar can hold, and the places of what was left out.
 
-        Any object stands for one of which nothing can be held; its place is "".
+        If nothing can be held, the part is any object, and the place "".
 
         Raises:
-            InvalidRequestError: It has not the form of a schema.
+            InvalidRequestError: It does not have the form of a schema.
         """
         from server.grammar.grammar_constraint import fault_of
 
@@ -106,7 +106,7 @@ class Compiler:
         return found
 
     def _forget(self) -> None:
-        """Keep the grammars most recently asked for that have room in kept_bytes."""
+        """Keep the most recently used grammars within kept_bytes."""
         left = self._kept_bytes
         for key, grammar in reversed(list(self._kept.items())):
             if grammar.n_bytes > left:
@@ -130,7 +130,7 @@ class Compiler:
 
 
 def prepare(vocabulary: Vocabulary) -> None:
-    """Do now what the first grammar of a vocabulary would wait for: half a second for 50,000 tokens."""
+    """Do ahead what a vocabulary's first grammar would wait for: half a second for 50,000 tokens."""
     from server.grammar import grammar_constraint as constraint
 
     constraint.tokenizer(vocabulary)

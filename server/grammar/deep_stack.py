@@ -1,4 +1,4 @@
-"""Work that may call itself many times over, on a thread with a stack for it."""
+"""Run deeply recursive work on a thread with a large stack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STARTING = threading.Lock()  # the size is one for all threads that start
 
 
 def on_deep_stack(work: Callable[[], T]) -> T:
-    """Its result, or what it raises. Waits for it."""
+    """Return what `work` returns, or raise what it raises, after it has run on a thread."""
     done = Future[T]()
 
     def run() -> None:

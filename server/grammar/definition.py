@@ -1,4 +1,4 @@
-"""Definitions of what the input of a custom tool may be, in Lark or as a regular expression."""
+"""Definitions, in Lark or as a regular expression, of the input that a custom tool takes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from server.grammar.syntax import (
 )
 
 KEYWORD = "\udfffgrammar"
-"""Keyword of a string's schema: what it is held to.
+"""Keyword of a string's schema that contains the definition it is held to.
 
-No request has it: half a character is read as U+FFFD.
+No request contains it, since half a character is read as U+FFFD.
 """
 INPUT = "input"
-"""The one parameter of the function that stands for a custom tool."""
+"""Name of the one parameter of the function that stands for a custom tool."""
 _START = "start"
 _BACKSLASH = Chars(((0x5C, 0x5C),))
 _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
@@ -55,12 +55,12 @@ class Definition:
         return _rules_of(self)
 
     def held(self, end: Node, *, in_json: bool, prefix: str) -> tuple[str, list[str]]:
-        """Return the name of a rule for such a text and its end, and that and further rules in our Lark.
+        """Return the name of a rule for such a text and its end, and all rules in our Lark.
 
         Args:
             end: What stands behind the text.
             in_json: The text is within a JSON string.
-            prefix: Begins the names of the rules, of small letters and digits.
+            prefix: Prefix of the rules' names, of lower-case letters and digits.
         """
         rules = self.rules()
         if in_json:
@@ -74,19 +74,19 @@ class Definition:
 
 
 def input_of_custom(schema: Mapping[str, Any]) -> Definition | None:
-    """Return the definition that the input of a custom tool is held to, from the schema of its arguments."""
+    """Return the definition that holds a custom tool's input, from the schema of its arguments."""
     properties = cast(Mapping[str, Any], schema.get("properties") or {})
     found = properties.get(INPUT)
     return definition_of(cast(Mapping[str, Any], found)) if isinstance(found, Mapping) else None
 
 
 def text_node(text: str) -> Node:
-    """Return the tree of one text."""
+    """Return the tree that matches exactly this text."""
     return series([Chars(((ord(sign), ord(sign)),)) for sign in text])
 
 
 def custom_parameters(syntax: Literal["lark", "regex"] | None = None, definition: str = "") -> dict[str, Any]:
-    """Return the parameters of the function that stands for a custom tool: one text, perhaps held."""
+    """Return the parameters of the function that stands for a custom tool: one text."""
     held = {KEYWORD: Definition(syntax, definition).as_json} if syntax else {}
     return {
         "type": "object",
@@ -97,13 +97,13 @@ def custom_parameters(syntax: Literal["lark", "regex"] | None = None, definition
 
 
 def definition_of(schema: Mapping[str, Any]) -> Definition | None:
-    """Return what a string's schema holds it to, if that is a definition."""
+    """Return the definition that a string's schema contains, None without one."""
     found = schema.get(KEYWORD)
     return Definition(found["syntax"], found["definition"]) if found else None
 
 
 def check_definition(syntax: Literal["lark", "regex"], definition: str, param: str) -> None:
-    """Raise for a definition that cannot be used.
+    """Raise an error for a definition that cannot be used.
 
     Raises:
         InvalidRequestError: With the field `param` and the line.
@@ -128,7 +128,7 @@ def _rules_of(definition: Definition) -> dict[str, Node]:
 
 
 def _escaped_for_json(node: Node) -> Node:
-    """Return the tree of the same texts as they are within a JSON string."""
+    """Return the tree of the same texts, escaped as within a JSON string."""
     match node:
         case Chars(ranges):
             return _escaped_chars(ranges)

@@ -1,4 +1,4 @@
-"""Which JSON schemas no value fits, since each value would have another one in it without end. Pure."""
+"""Find JSON schemas that no value fits, because each value would contain another one. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COMPOUND = frozenset({"object", "array"})
 
 
 def endless_at(root: Schema) -> Path | None:
-    """Return where the schema refers to what never ends, if no value fits it; else None."""
+    """Return where the schema refers to itself without end, if no value fits it, else None."""
     places = [(path, cast(Schema, one)) for path, one in within(root) if isinstance(one, dict)]
     ending = set[int]()  # schemas, by identity, that some value fits
     n_known = -1
@@ -27,7 +27,7 @@ def endless_at(root: Schema) -> Path | None:
 
 
 def _ends(one: Schema, root: Schema, ending: set[int]) -> bool:
-    """Whether some value fits a schema, as far as it is known of those within it."""
+    """Return True if some value fits a schema, as far as known of the schemas within it."""
 
     def ends(inner: Any) -> bool:
         return not isinstance(inner, dict) or id(cast(Any, inner)) in ending

@@ -1,4 +1,4 @@
-"""llama.cpp's grammar notation (GBNF) into a tree. Errors name the line and the column."""
+"""Parse llama.cpp's grammar notation (GBNF) into a tree. Errors name line and column."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class _Parser:
         return choice(options)
 
     def _read_series(self) -> Node:
-        """Up to |, ) or, outside parentheses, the end of the line."""
+        """Read up to |, ) or, outside parentheses, the end of the line."""
         parts: list[Node] = []
         blank = _BLANK_LINES if self._nesting else _BLANK
         while (part := self._read_part()) is not None:
@@ -194,7 +194,7 @@ class _Parser:
         return Chars(found)
 
     def _read_code_point(self, begin: int) -> int:
-        """Return the code point of the next character, written out or escaped."""
+        """Return the code point of the next character, literal or escaped."""
         at, c = self._at, self._peek_character()
         if not c or c in "\r\n":
             self.fail("this is not closed before the end of the line", begin)
@@ -212,7 +212,7 @@ class _Parser:
         return int(digits, 16)
 
     def _read_repetition(self) -> tuple[int, int | None] | None:
-        """Return the repetition after a part: least and most, or None."""
+        """Return the minimum and maximum of the repetition after a part, None without one."""
         begin, c = self._at, self._peek_character()
         if c in _REPEATS:
             self._at += 1

@@ -1,4 +1,4 @@
-"""Grammars and JSON schemas as constraints, over llguidance."""
+"""Implement grammars and JSON schemas as constraints over llguidance."""
 
 from __future__ import annotations
 
@@ -48,14 +48,19 @@ LIMITS = LLParserLimits(
     precompute_large_lexemes=False,
     verbose_errors=False,
 )
-"""Of one grammar and of one step. A token may cost this long at worst on a vocabulary of 150k: 0.2 s for a
-grammar that is made to be ambiguous, 10 ms where lexemes are single characters, usually 50 µs."""
+"""Limits of one grammar and of one step.
+
+A token may cost at worst, on a vocabulary of 150k: 0.2 s for a grammar made to be ambiguous, 10 ms where
+lexemes are single characters, usually 50 µs.
+"""
 
 
 REFILL_TOKENS = 256
-"""Tokens after which a mask is computed if none was needed: only masks renew the fuel of LIMITS. 256 tokens
-may take 780 each; one of 10 characters takes 120 in a string with maxLength. Too large by half, each may take
-half as much; too small, masks of 50 µs come twice as often."""
+"""Tokens after which a mask is computed if none was needed: only masks renew the fuel of LIMITS.
+
+256 tokens may take 780 each; one of 10 characters takes 120 in a string with maxLength. With twice as many,
+each may take half as much; with half, masks of 50 µs come twice as often.
+"""
 BASE_BYTES, SOURCE_BYTES, MULTIPLE_BYTES, TOKEN_BYTES = 200_000, 350, 450, 5_000
 """What each of the two matchers of a compiled grammar holds: in any case, for each byte of its source, for
 each state of MAX_MULTIPLE, and for each token accepted by its texts. Resident memory was measured with
@@ -69,15 +74,15 @@ MAX_GRAMMAR_TOKENS = 20_000
 class CompiledGrammar:
     """Begins a text with each call.
 
-    The texts share what llguidance's lexer works out, so that each makes the next one quicker; it takes
-    memory until all of them have ended. Guesses have a lexer of their own: what it works out for them is not
-    counted to the limits of the texts, which must not depend on guesses.
+    The texts share what llguidance's lexer works out, so each makes the next one faster; it takes memory
+    until all of them have ended. Guesses have their own lexer: its work does not count for the limits of the
+    texts, which must not depend on guesses.
     """
 
     def __init__(
         self, matchers: tuple[LLMatcher, LLMatcher], vocabulary: Vocabulary, param: str, source: str
     ) -> None:
-        """matchers: for texts and for guesses, each with a lexer of its own."""
+        """Begin with matchers for texts and for guesses, each with its own lexer."""
         self._matcher, self._for_guesses = matchers
         self.vocabulary, self.param = vocabulary, param
         self._first_bytes = BASE_BYTES + SOURCE_BYTES * len(source)
@@ -89,16 +94,16 @@ class CompiledGrammar:
 
     @property
     def n_bytes(self) -> int:
-        """An estimate of the memory that it holds."""
+        """Return an estimate of the memory that it holds."""
         return 2 * (self._first_bytes + TOKEN_BYTES * self.n_tokens)
 
     @property
     def worn(self) -> bool:
-        """True if the next text should have a grammar compiled anew."""
+        """True if the next text should use a newly compiled grammar."""
         return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
-        """Raise InvalidRequestError if a text's matcher is beyond LIMITS, as all are with its lexer."""
+        """Raise InvalidRequestError if a text's matcher is beyond LIMITS, as all of its lexer then are."""
         try:
             _check_matcher(matcher, self.param)
         except InvalidRequestError:
@@ -106,7 +111,7 @@ class CompiledGrammar:
             raise
 
     def can_go_on(self, matcher: LLMatcher) -> bool:
-        """Whether a matcher for guesses is within LIMITS."""
+        """Return True if a matcher for guesses is within LIMITS."""
         try:
             self.check(matcher)
         except InvalidRequestError:
@@ -117,7 +122,7 @@ class CompiledGrammar:
 def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
     """Compile a grammar in llama.cpp's notation, in milliseconds.
 
-    The first time for a large vocabulary takes about a second.
+    The first one of a large vocabulary takes about a second.
 
     Raises:
         InvalidRequestError: With line and column.
@@ -166,21 +171,21 @@ def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
 
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
-    """Raise for a grammar that is too large, which often shows behind what every text begins with."""
+    """Raise for a grammar that is too large, which often shows after what every text begins with."""
     matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()
     _check_matcher(matcher, param)
 
 
 def _forced_tokens(matcher: LLMatcher) -> list[int]:
-    """How the tokeniser splits the text that must follow."""
+    """Return the tokens of the text that must follow."""
     matcher.compute_ff_bytes()  # looks for forced text, which the next call splits into tokens
     tokens = matcher.compute_ff_tokens()
     return tokens[: matcher.validate_tokens(tokens)]
 
 
 def _check_matcher(matcher: LLMatcher, param: str) -> None:
-    """Raise InvalidRequestError when llguidance gave up: a syntax it does not know, or a limit."""
+    """Raise InvalidRequestError if llguidance gave up: unknown syntax, or a limit."""
     reason = matcher.get_error().strip() if matcher.is_error() else ""
     if reason and not reason.startswith(_NO_WAY_ON):
         raise InvalidRequestError(
@@ -189,7 +194,7 @@ def _check_matcher(matcher: LLMatcher, param: str) -> None:
 
 
 def fault_of(schema: Schema) -> str | None:
-    """Return what llguidance says against a schema, if anything."""
+    """Return llguidance's complaint about a schema, None without one."""
     reason = LLMatcher.validate_grammar(schema_to_lark(schema), None, limits=LIMITS)
     return _reason_sentence(reason) if reason else None
 
@@ -199,7 +204,7 @@ def _better_message(why: str) -> str:
 
 
 def _reason_sentence(reason: str) -> str:
-    """Without where in our Lark it was found. Of a regular expression: the end, which says what is wrong."""
+    """Return a reason without its place in our Lark; of a regular expression only the end, which tells."""
     lines = reason.strip().splitlines()
     text = _PREAMBLE.sub("", lines[0])
     said = next((line for line in lines if line.startswith("error: ")), None)
@@ -207,7 +212,7 @@ def _reason_sentence(reason: str) -> str:
 
 
 class _Pieces:
-    """A vocabulary as llguidance wants to see it."""
+    """A vocabulary in the form that llguidance takes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         ids = range(vocabulary.size)
@@ -224,14 +229,14 @@ class _Pieces:
 
 @functools.lru_cache(maxsize=KEPT_VOCABULARIES)
 def tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
-    """Return a trie of all tokens: it takes a second for a large vocabulary, so it is kept."""
+    """Return a cached trie of all tokens; a large vocabulary takes a second."""
     return LLTokenizer(Wrapper(_Pieces(vocabulary)), eos_token=sorted(vocabulary.eog))
 
 
 class _Guessing:
-    """Reads the same text once more, for what may come: forced tokens, and guesses.
+    """Follows the text a second time, for forced tokens and guesses.
 
-    Beyond LIMITS nothing is known of them any more.
+    Beyond LIMITS nothing is known of them.
     """
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
@@ -251,7 +256,7 @@ class _Guessing:
         return n if self._grammar.can_go_on(self._matcher) else len(tokens)
 
     def _ready(self, n_tokens: int) -> bool:
-        """Read what was committed; False if the matcher cannot go on. n_tokens: to be judged next."""
+        """Read what was committed, before judging n_tokens; return False if the matcher cannot go on."""
         read, self._committed = self._committed, []
         if read:
             self._matcher.consume_tokens(read)
@@ -263,7 +268,7 @@ class _Guessing:
 
 
 def _n_leading(matcher: LLMatcher, tokens: Sequence[int], vocabulary: Vocabulary) -> int:
-    """How many of these tokens may follow."""
+    """Return how many of these tokens may follow."""
     n = matcher.validate_tokens(list(tokens))
     if matcher.is_stopped():  # nothing but an end, which this call does not count
         return int(bool(tokens) and tokens[0] in vocabulary.eog)
@@ -292,7 +297,7 @@ class GrammarConstraint:
         return self._may_follow(token) or bool(self.mask()[token])
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Read-only; the same array until accept()."""
+        """Return a read-only mask, the same array until accept()."""
         if self._mask is None:
             self._mask = self._compute_mask()
             self._mask.flags.writeable = False
@@ -313,7 +318,7 @@ class GrammarConstraint:
             self._grammar.check(self._matcher)
 
     def forced(self) -> tuple[int, ...]:
-        """How the tokeniser splits the text that must follow. Tokens that spell the same are allowed too."""
+        """Return the tokens of the text that must follow; other tokens of this text are allowed too."""
         return () if self._ended else self._guessing.forced()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""What is too much in a JSON schema, and which part of one is to blame."""
+"""Limit the JSON schemas of a request, and find the part of one that is to blame."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MAX_MULTIPLE = 50_000
 """States of the automata for multipleOf in a request. One schema has as many as the least common multiple of
 its own has, decimal points and final zeros left out. 50,000 take half a second and 20 MB."""
 MAX_BLAME = 200_000
-"""Characters of schemas compiled to find the part that is wrong: up to 5 s for the slowest schemas known."""
+"""Characters of schemas compiled to find the wrong part: up to 5 s for the slowest schemas known."""
 TRY = 1_000  # characters that compile as long as it takes to begin with any part
 
 MAX_COUNT = 1 << 31
 """Characters, items or members that no reply has: such a limit changes nothing. llguidance 1.9.1 takes limits
 of texts below 2^32."""
 MAX_BOUND, LEAST_BOUND = 9e18, 1e-30
-"""Bounds of numbers that llguidance 1.9.1 takes: it has integers of 64 bits, and writes digits out."""
+"""Bounds of numbers that llguidance 1.9.1 takes: it has 64-bit integers, and writes digits out."""
 _MOST_COUNTS = frozenset({"maxLength", "maxItems", "maxProperties", "maxContains"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
@@ -49,30 +49,30 @@ _IDLE: Mapping[str, Sequence[Any]] = {
     "dependentRequired": ({},),
     "dependentSchemas": ({},),
 }
-"""Keywords that the compiler refuses, and their values that change nothing."""
+"""Keywords that the compiler refuses, with values at which they change nothing."""
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
 )
-"""Of strings, that the compiler knows. JSON Schema has every other format ignored."""
+"""Formats of strings that the compiler knows. JSON Schema ignores all others."""
 _OF_MEMBERS = (
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"),
     *("dependencies", "dependentRequired", "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if"),
     *("enum", "const", "$ref", "$dynamicRef", "$recursiveRef"),
 )
-"""Keywords beside `properties` and `required` that may say which members an object has."""
+"""Keywords beside `properties` and `required` that may define members of an object."""
 _HOME = ("$defs", "whole")  # where blame() puts the schema to ask for parts of it
 _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
 
 
 def tells_no_member(schema: Schema) -> bool:
-    """Whether it is an object's and says nothing of its members, not even that there may be some."""
+    """Return True if it is an object's schema that says nothing of members."""
     none = schema.get("properties", {}) == {} and schema.get("required", []) == []
     return none and not any(keyword in schema for keyword in _OF_MEMBERS)
 
 
 class Allowance:
-    """What the schemas of one request may have together."""
+    """Limits on all schemas of one request together."""
 
     def __init__(self) -> None:
         self._n_characters = 0
@@ -82,11 +82,12 @@ class Allowance:
         """Return a schema as JSON, without keywords that change nothing.
 
         Args:
-            schema: What the request brought.
+            schema: The schema in the request.
             param: Its place in the request.
 
         Raises:
-            FieldError: It is no schema, no value fits it, or it takes a compiler too much time or memory.
+            FieldError: It is no schema, no value fits it, or it would take the compiler too much time or
+                memory.
         """
         if depth(schema) > MAX_DEPTH:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
@@ -108,7 +109,7 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """Return a copy without keywords that change nothing and that the compiler would refuse, 1 for 1.0."""
+    """Return a copy without keywords that change nothing but that the compiler refuses, and 1 for 1.0."""
     copy: Schema = json.loads(json.dumps(schema))
     for _, found in within(copy):
         one = cast(dict[str, Any], found) if isinstance(found, dict) else {}
@@ -135,7 +136,7 @@ def _is_idle(keyword: str, value: Any) -> bool:
 
 
 def _n_states(schema: Schema, param: str, most: int) -> int:
-    """Of the automaton for its multipleOf, 0 if there is none."""
+    """Return the states of the automaton for its multipleOf, 0 without any."""
     multiple = 1
     left: list[tuple[Path, Schema]] = [((), schema)]
     while left:
@@ -152,7 +153,7 @@ def _n_states(schema: Schema, param: str, most: int) -> int:
 
 
 def depth(value: Any) -> int:
-    """Of objects and arrays within each other, counted up to MAX_DEPTH + 1."""
+    """Return the nesting depth of objects and arrays, counted up to MAX_DEPTH + 1."""
     level: list[Any] = [value]
     for n_levels in range(MAX_DEPTH + 1):
         level = [inner for one in level for inner in _items(one)]
@@ -175,7 +176,7 @@ def _significant_digits(number: Any) -> int:
 
 
 def _leaky_bound(schema: Schema) -> str | None:
-    """Return the exclusive bound which the compiler would let through, if there is one.
+    """Return an exclusive bound that the compiler would let through, None if there is none.
 
     That is an integer, if the other bound is less than 1 away on the side away from 0.
     """
@@ -205,8 +206,8 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
     """Return where the fault of a schema is, and what it is.
 
-    That is the innermost part that by itself has the fault, with the keyword at its end if the fault names
-    one of that part's. Asks for MAX_BLAME characters.
+    That is the innermost part that has the fault by itself, followed by the keyword if the fault names one of
+    that part. Compiles at most MAX_BLAME characters.
     """
     whole = _moved_copy(schema)
     at: Path = ()
@@ -230,18 +231,18 @@ def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
 
 
 def _moved_part(whole: Schema, path: Path) -> Schema:
-    """Return a schema of its own that means a part of one that has moved."""
+    """Return a schema that means one part of a schema, which has moved."""
     home, name = _HOME
     return {"$ref": f"#{_json_pointer((*_HOME, *path))}", home: {name: whole}}
 
 
 def _json_pointer(path: Path) -> str:
-    """Return a JSON pointer, as the fragment of a URI."""
+    """Return a path as a JSON pointer in the form of a URI's fragment."""
     return "".join("/" + quote(str(step).replace("~", "~0").replace("/", "~1"), safe="$") for step in path)
 
 
 def _moved_copy(schema: Schema) -> Schema:
-    """Return a copy whose references to its own parts hold where _moved_part() puts it."""
+    """Return a copy whose references to its own parts are right where _moved_part() puts it."""
     moved: Schema = json.loads(json.dumps(schema))
     todo = [cast(dict[str, Any], moved)]
     while todo:

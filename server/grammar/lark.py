@@ -1,4 +1,4 @@
-"""A lexed grammar in the notation llguidance reads: its dialect of Lark, with Rust's regular expressions."""
+"""Write a lexed grammar in llguidance's dialect of Lark, with Rust's regular expressions."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ _NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme: those that may be e
 
 
 def as_written(lark: str) -> str:
-    """Rules in this notation, with our options."""
+    """Return rules in this notation, with our options."""
     return f"{_HEADER}\n{lark}\n"
 
 
 def schema_to_lark(schema: Mapping[str, Any]) -> str:
+    """Return a grammar of the JSON texts that fit a schema."""
     return as_written(f"start: %json {json.dumps({**schema, **_JSON})}")
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
-    """rules: those that the lexemes refer to."""
+    """Return a whole grammar; `rules` are those that the lexemes refer to."""
     _, lines = part_of_lark(lexed, rules)
     return "\n".join([_HEADER, *lines]) + "\n"
 
 
 def part_of_lark(lexed: Lexed, rules: Rules, prefix: str = "") -> tuple[str, list[str]]:
-    """Return the name of the first rule and all rules, for a grammar of which they are a part.
+    """Return the name of the first rule and all rules, for use within another grammar.
 
     Args:
         lexed: The grammar, cut into lexemes.
         rules: Those that the lexemes refer to.
-        prefix: Begins all names.
+        prefix: Prefix of all names.
     """
     start = f"{prefix}start"
     names = {name: start if name == ROOT else f"{prefix}rule_{i}" for i, name in enumerate(lexed.rules)}

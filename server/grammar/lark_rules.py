@@ -1,4 +1,4 @@
-"""Grammars in Lark's notation, as OpenAI's custom tools have them, into a tree. Errors name the line."""
+"""Parse grammars in Lark's notation, as OpenAI's custom tools use it, into a tree. Errors name the line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.grammar.syntax import EMPTY, Chars, Choice, Node, Ref, Repeat, Serie
 
 MAX_CHARACTERS = 1 << 16
 MAX_NESTING = 50
-"""Of parentheses: each takes some calls of Python's stack, which allows 1,000."""
+"""Maximum nesting of parentheses: each takes some calls of Python's stack, which allows 1,000."""
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t]+|//[^\n]*|\#[^\n]*)|(?P<line>\r?\n)|(?P<string>"(?:\\.|[^"\\\n])*"i?)
     |(?P<regex>/(?!/)(?:\\.|[^/\\\n])+/[imslux]*)|(?P<arrow>->)|(?P<range>\.\.)|(?P<name>[?!]?[A-Za-z_]\w*)
@@ -45,7 +45,7 @@ def lark_rules(text: str) -> dict[str, Node]:
     """Return the rules of a grammar by name; they begin with `start`.
 
     Raises:
-        InvalidRequestError: With the line, for what is no Lark or is not supported.
+        InvalidRequestError: With the line, for text that is not Lark or not supported.
     """
     if len(text) > MAX_CHARACTERS:
         raise InvalidRequestError(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
@@ -154,7 +154,7 @@ class _Rules:
         return choice(options)
 
     def _goes_on(self) -> bool:
-        """Whether another alternative follows, perhaps on a line of its own."""
+        """Return True if another alternative follows, perhaps on its own line."""
         n = 0
         while self._peek_word(n).kind == "line":
             n += 1
@@ -236,7 +236,7 @@ class _Rules:
             raise _invalid_grammar(line, str(error)) from None
 
     def _with_ignored(self) -> dict[str, Node]:
-        """Return the rules, with what is ignored in front of the text and behind each terminal."""
+        """Return the rules with ignored text allowed before the text and behind each terminal."""
         ignored = Repeat(choice(self._ignored), 0, None)
         rules = {
             name: node if name.isupper() else _behind_terminals(node, ignored)

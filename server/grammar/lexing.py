@@ -1,4 +1,4 @@
-"""A grammar cut into lexemes without changing its language.
+"""Cut a grammar into lexemes without changing its language.
 
 GBNF has characters only; llguidance reads text through a lexer that prefers the longest match, and computes
 masks quickly where lexemes are long. So every largest part without recursion becomes one lexeme (the whole
@@ -41,10 +41,10 @@ MAX_LEXEME_DEPTH = 200  # nodes within each other: Python's stack allows 1,000 c
 
 @dataclass(frozen=True, slots=True)
 class Lexed:
-    """rules: those that the root needs, cut into lexemes; automata: of these."""
+    """A grammar in lexemes."""
 
-    rules: Rules
-    automata: dict[Lexeme, Automaton]
+    rules: Rules  # those that the root needs
+    automata: dict[Lexeme, Automaton]  # of the lexemes
 
 
 def lex(rules: Rules, budget: Budget) -> Lexed:
@@ -78,7 +78,7 @@ def _greedy_lexemes(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budge
 
 
 Size: TypeAlias = tuple[int, int]
-"""Character sets in a part without recursion, references followed; and its depth."""
+"""Character sets in a part without recursion, references included, and its depth."""
 
 
 def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
@@ -96,7 +96,7 @@ def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
 
 
 def _lexeme_size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | None:
-    """None if the node cannot be one lexeme."""
+    """Return the size of a node, None if it cannot be one lexeme."""
     budget.spend()
     match node:
         case Chars():
@@ -114,7 +114,7 @@ def _lexeme_size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | N
 
 
 class _Cutter:
-    """Cuts rules into lexemes. apart: nodes that are no lexemes, though they could be."""
+    """Cuts rules into lexemes; nodes in `apart` are cut though they could be one."""
 
     def __init__(self, rules: Rules, sizes: dict[str, Size], apart: set[Node], budget: Budget) -> None:
         self._rules, self._sizes, self._apart, self._budget = rules, sizes, apart, budget
@@ -131,7 +131,7 @@ class _Cutter:
         return result
 
     def _is_whole(self, node: Node) -> bool:
-        """Whether the node is to be one lexeme."""
+        """Return True if the node becomes one lexeme."""
         return isinstance(node, Chars) or (
             node not in self._apart and _lexeme_size(node, self._sizes, self._budget) is not None
         )
@@ -157,17 +157,17 @@ class _Cutter:
                 return node
 
     def _part_options(self, options: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        """Those that are to be lexemes, and the others, cut."""
+        """Split options into those that become lexemes, and all others, cut."""
         whole = [option for option in options if self._is_whole(option)]
         return whole, [self._cut_node(option) for option in options if not self._is_whole(option)]
 
     def _join_if_whole(self, nodes: list[Node], join: Callable[[list[Node]], Node]) -> list[Node]:
-        """One lexeme if these can be one, else one for each."""
+        """Return one lexeme for all nodes if they can be one, else one for each."""
         together = [join(nodes)] if nodes else []
         return [Lexeme(node) for node in (together if all(map(self._is_whole, together)) else nodes)]
 
     def _cut_loop(self, inner: Node) -> Node:
-        """Return the inside of an uncounted loop, neighbours of its end and beginning as one lexeme."""
+        """Return the inside of an unbounded loop, with its adjacent ends joined to one lexeme."""
         whole, others = self._part_options(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)
         return Choice((Lexeme(run), *others)) if whole and self._is_whole(run) else self._cut_node(inner)

@@ -1,9 +1,9 @@
-"""Where a lexer that prefers the longest match would misread a grammar.
+"""Find where a lexer that prefers the longest match would misread a grammar.
 
-It goes on with a lexeme as long as it can. That is wrong exactly when one lexeme has matched, the text goes
-on with something that may follow it, and this or another lexeme could take that too. The test here errs on
-the safe side: it looks at the first bytes of characters only, takes every counted repetition but an option
-for an unbounded one, and every pair of lexemes for possible at one place.
+It continues a lexeme as long as it can. That is wrong exactly if one lexeme has matched, the text continues
+with something that may follow it, and this or another lexeme could take that too. The test errs on the safe
+side: it looks only at the first bytes of characters, treats every counted repetition except an option as
+unbounded, and every pair of lexemes as possible at one place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Bytes: TypeAlias = int
 """A set of bytes, one bit each."""
 
 SPECIAL: Bytes = 1 << 0xFF
-"""Stands for a control token: no text contains this byte."""
+"""Stands for a control token; no text contains this byte."""
 
 
 def first_bytes(chars: Chars) -> Bytes:
@@ -33,9 +33,9 @@ def first_bytes(chars: Chars) -> Bytes:
 
 @dataclass(slots=True)
 class Automaton:
-    """Glushkov's automaton of a lexeme: a state for each of its character sets.
+    """Glushkov's automaton of a lexeme: one state for each of its character sets.
 
-    Each is entered by one of these.
+    A state is entered by one of its characters.
     """
 
     reads: list[Bytes] = field(default_factory=list[Bytes])
@@ -89,7 +89,7 @@ def automaton(node: Node, rules: Rules, budget: Budget) -> Automaton:
 
 
 def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) -> dict[Lexeme, Bytes]:
-    """Return the bytes that may come right after each lexeme, none where the text ends."""
+    """Return the bytes that may come directly after each lexeme; none at the end of the text."""
     lexemes = {lexeme: (one.begins, 1 << i, one.nullable) for i, (lexeme, one) in enumerate(automata.items())}
     known: dict[str, Ends] = dict.fromkeys(rules, (0, 0, False))
     links: dict[int, Bytes] = defaultdict(int)  # by the lexemes before
@@ -120,7 +120,7 @@ def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) 
 
 
 def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -> bool:
-    """Whether `long` would go on after a word of `short` with a byte of `follow`."""
+    """Return True if `long` would continue after a word of `short` with a byte of `follow`."""
     budget.spend()
     if not follow or not long.begins & short.begins:
         return False

@@ -1,4 +1,4 @@
-"""Regular expressions as trees of characters."""
+"""Parse regular expressions into trees of characters."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _CLASSES: dict[str, _Ranges] = {
     "SPACE": [(0x09, 0x0D), (0x20, 0x20)],
     "WORD": [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)],
 }
-"""Of ASCII, as Rust's and JavaScript's grammars of tools mean them."""
+"""Classes of ASCII characters, as in Rust's and JavaScript's grammars of tools."""
 
 
 class RegexError(ValueError):
-    """What a grammar cannot say of this regular expression."""
+    """A regular expression that a grammar cannot express."""
 
 
 def regex_node(text: str, flags: str = "") -> Node:
-    """Return the texts that a whole regular expression matches.
+    """Return the tree of texts that a whole regular expression matches.
 
     Raises:
-        RegexError: It is none, or has what no grammar of characters can say.
+        RegexError: It is invalid, or a grammar of characters cannot express it.
     """
     try:
         parsed = cast(Any, parser).parse(text, sum(_FLAGS[flag] for flag in set(flags)))
@@ -75,7 +75,7 @@ class _Converter:
         return _chars_of(self._in_both_cases(ranges), negated=negated)
 
     def _in_both_cases(self, ranges: _Ranges) -> _Ranges:
-        """Letters of ASCII in both cases, if the case does not matter."""
+        """Add the other case of ASCII letters if case is ignored."""
         if not self._flags & re.IGNORECASE:
             return ranges
         more: _Ranges = []

@@ -1,4 +1,4 @@
-"""A schema without what no grammar can hold, for calls that need not fit all of it."""
+"""Remove from a schema what no grammar can hold, for calls that need not fit all of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from server.grammar.schema_form import Path, Schema, within
 
 ANY_OBJECT: Schema = {"type": "object"}
 MAX_ROUNDS = 32
-"""Faults of one schema that are taken out one after the other; with more, any object stands for it. Each may
-take as long as MAX_BLAME of json_schema."""
+"""Maximum faults that are removed from a schema one by one; with more, it becomes any object.
+
+Each may take as long as MAX_BLAME of json_schema.
+"""
 _UNKNOWN = re.compile(r"^Unimplemented keys: (\[.*\])")
-"""What llguidance says of all keywords in a part of a schema that it does not know."""
+"""llguidance's message about all keywords that it does not know in a part of a schema."""
 _TOGETHER = {"if": ("then", "else"), "contains": ("minContains", "maxContains")}
 """Keywords that mean nothing without another one."""
 
@@ -25,11 +27,11 @@ _OF_PARTS = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
-    """Return the schema as far as it can be held, and the places of what was left out, "" for all of it.
+    """Return the part of a schema that can be held, and the places of what was left out, "" for all of it.
 
     Args:
         schema: In the form of JSON Schema.
-        fault: Says what a compiler has against a schema, if anything.
+        fault: Returns a compiler's complaint about a schema, None without one.
     """
     held: dict[str, Any] = json.loads(json.dumps(schema))
     left_out: list[str] = []
@@ -43,7 +45,7 @@ def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
 
 
 def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
-    """Where something cannot be held; () if that is not known, None if there is nothing."""
+    """Return the place that cannot be held; () if it is unknown, None if all can be held."""
     try:
         written = json.loads(Allowance().written(schema, ""))
     except FieldError as error:
@@ -58,7 +60,7 @@ def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
 
 
 def _named_steps(schema: Schema, place: str) -> Path:
-    """Return the steps of a place as error messages name it."""
+    """Return the steps of a place in the notation of error messages."""
     for path, one in within(schema):
         for keyword in cast(Schema, one) if isinstance(one, dict) else ():
             if ".".join(map(str, ("", *path, keyword))) == place:
@@ -77,7 +79,7 @@ def _first_match(schema: Schema, wanted: Callable[[str], bool]) -> Path:
 
 
 def _leave_out(schema: dict[str, Any], place: Path, left_out: list[str]) -> bool:
-    """Take a keyword out of a schema, or have any value stand for a part. False if that is impossible."""
+    """Remove a keyword, or replace a part by any value; return False if that is impossible."""
     *steps, last = place
     inner: Any = schema
     for step in steps:

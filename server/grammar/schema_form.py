@@ -1,4 +1,4 @@
-"""JSON schemas as trees of schemas, and whether each keyword in one has the form that it should. Pure."""
+"""Walk JSON schemas as trees of schemas, and check the form of each keyword. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COUNTS = (
 
 
 _Form: TypeAlias = tuple[Callable[[Any], bool], str]
-"""Whether a value has a form, and how one that has not is told of."""
+"""Returns True for values of the form, and the message about any other value."""
 
 
 def _is_number(value: Any) -> bool:
@@ -90,28 +90,27 @@ _FORMS: Mapping[str, _Form] = {
     "required": (_is_texts, "must be a list of texts"),
     "enum": _LIST,
 }
-"""Of the values of keywords that hold no single schema."""
+"""Forms of the values of keywords that contain no single schema."""
 
 
 def is_absent(keyword: str, value: Any) -> bool:
-    """Return whether a keyword stands for none.
+    """Return True if a keyword counts as absent.
 
-    That is null, which some clients write for what they do not give, or `required` at a property, which
-    draft 3 had.
+    That is null, which some clients write for absent fields, or `required` at a property, as in draft 3.
     """
     known = keyword in _FORMS or keyword in _SINGLE
     return (value is None and known) or (keyword == "required" and isinstance(value, bool))
 
 
 def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
-    """Return the schemas directly within this one that are objects, and the steps that lead to each."""
+    """Return the object schemas directly within this one, with the steps to each."""
     return [(steps, inner) for steps, inner in _inner_schemas(schema) if isinstance(inner, dict)]
 
 
 def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
-    """Yield all schemas within this one and where references lead, with the steps to each.
+    """Yield all schemas within this one and at the ends of references, with the steps to each.
 
-    It begins with the schema itself, and has whatever stands where a schema should.
+    It begins with the schema itself, and includes whatever stands where a schema should.
     """
     seen = set[int]()
     todo: list[tuple[Path, Any]] = [((), schema)]
@@ -147,10 +146,10 @@ def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
 
 
 def check_form(schema: Schema, param: str) -> None:
-    """Raise for a keyword whose value has a form that JSON Schema does not know.
+    """Raise an error for a keyword whose value has an invalid form.
 
     Args:
-        schema: What the request brought.
+        schema: The schema in the request.
         param: Its place in the request.
 
     Raises:
@@ -168,6 +167,6 @@ def check_form(schema: Schema, param: str) -> None:
 
 
 def misfit(param: str, path: Path, why: str) -> FieldError:
-    """Return an error about a place in the schema that a field of the request brought."""
+    """Return an error about a place in the schema of a request's field."""
     place = ".".join(map(str, (param, *path)))
     return FieldError(place, why)

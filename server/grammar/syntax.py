@@ -1,4 +1,4 @@
-"""A grammar as a tree: what GBNF says, without its notation, or the same cut into lexemes.
+"""Represent a grammar as a tree: the content of GBNF without its notation, or the same cut into lexemes.
 
 Nodes are values: equal trees are one key.
 """
@@ -18,14 +18,14 @@ ROOT = "root"
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character out of these ranges: ascending, disjoint, inclusive, at least one."""
+    """One character in these ranges: ascending, disjoint, inclusive, at least one."""
 
     ranges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the vocabulary, or any but that one."""
+    """One token of the vocabulary, or any but this one."""
 
     id: int
     negated: bool = False
@@ -33,7 +33,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The rule of that name. `at`: where the text mentions it, for messages."""
+    """The rule of this name; `at`: position of the mention in the text, for messages."""
 
     name: str
     at: int = field(default=0, compare=False)
@@ -41,7 +41,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Parts one after the other; with none of them, the empty text."""
+    """Parts in a row; without any, the empty text."""
 
     parts: tuple[Node, ...]
 
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """least to most times, most >= 1; None: no upper bound."""
+    """A node repeated `least` to `most` times, most >= 1; None: no maximum."""
 
     node: Node
     least: int
@@ -62,7 +62,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Lexeme:
-    """A part of the grammar that the lexer reads in one go. May match the empty text."""
+    """A part of the grammar that the lexer reads at once. May match the empty text."""
 
     node: Node
 
@@ -74,16 +74,16 @@ EMPTY = Series(())
 
 
 class Budget:
-    """Bounds the time that the analysis of one grammar takes: 500,000 steps of 1 to 3 µs, about a second."""
+    """Limits the time to analyse one grammar: 500,000 steps of 1 to 3 µs, about a second."""
 
     def __init__(self, steps: int = 500_000) -> None:
         self._left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Take steps off.
+        """Count steps.
 
         Raises:
-            InvalidRequestError: Nothing is left.
+            InvalidRequestError: The budget is used up.
         """
         self._left -= steps
         if self._left < 0:
@@ -124,16 +124,22 @@ def references(node: Node) -> list[str]:
 
 
 def lexemes(rules: Rules) -> dict[Lexeme, None]:
-    """In a fixed order."""
+    """Return all lexemes in a fixed order."""
     return {below: None for node in rules.values() for below in walk(node) if isinstance(below, Lexeme)}
 
 
 Ends: TypeAlias = tuple[int, int, bool]
-"""What a node's texts begin with and end with, as sets in bits, and whether the empty text is one of them."""
+"""First and last elements of a node's texts, as sets in bits, and True if the empty text is one of them."""
 
 
 def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], object]) -> Ends:
-    """leaf: of nodes without parts. link: called with an end and what may come right after it."""
+    """Return the Ends of a node.
+
+    Args:
+        node: The node.
+        leaf: Returns the Ends of a node without parts.
+        link: Called with an end and what may come directly after it.
+    """
 
     def of(node: Node) -> Ends:
         match node:
@@ -170,7 +176,7 @@ def _united_options(options: Iterable[Ends]) -> Ends:
 
 
 def _is_run(node: Node) -> bool:
-    """Two of these in a row are one of these, so a loop over it need not tell where one ends."""
+    """Return True if two of these in a row are one of these, so a loop need not separate them."""
     match node:
         case Lexeme(Repeat(_, least, None)):
             return least <= 1
@@ -179,7 +185,7 @@ def _is_run(node: Node) -> bool:
 
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:
-    """Ascending and disjoint, complemented if negated, without surrogates; perhaps empty."""
+    """Return ranges ascending and disjoint, complemented if negated, without surrogates; perhaps empty."""
     merged = _merged_ranges(ranges)
     if negated:
         starts = [0, *(high + 1 for _, high in merged)]

@@ -1,6 +1,6 @@
-"""A limit on a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins.
+"""Limit a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins.
 
-A character that the limit would cut is finished first: a grammar could not go on behind its half.
+A character that the limit would cut is completed first, since a grammar could not continue after half of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from server.text.guard import OrdinaryText
 
 @dataclass(frozen=True, slots=True)
 class ThoughtLimit:
-    """Where thoughts end at the latest."""
+    """A limit on the length of thoughts."""
 
     most: int  # tokens of thoughts, with the mark by which the model ends them itself
     open: str  # the mark that opens them
@@ -31,7 +31,7 @@ class ThoughtLimit:
     opened: bool  # the prompt has opened them
 
     def start(self, vocabulary: Vocabulary, inner: Start | None) -> Callable[[], ThinkingBudget]:
-        """inner: what else holds."""
+        """Return a function that begins a text; `inner` is a further constraint."""
         forced = tuple(vocabulary.tokenize(self.ending, special=True))
         return lambda: ThinkingBudget(self, vocabulary, forced, inner() if inner else None)
 

@@ -1,4 +1,4 @@
-"""The draft models that come with duo, and which of them drafts for a target."""
+"""Draft models that come with duo, and the choice of one for a target."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ steps with the small draft and 1.03 times with the other, though that is right m
 
 
 def draft_for(settings: LeadSettings, machine: Machine) -> Path | None:
-    """Return the draft model that was asked for, else the bundled one whose vocabulary is the target's.
+    """Return the draft model that was asked for, else the bundled one with the target's vocabulary.
 
     Args:
         settings: What was asked for.
         machine: Where target and draft model run.
 
     Returns:
-        Its file; None if no bundled draft model speaks the target's vocabulary.
+        Its file; None if no bundled draft model has the target's vocabulary.
 
     Raises:
-        StartupError: the target's file is missing, or llama.cpp cannot read it.
+        StartupError: The target's file is missing, or llama.cpp cannot read it.
     """
     if settings.draft_model is not None:
         return settings.draft_model

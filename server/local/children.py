@@ -1,4 +1,4 @@
-"""Child processes of `duo up`: started, started again when they die, and ended with duo."""
+"""Child processes of `duo up`: started, restarted when they die, and ended with duo."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DRAFTER_GRACE_S = 3.0  # a drafter may take this long to end by itself: a decode
 class Child:
     """A process that runs until close(), over restarts.
 
-    All its starts are on one thread, which lives until then: Linux takes that thread's end for the parent's
+    All starts are on one thread, which lives that long: Linux takes that thread's end for the parent's
     (PR_SET_PDEATHSIG).
     """
 
     def __init__(self, name: str, start: Callable[[], subprocess.Popen[bytes]], *, grace_s: float) -> None:
-        """Start it. Raise what the first start() raises.
+        """Start it. Raises what the first start() raises.
 
         Args:
             name: For the log.
@@ -99,7 +99,7 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """Return the environment, but for what this process set for its own models."""
+    """Return the environment without what this process set for its own models."""
     return {name: value for name, value in os.environ.items() if (name, value) not in OWN}
 
 

@@ -1,10 +1,10 @@
-"""A private server of the Redis protocol that lives and dies with this process, for a machine without one.
+"""A private server of the Redis protocol that lives and dies with this process.
 
-It listens on a unix socket in a directory of its own; where that is asked for, at an address for drafters on
-other machines, too, and wants a password then. It keeps nothing on disk. If it dies, it is started again. The
-owner holds a lock on a file in the directory; the kernel releases the lock however the owner ends. So a
-directory whose lock can be taken is an orphan: the next start shuts its server down and removes it. On Linux
-the kernel also ends the server itself together with its owner.
+It listens on a unix socket in its own directory; if asked to, also at an address for drafters on other
+machines, with a password. It keeps nothing on disk. If it dies, it is restarted. The owner holds a lock on a
+file in the directory; the kernel releases the lock however the owner ends. So a directory whose lock can be
+taken is an orphan: the next start shuts its server down and removes it. On Linux the kernel also ends the
+server itself together with its owner.
 
 A directory is made under another name and renamed once it is locked, so that no other process sees it
 unlocked.
@@ -71,8 +71,8 @@ def find_binary() -> str:
 def server_command(binary: str, directory: Path, address: tuple[str, int] | None = None) -> list[str]:
     """Return the command of a server whose socket and log are in this directory.
 
-    Its password is there, too, where it has an address. Memory is bounded, and nothing is evicted: when it is
-    full, messages are refused and the keys expire within seconds.
+    Its password is there too, if it has an address. Memory is limited, and nothing is evicted: when it is
+    full, messages are refused and keys expire within seconds.
     """
     options = {
         "port": str(address[1]) if address else "0",
@@ -97,7 +97,7 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
 
 
 def _bound_to(host: str) -> list[str]:
-    """Return the addresses that this one means: a server takes :: for those of IPv6 alone."""
+    """Return the addresses that this one means, since a server takes :: for IPv6 alone."""
     return ["0.0.0.0", "::"] if host == "::" and socket.has_dualstack_ipv6() else [host]
 
 
@@ -142,7 +142,7 @@ class EmbeddedServer(ExitStack):
 
     @property
     def url_elsewhere(self) -> str | None:
-        """Its URL on other machines, with the password; None if it does not listen for them."""
+        """Return its URL for other machines, with the password; None if it has none."""
         if self.address is None:
             return None
         host, port = self.address
@@ -173,10 +173,10 @@ class EmbeddedServer(ExitStack):
 def remove_orphans(root: Path) -> int:
     """End the servers and remove the directories that dead processes of this user left under root.
 
-    Never touches one whose owner lives, nor anybody else's.
+    Directories of living owners and of other users are not touched.
 
     Returns:
-        How many.
+        How many were removed.
     """
     return sum(_remove_orphan(directory) for directory in sorted(root.glob(f"{PREFIX}*")))
 
@@ -253,7 +253,7 @@ def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _answers(path: Path) -> bool:
-    """Whether a server is ready behind this socket."""
+    """Return True if a server is ready behind this socket."""
     try:
         with _connected(path) as link:
             link.sendall(b"PING\r\n")
@@ -286,7 +286,7 @@ def _kill_peer(link: socket.socket) -> None:
 
 
 def _free_address(listen: str) -> tuple[str, int]:
-    """HOST and PORT; without a port, one that is free. Raises StartupError if nobody can listen there."""
+    """Return HOST and PORT, a free one if none is given. Raises StartupError if it cannot be used."""
     try:
         parts = urlsplit(f"//{listen}")
         host, port = parts.hostname or "", parts.port or 0

@@ -1,4 +1,4 @@
-"""duo lend: this machine's memory and devices for a lead on another one, by llama.cpp's RPC server."""
+"""duo lend: lend this machine's memory and devices to a lead on another one, by llama.cpp's RPC server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LendSettings(BaseSettings):
 
 
 def run_lender(settings: LendSettings) -> int:
-    """Until it is stopped. Raises StartupError."""
+    """Lend until stopped. Raises StartupError."""
     start_library()
     needs_rpc()
     lent = chosen(settings.device, devices())
@@ -66,7 +66,7 @@ def run_lender(settings: LendSettings) -> int:
 
 
 def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice]:
-    """Return the devices of these names; without names all GPUs, or the CPU. Raise StartupError."""
+    """Return the devices of these names; without names all GPUs, or the CPU. Raises StartupError."""
     if names:
         by_name = {device.name: device for device in known}
         if unknown := [name for name in names if name not in by_name]:
@@ -79,7 +79,7 @@ def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice
 
 
 def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
-    """Return the lines with which it begins."""
+    """Return the lines printed at the start."""
     what = ", ".join(f"{one.name} ({one.description}, {one.free >> MIB_SHIFT} MiB)" for one in lent)
     reached = socket.gethostname() if host == EVERYWHERE else host
     lines = [f"duo lends {what} on {host}:{port}; on the other machine: duo up --rpc {reached}:{port}"]
@@ -91,7 +91,7 @@ def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
 
 
 def _address(host: str, port: int) -> tuple[str, int]:
-    """In digits, as llama.cpp wants it, and a free port instead of 0. Raises StartupError."""
+    """Return the address in digits, as llama.cpp wants it, with a free port for 0. Raises StartupError."""
     try:
         digits = socket.gethostbyname(host)
     except OSError as error:
@@ -101,5 +101,5 @@ def _address(host: str, port: int) -> tuple[str, int]:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """llama.cpp's server has no end: what a lead has here goes with the process."""
+    """End the process, since llama.cpp's server cannot be stopped; what a lead has here is lost."""
     os._exit(0)

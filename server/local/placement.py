@@ -1,4 +1,4 @@
-"""Where `duo up` makes drafts, beside the target or in its process, and which GPU each model has. Pure."""
+"""Decide where `duo up` drafts, beside the target or in its process, and which GPU each model gets. Pure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ USUAL_CELLS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """gpus: the free memory of each, in bytes."""
+    """Hardware of this machine."""
 
     n_cores: int
-    gpus: Sequence[int] = ()
+    gpus: Sequence[int] = ()  # free memory of each, in bytes
 
     @property
     def has_few_cores(self) -> bool:
@@ -36,7 +36,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where target and drafts are computed. With both sync and beside the lead finds out which pays."""
+    """Where target and drafts are computed. With both sync and beside, the lead finds out which pays."""
 
     sync: bool  # the draft model runs in the target's process, between steps
     gpu_layers: int | None  # of the draft model; None: as many as the target's
@@ -54,10 +54,10 @@ NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1, beside=False)
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
     """Decide by the sizes of the two models.
 
-    Processes that share few cores, or a GPU, slow each other down more than drafting beside the target gains
-    (docs/adr/0006). So where one of several GPUs has room for the target, the others are for drafters. Where
-    the target has the only GPU, a small model drafts on the CPU, and a larger one in sync. Settings that were
-    given are kept.
+    Processes that share few cores, or a GPU, slow each other more than drafting beside the target gains
+    (docs/adr/0006). So if one of several GPUs has room for the target, the others are for drafters. If the
+    target has the only GPU, a small model drafts on the CPU, and a larger one in sync. Explicit settings are
+    kept.
     """
     on_gpu = settings.gpu_layers != 0 and len(machine.gpus) > 0
     free = settings.draft_devices is None and not settings.rpc
@@ -87,7 +87,7 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
 
 
 def _leaves_open(settings: UpSettings) -> bool:
-    """Return whether the settings neither place the target on GPUs nor want a KV cache of unusual size."""
+    """Return True if the settings neither place the target on GPUs nor ask for an unusual KV cache."""
     said = settings.model_fields_set & {"split_mode", "tensor_split", "main_gpu"}
     return not said and settings.ctx_size <= USUAL_CELLS * settings.parallel
 
@@ -95,7 +95,7 @@ def _leaves_open(settings: UpSettings) -> bool:
 def _apart(gpus: Sequence[int], target_bytes: int, draft_bytes: int) -> tuple[int | None, tuple[int, ...]]:
     """Return the GPU for the target, and those for drafters, most memory first.
 
-    The target has the one with the most free memory, drafters those others that have room for them. None if
+    The target gets the one with the most free memory, drafters those others that have room for them. None if
     there is no other, or if the target needs several.
     """
     first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]

@@ -1,4 +1,4 @@
-"""duo up: everything on one machine: an embedded Redis, drafters as children, and the lead."""
+"""duo up: run everything on one machine: an embedded Redis, drafters as children, and the lead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HERE, ELSEWHERE = "on this machine only", "from other machines too"
 
 
 def up(settings: UpSettings) -> int:
-    """Run until stopped; returns the exit status. Raises StartupError."""
+    """Run until stopped; return the exit status. Raises StartupError."""
     for flag in ("draft_model", "drafter_draft_model"):
         path: Path | None = getattr(settings, flag)
         if path and not path.is_file():
@@ -102,7 +102,7 @@ def _check_can_draft(settings: UpSettings, placement: Placement, draft: Path | N
 
 
 def _remark_without(settings: UpSettings) -> str:
-    """Return who drafts where no bundled draft model speaks the target's vocabulary."""
+    """Return a remark on who drafts if no bundled draft model has the target's vocabulary."""
     has_own = settings.mtp == "auto" and has_block(settings.model)
     drafting = ["the model's own prediction block"] * has_own + ["lookups in what was said"] * settings.lookup
     who = " and ".join(drafting) or "nobody"
@@ -110,7 +110,7 @@ def _remark_without(settings: UpSettings) -> str:
 
 
 def _remark(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: str | None) -> str:
-    """Who drafts on few cores."""
+    """Return a remark on who drafts on few cores."""
     cores = f"{machine.n_cores} core{'s' if machine.n_cores > 1 else ''}"
     processes = f"{n_drafters} drafter process{'es' if n_drafters > 1 else ''}"
     beside = f" and in {processes}; the lead measures which pays" if n_drafters else ""
@@ -119,7 +119,7 @@ def _remark(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: 
 
 
 def _reach(url: str) -> str:
-    """From where drafters join at this URL."""
+    """Return which machines can join at this URL."""
     try:
         return HERE if ip_address(urlsplit(url).hostname or "").is_loopback else ELSEWHERE
     except ValueError:  # a name
@@ -141,7 +141,7 @@ def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
 
 
 def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
-    """Return what drafters that join are told as their --model, None if their default is right.
+    """Return the --model that joining drafters are told, None if their default is right.
 
     Only the lead can draft with a head or an assistant. A bundled draft model is told by its name.
     """
@@ -151,7 +151,7 @@ def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
 
 
 def _joining(settings: UpSettings, site: Site, draft: Path | None, url: str, elsewhere: str | None) -> Site:
-    """Return the site with the commands by which other drafters join."""
+    """Return the site with the commands by which further drafters join."""
     model, program = _for_drafters(settings, draft), _program()
     told = without_password(url)  # this line is logged
     site = replace(site, join=_join(settings, told, model, program))
@@ -169,18 +169,18 @@ def _join(settings: UpSettings, url: str, model: Path | None, program: str = "du
 
 
 def _program() -> str:
-    """How a terminal calls duo: by its name where that is found, else by where it lies beside this Python."""
+    """Return how a terminal calls duo: by name if found, else by its path beside this Python."""
     beside = Path(sys.executable).with_name("duo")
     return str(beside) if beside.is_file() and shutil.which("duo") is None else "duo"
 
 
 def _there(program: str) -> str:
-    """Return what the program is called on another machine, in the folder where `make` installed duo."""
+    """Return duo's path on another machine, in the folder where `make` installed it."""
     return ".venv/bin/duo" if program.endswith("/.venv/bin/duo") else "duo"
 
 
 def _size(model: Path) -> int:
-    """Bytes of all parts of its file. Raises StartupError."""
+    """Return the bytes of all parts of a model's file. Raises StartupError."""
     return sum(part.stat().st_size for part in parts(model))
 
 

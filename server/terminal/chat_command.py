@@ -50,7 +50,7 @@ class ChatSettings(ClientSettings):
 
 
 def chat(settings: ChatSettings) -> int:
-    """Run until :quit or the end of input. Raises StartupError when no lead answers."""
+    """Run until :quit or the end of input. Raises StartupError if no lead answers."""
     given = {"temperature": settings.temp, "max_tokens": settings.max_tokens}
     fields = {name: value for name, value in given.items() if value is not None}
     with settings.client(httpx.Timeout(10, read=None)) as client:  # a reply may take any time to begin
@@ -68,7 +68,7 @@ def chat(settings: ChatSettings) -> int:
 
 
 def _read_all(file: TextIO) -> str:
-    """With a mark in the place of what is not UTF-8."""
+    """Return all input, with a mark for bytes that are not UTF-8."""
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(encoding="utf-8", errors="replace")
     return file.read()
@@ -89,7 +89,7 @@ def answer_once(dialogue: Dialogue, question: str) -> int:
 
 
 class Terminal:
-    """Reads lines, does what commands say, and shows replies with what was guessed in colour."""
+    """Reads lines, carries out commands, and shows replies with guessed text in colour."""
 
     def __init__(self, console: Console, dialogue: Dialogue) -> None:
         self._console = console
@@ -97,7 +97,7 @@ class Terminal:
         self._replies = ShownReplies(console, dialogue)
 
     def run(self, read: Callable[[], str]) -> None:
-        """Until :quit, the end of input, or Ctrl-C twice."""
+        """Run until :quit, the end of input, or Ctrl-C twice."""
         warned = False
         while True:
             try:

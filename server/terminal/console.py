@@ -1,4 +1,4 @@
-"""The log of a process: plain lines on a console, or a JSON object to a line for programs that read logs."""
+"""Log of a process: plain lines on a console, or JSON objects for programs that read logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LogFormat: TypeAlias = Literal["text", "json"]
 
 
 class LogConsole(Console):
-    """Silent once nobody reads it any more; rich would end the process, or the thread that prints."""
+    """A console that falls silent once nobody reads it; rich would end the process or the printing thread."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -29,7 +29,7 @@ class _Handler(logging.Handler):
         self._json = form == "json"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never raises: a full disk ends no thread that logs."""
+        """Print a record; never raises, so a full disk ends no thread that logs."""
         try:
             line = _as_json(record) if self._json else self._plain(record)
             self._console.print(line, highlight=False, soft_wrap=True)
@@ -37,7 +37,7 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def _plain(self, record: logging.LogRecord) -> Text:
-        """Warnings and errors in colour and with the id of their request."""
+        """Return a line; warnings and errors are in colour, with the id of their request."""
         error = record.levelno >= logging.ERROR
         style = "red" if error else "yellow" if record.levelno > logging.INFO else ""
         account = CURRENT.get()

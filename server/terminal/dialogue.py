@@ -1,4 +1,4 @@
-"""A conversation with a lead over HTTP, as duo chat holds it."""
+"""Hold a conversation with a lead over HTTP, for duo chat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEEDS_KEY = "this lead wants an API key: give it with --api-key KEY, or set DUO_
 
 
 class Dialogue:
-    """messages: as they are sent. fields: of every request, such as temperature."""
+    """A conversation."""
 
     def __init__(self, client: httpx.Client, system: str | None, fields: dict[str, Any]) -> None:
         self.fields = fields
@@ -24,7 +24,7 @@ class Dialogue:
         self._client = client
 
     def set_system(self, text: str | None) -> None:
-        """Put this system message in front, in place of the one that is there. None or "": none."""
+        """Replace the system message in front; None or "": remove it."""
         rest = [message for message in self.messages if message["role"] != "system"]
         self.messages = ([{"role": "system", "content": text}] if text else []) + rest
 
@@ -33,7 +33,7 @@ class Dialogue:
         self.messages = [message for message in self.messages if message["role"] == "system"]
 
     def take_back(self) -> str | None:
-        """Remove the last question and what was answered. Returns the question."""
+        """Remove the last question and its answer, and return the question."""
         asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if not asked:
             return None
@@ -42,14 +42,14 @@ class Dialogue:
         return question
 
     def save(self, path: Path) -> None:
-        """Write the messages to a file. Raise DuoError."""
+        """Write the messages to a file. Raises DuoError."""
         try:
             path.write_text(json.dumps({"messages": self.messages}, ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             raise DuoError(f"{path} cannot be written ({error.strerror})") from error
 
     def load(self, path: Path) -> None:
-        """Go on with a saved conversation. Raises DuoError."""
+        """Continue a saved conversation. Raises DuoError."""
         try:
             found: Any = json.loads(path.read_text())["messages"]
             messages = [{"role": str(one["role"]), "content": str(one["content"])} for one in found]
@@ -83,7 +83,7 @@ class Dialogue:
                 self.messages.pop()
 
     def drafters(self) -> dict[str, str]:
-        """Names of drafters by their ids; none where the lead does not tell."""
+        """Return names of drafters by id; none if the lead does not tell."""
         try:
             return {one["id"]: one["name"] for one in self._client.get("/health").json()["drafters"]}
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
@@ -91,7 +91,7 @@ class Dialogue:
 
 
 def model_of(client: httpx.Client) -> str:
-    """Return the name of the lead's model. Raise StartupError."""
+    """Return the name of the lead's model. Raises StartupError."""
     response = answer_of(client, "/v1/models")
     if response.status_code != 200:
         raise StartupError(f"{client.base_url}: {_message(response)}")
@@ -102,7 +102,7 @@ def model_of(client: httpx.Client) -> str:
 
 
 def chunks(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    """Yield a reply's chunks, each with a list of choices. Raise DuoError if the server fails."""
+    """Yield a reply's chunks, each with a list of choices. Raises DuoError if the server fails."""
     if response.status_code != 200:
         response.read()
         raise DuoError(_message(response))

@@ -1,8 +1,8 @@
-"""duo probe: what beside the tokens changes the logits of a model on this machine.
+"""duo probe: find what, beside the tokens, changes the logits of a model on this machine.
 
-The same tokens are scored in batches of different widths. Where the logits' bits agree, a text does not
-depend on how many drafted tokens were verified beside each of its tokens. Where they do not, drafts may turn
-a near-tie of two tokens. So may other conversations: by where they leave room in the KV cache, and by their
+The same tokens are scored in batches of different widths. If the logits' bits agree, a text does not depend
+on how many drafted tokens were verified beside its own. If they do not, drafts may change the winner of a
+near-tie of two tokens. So may other conversations, by where they leave room in the KV cache, and by their
 rows in the same batch.
 """
 
@@ -95,7 +95,7 @@ class ProbeResult:
 
 
 def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
-    """rows_by_width: logits (rows, vocab size) by width; at least one width and one row."""
+    """Return what widths do to logits, (rows, vocab size) by width; at least one width and row."""
     first = next(iter(rows_by_width.values()))
     classes: dict[bytes, list[int]] = {}
     for width, rows in rows_by_width.items():
@@ -115,11 +115,11 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
     """Score the same rows at each width, in sequence 0; if there is a sequence 1, again with that filled.
 
-    The rows are as many as the largest width has, MIN_SCORED_ROWS at least if there is room. The KV cache
-    must be empty and is left so.
+    There are as many rows as the largest width, at least MIN_SCORED_ROWS if there is room. The KV cache must
+    be empty and is left so.
 
     Raises:
-        ValueError: the context is too small for these widths.
+        ValueError: The context is too small for these widths.
     """
     widest, room = max(widths), (backend.n_ctx - 1) // 2
     if widest > min(room, backend.n_batch):
@@ -149,7 +149,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
 
 
 def _changes(rows: Mapping[int, Logits], former: Mapping[int, Logits]) -> tuple[tuple[int, ...], float]:
-    """Widths whose bits have changed, and the largest difference."""
+    """Return the widths whose bits have changed, and the largest difference."""
     changed = tuple(width for width in rows if _bits(rows[width]) != _bits(former[width]))
     return changed, max(_difference(rows[width], former[width]) for width in rows)
 
@@ -163,7 +163,7 @@ def _score_at(
 ) -> dict[int, Logits]:
     """Return the logits after each of the first half of the tokens beyond the prefix, by width.
 
-    The second half is there to fill every batch.
+    The second half fills up every batch.
 
     Args:
         backend: The model.
@@ -223,7 +223,7 @@ def _smallest_margin(rows: Logits) -> float:
 
 
 def probe(settings: ProbeSettings) -> int:
-    """Print a table or JSON. Raises StartupError when the model cannot be loaded."""
+    """Print a table or JSON. Raises StartupError if the model cannot be loaded."""
     if settings.max_width > settings.batch_size:
         raise StartupError(
             f"--max-width {settings.max_width} needs at least --batch-size {settings.max_width}"
@@ -251,7 +251,7 @@ def probe(settings: ProbeSettings) -> int:
 
 
 def _named(attention: FlashAttention, *, chosen: bool) -> str:
-    """chosen: by a measurement, since the flag left it open."""
+    """Return the name of a kind of attention; `chosen`: by a measurement, since the flag left it open."""
     if attention == "auto":
         return "flash attention as llama.cpp chooses"
     how = "with" if attention == "on" else "without"
@@ -280,7 +280,7 @@ def _letter(index: int) -> str:
 
 
 def verdict(result: ProbeResult) -> list[str]:
-    """Return what the result means, in sentences; the last one is what to do."""
+    """Return the meaning of the result, in sentences; the last one is a recommendation."""
     n, widest = len(result.classes), max(result.widths)
     lines = [
         f"All widths up to {widest} give the same bits."

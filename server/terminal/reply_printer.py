@@ -1,4 +1,4 @@
-"""Replies in the lead's terminal while they are generated, with accepted drafts highlighted."""
+"""Print replies in the lead's terminal while they are generated, with accepted drafts highlighted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ REJECTED = "strike red"
 
 
 class ReplyPrinter:
-    """Observes the engine's events and prints one reply at a time; others wait until it has ended.
-
-    With show_rejected it strikes out the drafted tokens that were wrong.
-    """
+    """Prints one reply at a time from the engine's events; with show_rejected also wrong drafted tokens."""
 
     def __init__(self, console: Console, vocabulary: Vocabulary, *, show_rejected: bool) -> None:
         self._console = console

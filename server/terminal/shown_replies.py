@@ -1,4 +1,4 @@
-"""Replies in duo chat, as they stream, with what was guessed in the colours of those who guessed it."""
+"""Print streaming replies in duo chat, with guessed text in its drafter's colour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = {
 
 
 class ShownReplies:
-    """Asks, and prints what comes."""
+    """Sends questions, and prints the replies."""
 
     def __init__(self, console: Console, dialogue: Dialogue) -> None:
         self._console = console
@@ -47,7 +47,7 @@ class ShownReplies:
             self._console.print(self._legend(counts))
 
     def _show(self, delta: Any, tokens: Any, *, thinking: bool) -> bool:
-        """thinking: whether thoughts were the last thing shown; returns whether they are now."""
+        """Print a delta; `thinking`: thoughts were shown last. Returns True if they are now."""
         thought, text = delta.get("reasoning_content"), delta.get("content")
         if thought:
             self._console.print(Text(thought, "dim italic"), end="", soft_wrap=True)

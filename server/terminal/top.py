@@ -1,4 +1,4 @@
-"""duo top: what a running lead does, in the terminal, from its /health and /metrics."""
+"""duo top: watch a running lead in the terminal, by its /health and /metrics."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Look:
     totals: Mapping[str, float]  # counters, by metric name
 
     def since(self, before: Look, name: str) -> float:
-        """How much a counter has grown; from 0 if the lead was started again."""
+        """Return how much a counter has grown; from 0 if the lead was restarted."""
         now, then = self.totals.get(name, 0.0), before.totals.get(name, 0.0)
         return now - then if now >= then else now
 
 
 def look(client: httpx.Client) -> Look:
-    """Ask a lead. Raise StartupError when none answers."""
+    """Ask a lead for its state. Raises StartupError if none answers."""
     health, metrics = answer_of(client, "/health"), answer_of(client, "/metrics")
     if metrics.status_code != 200:
         raise StartupError(f"{client.base_url} is not a lead: its /metrics answers {metrics.status_code}")
@@ -69,7 +69,7 @@ def look(client: httpx.Client) -> Look:
 
 
 def top(settings: TopSettings) -> int:
-    """Run until Ctrl-C. Raises StartupError when no lead answers at first."""
+    """Run until Ctrl-C. Raises StartupError if no lead answers at first."""
     console = Console(highlight=False)
     with settings.client(httpx.Timeout(5)) as client:
         before = look(client)
@@ -83,7 +83,7 @@ def top(settings: TopSettings) -> int:
 
 
 def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[], None]) -> None:
-    """Look again after every wait(), until it raises. Goes on while no lead answers."""
+    """Look again after every wait(), until it raises; continue while no lead answers."""
     with Live(view(before, before), console=console, screen=True, auto_refresh=False) as live:
         while True:
             wait()

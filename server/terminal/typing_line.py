@@ -1,4 +1,4 @@
-"""The line on which one types in duo chat: editing, history, and messages of several lines."""
+"""The input line of duo chat: editing, history, and messages of several lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def typing_line() -> PromptSession[str]:
 
 
 def _history() -> History:
-    """In a file that only its owner may read; in memory where there can be none."""
+    """Return the history, in a file for its owner only, or in memory if that is impossible."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         path = Path(state) / "duo" / "chat_history"
