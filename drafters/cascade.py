@@ -66,27 +66,27 @@ class Cascade(OwnDrafts):
         plain = self._plain.get(n)
         if not n or plain is None or plain.count < PLAIN_KNOWN or not self._accounts.of(n).is_active:
             return False
-        return self._outlook(sessions)[0] > 0 or self._probe_s > self._model.td.value
+        return self._best_guess_count(sessions)[0] > 0 or self._probe_s > self._model.td.value
 
     def propose(
         self, sessions: Sequence[DraftSession], rooms: Sequence[int], seqs: Sequence[int], *, likeliest: bool
     ) -> dict[int, list[int]]:
         if not self.pays(sessions):
             return {}
-        most, rate = self._outlook(sessions)
+        most, rate = self._best_guess_count(sessions)
         if not most:
             self._probe_s -= self._model.td.value
         going = dict[int, int]()
         for session, room, seq in zip(sessions, rooms, seqs, strict=True):
-            self._follow(session, seq, likeliest=likeliest)
+            self._follow_session(session, seq, likeliest=likeliest)
             if self._model.behind(session.id):
                 self._model.read(session.id)
             elif room > 0:
                 going[session.id] = min(room, MOST_OWN, self._model.most) if most else 1
-        self._guess(going, rate if most else 0.0, len(sessions))
+        self._guess_round(going, rate if most else 0.0, len(sessions))
         return {id: [one.token for one in found] for id in going if (found := self._followed[id].guesses)}
 
-    def _outlook(self, sessions: Sequence[DraftSession]) -> tuple[int, float]:
+    def _best_guess_count(self, sessions: Sequence[DraftSession]) -> tuple[int, float]:
         """Return how many guesses in a row make the most tokens per second, and these for each session."""
         n, source = len(sessions), self._model.source
         known = [one.hits for session in sessions if (one := self._followed.get(session.id))]
@@ -97,7 +97,7 @@ class Cascade(OwnDrafts):
         rate = gain.reached(tokens, seconds)
         return gain.best(tokens, seconds, rate)[0], rate
 
-    def _follow(self, session: DraftSession, seq: int, *, likeliest: bool) -> None:
+    def _follow_session(self, session: DraftSession, seq: int, *, likeliest: bool) -> None:
         """Tell the model what the session's tokens are now."""
         sampling = GREEDY if likeliest else session.sampling
         known = self._followed.get(session.id)
@@ -113,7 +113,7 @@ class Cascade(OwnDrafts):
         self._model.follow(known.opened, ask, n_firm=session.n_committed)
         known.guesses, known.sure = [], 1.0
 
-    def _guess(self, going: Mapping[int, int], rate: float, n_sessions: int) -> None:
+    def _guess_round(self, going: Mapping[int, int], rate: float, n_sessions: int) -> None:
         """Guess for these sessions, `going` at most for each, while that is worth its time."""
         source, live = self._model.source, dict(going)
         while live:

@@ -20,7 +20,7 @@ class DelayedBus:
         self._latency_s = latency_s
         self._due: SimpleQueue[tuple[float, Callable[[], None]]] = SimpleQueue()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="duo-delay", daemon=True)
+        self._thread = threading.Thread(target=self._run_delayed, name="duo-delay", daemon=True)
 
     def start(self, listener: Listener) -> None:
         self._listener = listener
@@ -28,7 +28,7 @@ class DelayedBus:
         self._bus.start(self)
 
     def send(self, to: str, message: Message) -> None:
-        self._later(lambda: self._bus.send(to, message))
+        self._call_later(lambda: self._bus.send(to, message))
 
     def describe(self, presence: Presence) -> None:
         self._bus.describe(presence)
@@ -36,22 +36,22 @@ class DelayedBus:
     def close(self) -> None:
         """Close the bus; delayed messages are lost."""
         self._closed.set()
-        self._later(lambda: None)  # wakes a thread that has nothing to wait for
+        self._call_later(lambda: None)  # wakes a thread that has nothing to wait for
         if self._thread.is_alive():
             self._thread.join()
         self._bus.close()
 
     def received(self, message: Message) -> None:
-        self._later(lambda: self._listener.received(message))
+        self._call_later(lambda: self._listener.received(message))
 
     def peers(self, present: Sequence[Presence]) -> None:
         everybody = tuple(present)
-        self._later(lambda: self._listener.peers(everybody))
+        self._call_later(lambda: self._listener.peers(everybody))
 
-    def _later(self, action: Callable[[], None]) -> None:
+    def _call_later(self, action: Callable[[], None]) -> None:
         self._due.put((time.monotonic() + self._latency_s, action))
 
-    def _run(self) -> None:
+    def _run_delayed(self) -> None:
         while True:
             due, action = self._due.get()
             if self._closed.wait(max(0.0, due - time.monotonic())):

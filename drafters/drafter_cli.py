@@ -92,11 +92,11 @@ def status_line(worker: Worker, console: Console) -> AbstractContextManager[obje
     """Show a worker's counts in a line that is rewritten within the block; nothing without a terminal."""
     if not console.is_terminal:
         return contextlib.nullcontext()
-    line = _lines(worker).__next__
+    line = _status_lines(worker).__next__
     return Live(get_renderable=line, console=console, refresh_per_second=1 / STATUS_S, transient=True)
 
 
-def _lines(worker: Worker) -> Generator[Text]:
+def _status_lines(worker: Worker) -> Generator[Text]:
     before = 0
     while True:
         drafted, leads = worker.n_drafted, len(worker.leads)

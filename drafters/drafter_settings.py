@@ -19,7 +19,7 @@ DEFAULT_MODEL = BUNDLED_MODEL.with_name("smollm2-draft.gguf")
 """Drafts for the default model of leads, SmolLM2-135M-Instruct."""
 
 
-def _found(path: Path) -> Path:
+def _bundled_or_given(path: Path) -> Path:
     """Return the bundled model that a bare file name means, else the path as it is."""
     bundled = BUNDLED_MODEL.with_name(path.name)
     return bundled if path.parent == Path() and not path.exists() and bundled.is_file() else path
@@ -47,7 +47,7 @@ class DrafterSettings(ModelSettings):
         description="model: a draft model; engine: another inference server, at --url; lookup: earlier text, "
         "without a model; replay: known texts with deliberate errors, to measure",
     )
-    model: Annotated[Path, AfterValidator(_found)] = Field(
+    model: Annotated[Path, AfterValidator(_bundled_or_given)] = Field(
         DEFAULT_MODEL, description="the draft model's GGUF file, or a bundled model's name"
     )
     url: str = Field(

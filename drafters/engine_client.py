@@ -57,7 +57,7 @@ class EngineClient:
         Raises:
             EngineError: There is no engine at the URL, or it refuses this client.
         """
-        return asyncio.run_coroutine_threadsafe(self._fetch(method, path, body), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._fetch_json(method, path, body), self._loop).result()
 
     def ask(
         self,
@@ -79,7 +79,7 @@ class EngineClient:
         """
         reply = Reply()
         body = dialect.body(prompt, n_tokens, self.model) | ({"cache_salt": salt} if salt else {})
-        future = asyncio.run_coroutine_threadsafe(self._stream(dialect, body, reply, ready), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._stream_reply(dialect, body, reply, ready), self._loop)
         reply._cancel = future.cancel  # pyright: ignore[reportPrivateUsage]
         return reply
 
@@ -88,14 +88,14 @@ class EngineClient:
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, call)
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._end_requests(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     # -- the event loop
 
-    async def _fetch(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    async def _fetch_json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
         try:
             answer = await self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
@@ -107,7 +107,7 @@ class EngineClient:
         except ValueError:
             return None
 
-    async def _stream(
+    async def _stream_reply(
         self, dialect: Dialect, body: dict[str, Any], reply: Reply, ready: Callable[[], None]
     ) -> None:
         try:
@@ -115,7 +115,7 @@ class EngineClient:
                 if not answer.is_success:
                     text = (await answer.aread())[:200].decode(errors="replace")
                     raise EngineError(f"{answer.status_code}: {text}")
-                async for line in _lines(answer):
+                async for line in _answer_lines(answer):
                     if said := dialect.read(line):
                         reply.last_s = self._loop.time()
                         reply.first_s = reply.first_s or reply.last_s
@@ -133,7 +133,7 @@ class EngineClient:
             reply.is_done = True
             ready()
 
-    async def _end(self) -> None:
+    async def _end_requests(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -141,7 +141,7 @@ class EngineClient:
         await self._http.aclose()
 
 
-async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _answer_lines(answer: httpx.Response) -> AsyncIterator[bytes]:
     """Yield the lines of an answer. Raises EngineError for one beyond MAX_LINE."""
     rest = b""
     async for data in answer.aiter_bytes():

@@ -61,14 +61,14 @@ class LlamaServer:
         return asked | {"cache_prompt": True, "return_tokens": True}
 
     def read(self, line: bytes) -> list[Said]:
-        event = _event(line)
+        event = _event_data(line)
         if event is None:
             return []
         probabilities = {
             one.get("id"): one.get("logprob") for one in event.get("completion_probabilities") or ()
         }
         tokens = event.get("tokens") or ()
-        said = [Said("", int(token), _probability(probabilities.get(token))) for token in tokens]
+        said = [Said("", int(token), _probability_of(probabilities.get(token))) for token in tokens]
         if said:
             said[0] = said[0]._replace(text=str(event.get("content", "")))
         elif event.get("content"):
@@ -104,9 +104,9 @@ class Ollama:
         }
 
     def read(self, line: bytes) -> list[Said]:
-        event = _json(line) if line.strip() else {}
+        event = _parsed_json(line) if line.strip() else {}
         pieces = event.get("logprobs") or ()
-        said = [Said(str(one.get("token", "")), None, _probability(one.get("logprob"))) for one in pieces]
+        said = [Said(str(one.get("token", "")), None, _probability_of(one.get("logprob"))) for one in pieces]
         text = str(event.get("response", ""))
         if "".join(one.text for one in said) != text:
             said = [Said(text)] if text else []
@@ -125,14 +125,14 @@ class OpenAI:
         return asked | {"stream": True, "logprobs": 1}
 
     def read(self, line: bytes) -> list[Said]:
-        event = _event(line)
+        event = _event_data(line)
         if event is None or not event.get("choices"):
             return []
         choice = event["choices"][0]
         text = str(choice.get("text") or "")
         told: dict[str, Any] = choice.get("logprobs") or {}
         pairs = zip(told.get("tokens") or (), told.get("token_logprobs") or (), strict=False)
-        said = [Said(str(token), None, _probability(logprob)) for token, logprob in pairs]
+        said = [Said(str(token), None, _probability_of(logprob)) for token, logprob in pairs]
         if "".join(one.text for one in said) != text:
             said = [Said(text)] if text else []
         if choice.get("finish_reason"):
@@ -140,15 +140,15 @@ class OpenAI:
         return said
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def _event_data(line: bytes) -> dict[str, Any] | None:
     """Return the data of a line of server-sent events; None for other lines and the last one."""
     if not line.startswith(b"data:"):
         return None
     data = line[5:].strip()
-    return None if data == b"[DONE]" else _json(data)
+    return None if data == b"[DONE]" else _parsed_json(data)
 
 
-def _json(data: bytes) -> dict[str, Any]:
+def _parsed_json(data: bytes) -> dict[str, Any]:
     try:
         event: Any = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -161,7 +161,7 @@ def _json(data: bytes) -> dict[str, Any]:
     return found
 
 
-def _probability(logprob: object) -> float:
+def _probability_of(logprob: object) -> float:
     if not isinstance(logprob, int | float) or math.isnan(logprob):
         return UNTOLD
     return math.exp(min(0.0, float(logprob)))

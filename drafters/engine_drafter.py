@@ -81,7 +81,7 @@ class EngineDrafter(Drafter):
         if session.lost or session.n_ahead >= session.max_ahead:
             return False
         asked = self._asked.get(session.id)
-        if asked is None or not self._holds(asked, session):
+        if asked is None or not self._is_current(asked, session):
             return not self._rests
         return bool(asked.reply.error) or asked.seen != (len(asked.reply.said), session.n_committed)
 
@@ -90,18 +90,18 @@ class EngineDrafter(Drafter):
         grown: list[DraftSession] = []
         for session in sessions:
             asked = self._asked.get(session.id)
-            if asked is None or not self._holds(asked, session):
-                self._ask(session)
+            if asked is None or not self._is_current(asked, session):
+                self._ask_engine(session)
             elif asked.reply.error:
-                self._failed(session, asked.reply.error)
+                self._pause_engine(session, asked.reply.error)
             else:
-                grown += [session] * self._lengthen(session, asked)
+                grown += [session] * self._lengthen_path(session, asked)
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        self._forget(session)
+        self._forget_request(session)
 
-    def _lengthen(self, session: DraftSession, asked: _Asked) -> int:
+    def _lengthen_path(self, session: DraftSession, asked: _Asked) -> int:
         """Add the reply's tokens beyond the path; return the number of guesses added."""
         asked.seen = len(asked.reply.said), session.n_committed
         if not asked.reply.said:
@@ -109,26 +109,26 @@ class EngineDrafter(Drafter):
         self._n_failures = 0
         if asked.reply.token_s:
             self.td.observe(asked.reply.token_s)
-        guesses = self._guesses(asked.reply)
+        guesses = self._guesses_of(asked.reply)
         n_before = asked.start - session.n_committed  # guesses of the path that the engine was told
         told = session.path.guesses[:n_before] if n_before > 0 else []
         return session.lengthen([*told, *guesses[max(0, -n_before) :]], PATH_MIN)
 
-    def _holds(self, asked: _Asked, session: DraftSession) -> bool:
+    def _is_current(self, asked: _Asked, session: DraftSession) -> bool:
         """Return True if the reply continues this text and may still be of use."""
         if asked.n_opened != session.n_opened:
             return False
         if session.tokens[asked.n_committed : asked.start] != asked.path:
             return False
         reply, beyond = asked.reply, session.tokens[asked.start :]
-        guesses = [guess.token for guess in self._guesses(reply)]
+        guesses = [guess.token for guess in self._guesses_of(reply)]
         if len(beyond) > len(guesses):  # the lead is ahead: the engine reads the text before it can say more
             return not guesses and not (reply.is_done and not reply.error)
         is_used_up = reply.is_done and len(beyond) == len(guesses)
         ends_text = bool(reply.said) and reply.said[-1].ends_text
         return guesses[: len(beyond)] == beyond and (not is_used_up or ends_text or bool(reply.error))
 
-    def _guesses(self, reply: Reply) -> list[DraftGuess]:
+    def _guesses_of(self, reply: Reply) -> list[DraftGuess]:
         said = list(reply.said)
         end = UNTOLD if said and said[-1].ends_text else None
         if not self._dialect.takes_ids:
@@ -145,9 +145,9 @@ class EngineDrafter(Drafter):
             guesses.append(DraftGuess(self._vocab.eos, end))
         return guesses
 
-    def _ask(self, session: DraftSession) -> None:
-        self._forget(session)
-        prompt = self._prompt(session.tokens)
+    def _ask_engine(self, session: DraftSession) -> None:
+        self._forget_request(session)
+        prompt = self._engine_prompt(session.tokens)
         if not prompt:
             return
         self.n_requests += 1
@@ -157,7 +157,7 @@ class EngineDrafter(Drafter):
         n = session.n_committed
         self._asked[session.id] = _Asked(reply, session.n_opened, n, session.tokens[n:], (0, n))
 
-    def _prompt(self, tokens: Sequence[int]) -> str | list[int]:
+    def _engine_prompt(self, tokens: Sequence[int]) -> str | list[int]:
         """Return the text for the engine, without the first token if the engine adds that itself."""
         if self._dialect.takes_ids:
             return list(tokens)
@@ -165,9 +165,9 @@ class EngineDrafter(Drafter):
         adds = vocab.add_bos and tokens and tokens[0] == vocab.bos
         return text_of(vocab, tokens[1:] if adds else tokens).decode(errors="ignore")
 
-    def _failed(self, session: DraftSession, error: str) -> None:
+    def _pause_engine(self, session: DraftSession, error: str) -> None:
         """Stop using the engine for a while."""
-        self._forget(session)
+        self._forget_request(session)
         if not self._n_failures:
             logger.warning("the engine at %s fails: %s", self._client.url, error)
         delay_s = min(MAX_RETRY_S, RETRY_S * 2**self._n_failures)
@@ -180,7 +180,7 @@ class EngineDrafter(Drafter):
         self._rests = False
         self._wake()
 
-    def _forget(self, session: DraftSession) -> None:
+    def _forget_request(self, session: DraftSession) -> None:
         if asked := self._asked.pop(session.id, None):
             asked.reply.cancel()
 
@@ -191,12 +191,12 @@ def dialect_of(client: EngineClient, vocab: Vocabulary) -> Dialect:
     Raises:
         EngineError: There is no engine, or it refuses this client.
     """
-    tokens = _tokenized(client, PROBES[0])
+    tokens = _engine_tokens(client, PROBES[0])
     if tokens is None:
         ollama = client.fetch("GET", "/api/version")
         dialect: Dialect = Ollama() if isinstance(ollama, dict) and "version" in ollama else OpenAI()
         why = "it tells no token ids"
-    elif (why := _difference(client, vocab)) is None:
+    elif (why := _vocabulary_difference(client, vocab)) is None:
         dialect = LlamaServer()
     else:
         dialect = LlamaServerText()
@@ -205,18 +205,18 @@ def dialect_of(client: EngineClient, vocab: Vocabulary) -> Dialect:
     return dialect
 
 
-def _tokenized(client: EngineClient, text: str) -> list[int] | None:
+def _engine_tokens(client: EngineClient, text: str) -> list[int] | None:
     """Return the engine's tokens of a text, None if it cannot tokenise."""
     answer = client.fetch("POST", "/tokenize", {"content": text, "add_special": False, "parse_special": True})
     tokens: object = cast(dict[str, Any], answer).get("tokens") if isinstance(answer, dict) else None
     return cast(list[int], tokens) if isinstance(tokens, list) else None
 
 
-def _difference(client: EngineClient, vocab: Vocabulary) -> str | None:
+def _vocabulary_difference(client: EngineClient, vocab: Vocabulary) -> str | None:
     """Return where the engine's vocabulary differs from the leads', None if no difference is found."""
     special = [vocab.piece(token, special=True).decode(errors="ignore") for token in sorted(vocab.eog)]
     for text in filter(None, [*PROBES, *special]):
-        own, theirs = vocab.tokenize(text, special=True), _tokenized(client, text)
+        own, theirs = vocab.tokenize(text, special=True), _engine_tokens(client, text)
         if own != theirs:
             return f"{text[:20]!r} is {theirs} there, {own} for the leads"
     return None

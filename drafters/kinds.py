@@ -64,11 +64,11 @@ def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
         known = ", ".join([*WITH_RESOURCES, *WITHOUT_MODEL])
         raise StartupError(f"no kind of drafter is called {settings.kind!r}; --kind takes one of: {known}")
     return Kind(
-        make(settings), settings.kind, _card(settings.vocab_from), settings.capacity or OTHER_CAPACITY
+        make(settings), settings.kind, _card_of_file(settings.vocab_from), settings.capacity or OTHER_CAPACITY
     )
 
 
-def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
+def _model_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
     if settings.gpu_layers == 0:
         use_no_gpu()
     capacity = min(settings.capacity or MODEL_CAPACITY, settings.sequences)
@@ -86,13 +86,13 @@ def _model(settings: DrafterSettings, stack: ExitStack) -> Kind:
     drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, shapes=shapes, own=own)
     if settings.translate is None:
         return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
-    target = stack.enter_context(closing(_opened(settings.translate))).vocab
+    target = stack.enter_context(closing(_open_vocabulary(settings.translate))).vocab
     translating = TranslatingDrafter(drafter, backend.vocab, target)
     return Kind(translating, backend.name, vocabulary_card(target), capacity)
 
 
-def _engine(settings: DrafterSettings, stack: ExitStack) -> Kind:
-    vocab = stack.enter_context(closing(_opened(settings.vocab_from))).vocab
+def _engine_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
+    vocab = stack.enter_context(closing(_open_vocabulary(settings.vocab_from))).vocab
     client = stack.enter_context(
         closing(EngineClient(settings.url, key=settings.engine_key, model=settings.engine_model))
     )
@@ -105,15 +105,15 @@ def _engine(settings: DrafterSettings, stack: ExitStack) -> Kind:
     return Kind(EngineDrafter(client, dialect, vocab), name, vocabulary_card(vocab), capacity)
 
 
-WITH_RESOURCES = {"model": _model, "engine": _engine}
+WITH_RESOURCES = {"model": _model_kind, "engine": _engine_kind}
 
 
-def _card(path: Path) -> VocabularyCard:
-    with closing(_opened(path)) as backend:
+def _card_of_file(path: Path) -> VocabularyCard:
+    with closing(_open_vocabulary(path)) as backend:
         return vocabulary_card(backend.vocab)
 
 
-def _opened(path: Path) -> LlamaBackend:
+def _open_vocabulary(path: Path) -> LlamaBackend:
     """Open a model for its vocabulary only."""
     options = LlamaOptions(path, n_cells=_CELLS, n_seqs=1, n_batch=_CELLS, weights=Weights(n_gpu_layers=0))
     return LlamaBackend(options)

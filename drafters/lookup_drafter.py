@@ -43,7 +43,7 @@ class LookupDrafter(Drafter):
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
         grown: list[DraftSession] = []
         for session in sessions:
-            followed = self._follow(session)
+            followed = self._index_of(session)
             n = followed.lookup.n_tokens
             followed.lookup.extend(session.tokens[n : min(n + PORTION, session.n_committed)])
             if followed.lookup.n_tokens < session.n_committed:
@@ -64,7 +64,7 @@ class LookupDrafter(Drafter):
             pool.add(session.tokens[session.n_prompt : session.n_committed])
             pool.index(session.n_committed)
 
-    def _follow(self, session: DraftSession) -> _Followed:
+    def _index_of(self, session: DraftSession) -> _Followed:
         """Return the session's index, a new one if the latest Open contradicts it."""
         followed = self._followed.get(session.id)
         if followed is not None and followed.n_opened != session.n_opened:

@@ -48,7 +48,7 @@ def with_own_drafts(
     Raises:
         StartupError: What was asked for cannot be loaded, or does not fit.
     """
-    backend, guesser = _guesser(settings, stack, model)
+    backend, guesser = _own_guesser(settings, stack, model)
     if guesser is None:
         return model, OwnDrafts()
     if not model.can_trim:
@@ -58,13 +58,13 @@ def with_own_drafts(
     return backend, Cascade(guesser, shapes.steady, one_shape=shapes.padding_pays)
 
 
-def _guesser(
+def _own_guesser(
     settings: DrafterSettings, stack: ExitStack, model: LlamaBackend
 ) -> tuple[Backend, InlineModel | None]:
     if head := head_of(settings):
         return _with_block(stack, model, lambda: LlamaHead(model, head))
     if settings.draft_model is not None:
-        return model, _smaller(settings, stack, settings.draft_model, model)
+        return model, _smaller_model(settings, stack, settings.draft_model, model)
     if model.model.n_blocks:
         return _with_block(stack, model, lambda: LlamaBlock(model, MOST_OWN))
     return model, OwnLookup() if settings.lookup else None
@@ -82,7 +82,9 @@ def _with_block(
     return with_block, BlockDraft(with_block, most=MOST_OWN)
 
 
-def _smaller(settings: DrafterSettings, stack: ExitStack, path: Path, model: LlamaBackend) -> DraftModel:
+def _smaller_model(
+    settings: DrafterSettings, stack: ExitStack, path: Path, model: LlamaBackend
+) -> DraftModel:
     options = replace(
         model.options,
         model_path=path,

@@ -62,10 +62,10 @@ class ReplayDrafter(Drafter):
         self._matched: dict[int, _Matched] = {}  # by session
 
     def obstacle(self, session: DraftSession) -> str | None:
-        return "it is none of the texts to be replayed" if self._text(session) is None else None
+        return "it is none of the texts to be replayed" if self._text_of(session) is None else None
 
     def wants(self, session: DraftSession) -> bool:
-        text = self._text(session)
+        text = self._text_of(session)
         end = session.n_committed + session.max_ahead
         return not session.lost and (text is None or len(session.tokens) < min(end, len(self._texts[text])))
 
@@ -75,30 +75,30 @@ class ReplayDrafter(Drafter):
         self.busy_until = max(self.busy_until, now) + self._script.td_s
         self._sleep(max(0.0, self.busy_until - now))
         for session in sessions:
-            text = self._text(session)
+            text = self._text_of(session)
             assert text is not None, "an obstacle"
-            self._guess(session, text)
+            self._add_guess(session, text)
         return list(sessions)
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         self._matched.pop(session.id, None)
 
-    def _guess(self, session: DraftSession, text: int) -> None:
+    def _add_guess(self, session: DraftSession, text: int) -> None:
         token = self.token(text, len(session.tokens))
         session.add(DraftGuess(token, self._script.accept))
 
     def token(self, text: int, position: int) -> int:
         """Return the guess at a position: the text's token, or a neighbouring id."""
         right = self._texts[text][position]
-        if self._chance(text, position) < self._script.accept:
+        if self._chance_at(text, position) < self._script.accept:
             return right
         return right - 1 if right > 0 else 1
 
-    def _chance(self, text: int, position: int) -> float:
+    def _chance_at(self, text: int, position: int) -> float:
         """Return a number in [0, 1) that depends only on the arguments and the seed."""
         return mix(mix(mix(self._script.seed) + text) + 4 * position + 1) / (1 << 64)
 
-    def _text(self, session: DraftSession) -> int | None:
+    def _text_of(self, session: DraftSession) -> int | None:
         """Return the text that begins with the committed tokens: found at an Open, checked at each commit."""
         matched = self._matched.get(session.id)
         if matched is None or matched.n_opened != session.n_opened:

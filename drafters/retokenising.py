@@ -37,21 +37,21 @@ class Growing:
         characters.
         """
         self._rest += self._decoder.decode(data)
-        rest = self._tokens(self._rest)
+        rest = self._tokens_of_rest(self._rest)
         tokens = [*self._start, *self._done, *rest]
-        self._settle(rest)
+        self._settle_head(rest)
         return tokens
 
-    def _tokens(self, text: str, *, follows: bool = False) -> list[int]:
+    def _tokens_of_rest(self, text: str, *, follows: bool = False) -> list[int]:
         return tokens_of(self._vocab, text, follows=follows or bool(self._done))
 
-    def _settle(self, rest: list[int]) -> None:
+    def _settle_head(self, rest: list[int]) -> None:
         """Cut before a space, where most vocabularies begin a word, if that cuts no token."""
         cut = self._rest.rfind(" ", 1, max(1, len(self._rest) - REDONE))
         if cut < 0:
             return
-        head = self._tokens(self._rest[:cut])
-        if head + self._tokens(self._rest[cut:], follows=True) == rest:
+        head = self._tokens_of_rest(self._rest[:cut])
+        if head + self._tokens_of_rest(self._rest[cut:], follows=True) == rest:
             self._done += head
             self._rest = self._rest[cut:]
 
@@ -108,7 +108,7 @@ def retokenised(
         end: The probability that the text ends here; None if it does not.
         more: The text may go on, so the last token, which the next piece may change, is left out.
     """
-    text = _decodable(b"".join(piece.data for piece in pieces))
+    text = _decodable_part(b"".join(piece.data for piece in pieces))
     tokens = tokens_of(target, text, follows=True)
     if text_of(target, tokens) != text.encode():
         return []
@@ -128,7 +128,7 @@ def retokenised(
     return result
 
 
-def _decodable(data: bytes) -> str:
+def _decodable_part(data: bytes) -> str:
     """Return the text before the first byte that is not UTF-8."""
     try:
         return data.decode()

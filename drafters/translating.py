@@ -46,7 +46,7 @@ class TranslatingDrafter(Drafter):
         new = session.tokens[seen : session.n_committed]
         if new and (min(new) < 0 or max(new) >= self._target.size):
             return f"it has tokens outside its vocabulary of {self._target.size}"
-        own = self._translate(session).own
+        own = self._translated_twin(session).own
         return self._drafter.obstacle(own) if own is not None else None
 
     def wants(self, session: DraftSession) -> bool:
@@ -58,10 +58,10 @@ class TranslatingDrafter(Drafter):
         return twin.own is not None and not twin.text.unfinished and self._drafter.wants(twin.own)
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
-        twins = [(session, self._translate(session)) for session in sessions]
+        twins = [(session, self._translated_twin(session)) for session in sessions]
         wanted = [t.own for _, t in twins if t.own and not t.text.unfinished and self._drafter.wants(t.own)]
         full = bool(wanted) and self._drafter.advance(wanted) is None
-        grown = [session for session, twin in twins for _ in range(self._lengthen(session, twin))]
+        grown = [session for session, twin in twins for _ in range(self._lengthen_path(session, twin))]
         return grown if grown or not full else None
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
@@ -72,7 +72,7 @@ class TranslatingDrafter(Drafter):
     def report(self) -> str:
         return self._drafter.report()
 
-    def _translate(self, session: DraftSession) -> _Twin:
+    def _translated_twin(self, session: DraftSession) -> _Twin:
         """Return the twin with all committed tokens; guesses that agree stay."""
         twin = self._twins.get(session.id)
         own = twin.own if twin else None
@@ -84,13 +84,13 @@ class TranslatingDrafter(Drafter):
         tokens = tuple(twin.text.extend(text_of(self._target, new)))
         twin.n_committed, twin.n_guesses = session.n_committed, -1
         if tokens and own is None:
-            twin.own = DraftSession(_opening(session, tokens))
+            twin.own = DraftSession(_open_in_own(session, tokens))
         elif tokens and own is not None:
             before = tuple(own.tokens[: own.n_committed])
-            own.reopen(_opening(session, tokens), anew=tokens[: len(before)] != before)
+            own.reopen(_open_in_own(session, tokens), anew=tokens[: len(before)] != before)
         return twin
 
-    def _lengthen(self, session: DraftSession, twin: _Twin) -> int:
+    def _lengthen_path(self, session: DraftSession, twin: _Twin) -> int:
         """Add the twin's guesses to the path; return the number added."""
         if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
             return 0
@@ -99,7 +99,7 @@ class TranslatingDrafter(Drafter):
         return session.lengthen(translated(twin.own.path.guesses, self._own, self._target, more=more))
 
 
-def _opening(session: DraftSession, tokens: tuple[int, ...]) -> Open:
+def _open_in_own(session: DraftSession, tokens: tuple[int, ...]) -> Open:
     """Return a session's Open in own tokens."""
     chain = chain_start(tokens)
     return Open(session.lead, session.id, chain, session.max_ahead, GREEDY, tokens, session.salt)

@@ -99,19 +99,19 @@ class Worker:
         """
         if not self._take_in(wait and self._idle):
             return False
-        progress = bool(self._busy) and self._advance(self._busy)
+        progress = bool(self._busy) and self._advance_sessions(self._busy)
         self._renew_leases()
-        self._busy = self._servable()
+        self._busy = self._servable_sessions()
         self._idle = not progress or not self._busy
-        self._publish(all_of_it=self._idle)
+        self._publish_guesses(all_of_it=self._idle)
         self._tell_td()
         self._tell_report()
         return True
 
-    def _servable(self) -> list[DraftSession]:
-        return [s for s in self._sessions.values() if self._drafter.wants(s) and not self._hindered(s)]
+    def _servable_sessions(self) -> list[DraftSession]:
+        return [s for s in self._sessions.values() if self._drafter.wants(s) and not self._is_hindered(s)]
 
-    def _hindered(self, session: DraftSession) -> bool:
+    def _is_hindered(self, session: DraftSession) -> bool:
         """Return True if the session cannot be served; log the reason the first time."""
         obstacle = self._drafter.obstacle(session)
         if obstacle and not session.is_obstructed:
@@ -119,7 +119,7 @@ class Worker:
             logger.info("not drafting for a session of %s: %s", session.lead, obstacle)
         return obstacle is not None or session.n_failures >= MAX_FAILURES
 
-    def _advance(self, sessions: list[DraftSession]) -> bool:
+    def _advance_sessions(self, sessions: list[DraftSession]) -> bool:
         """Take one step for all sessions; return True if any had room.
 
         Sessions of a failed step are advanced alone, to find the faulty one.
@@ -132,7 +132,7 @@ class Worker:
                 grown = self._drafter.advance(group)
             except BackendError as error:
                 progress = True
-                self._failed(group, error)
+                self._count_failure(group, error)
                 continue
             progress = progress or grown is not None
             for session in grown or ():
@@ -140,14 +140,14 @@ class Worker:
                 session.n_failures = 0
         return progress
 
-    def _failed(self, group: list[DraftSession], error: BackendError) -> None:
+    def _count_failure(self, group: list[DraftSession], error: BackendError) -> None:
         logger.warning("drafting failed: %s", error.message)
         for session in group:
             session.n_failures += 1
             if session.n_failures == MAX_FAILURES:
                 logger.warning("no more drafts for a session of %s", session.lead)
 
-    def _publish(self, *, all_of_it: bool) -> None:
+    def _publish_guesses(self, *, all_of_it: bool) -> None:
         """Send guesses: at once where a path begins, else those of PUBLISH_S or longer.
 
         Branches follow their path.
@@ -190,31 +190,31 @@ class Worker:
         try:
             arrival = self._arrived.get(block=wait, timeout=LEASE_S if self._sessions else None)
             while arrival is not None:
-                self._handle(arrival)
+                self._handle_arrival(arrival)
                 arrival = self._arrived.get_nowait()
         except Empty:
-            self._busy = self._servable()
+            self._busy = self._servable_sessions()
             return True
         return False
 
-    def _handle(self, arrival: Message | tuple[Presence, ...] | Literal["wake"]) -> None:
+    def _handle_arrival(self, arrival: Message | tuple[Presence, ...] | Literal["wake"]) -> None:
         match arrival:
             case Open():
-                self._open(arrival)
+                self._open_session(arrival)
             case Commit():
-                self._commit(arrival)
+                self._commit_tokens(arrival)
             case Close():
                 session = self._sessions.get(arrival.session)
                 if session is not None and session.lead == arrival.lead:
-                    self._close(session, keep=arrival.keep)
+                    self._close_session(session, keep=arrival.keep)
             case Refuse():
-                self._refuse(arrival)
+                self._note_refusal(arrival)
             case tuple():
-                self._meet(arrival)
+                self._meet_leads(arrival)
             case _:
                 pass  # messages for leads; a drafter that is ready is asked below
 
-    def _open(self, message: Open) -> None:
+    def _open_session(self, message: Open) -> None:
         if message.lead in self._refusals or not message.tokens:
             return
         self._wanted.pop(message.session, None)
@@ -226,14 +226,14 @@ class Worker:
             session.n_failures = 0
         session.heard_at = self._clock()
 
-    def _commit(self, message: Commit) -> None:
+    def _commit_tokens(self, message: Commit) -> None:
         session = self._sessions.get(message.session)
         if session is not None:
             session.heard_at = self._clock()
             if not session.commit(message):
-                self._want(session.id, [session.lead])
+                self._want_session(session.id, [session.lead])
         else:
-            self._want(message.session, self.leads)
+            self._want_session(message.session, self.leads)
 
     def _renew_leases(self) -> None:
         """Ask leads about silent sessions, and close those that no lead answers for."""
@@ -241,12 +241,14 @@ class Worker:
         for session in list(self._sessions.values()):
             silent_s = now - session.heard_at
             if silent_s > UNANSWERED * LEASE_S:
-                self._close(session, keep=True)
+                self._close_session(session, keep=True)
             elif silent_s > LEASE_S:
                 n_known = 0 if session.lost else session.n_committed
-                self._want(session.id, [session.lead], n_known, every_s=LEASE_S)
+                self._want_session(session.id, [session.lead], n_known, every_s=LEASE_S)
 
-    def _want(self, session: int, leads: list[str], n_known: int = 0, every_s: float = WANT_S) -> None:
+    def _want_session(
+        self, session: int, leads: list[str], n_known: int = 0, every_s: float = WANT_S
+    ) -> None:
         """Ask for a session whose first n_known tokens are here, at most once in every_s seconds."""
         now = self._clock()
         if now - self._wanted.get(session, -every_s) < every_s:
@@ -257,13 +259,13 @@ class Worker:
         for lead in leads:
             self._bus.send(lead, Want(self._own.id, session, n_known))
 
-    def _refuse(self, message: Refuse) -> None:
+    def _note_refusal(self, message: Refuse) -> None:
         if message.lead not in self._refusals:
             logger.warning("lead %s refuses this drafter: %s", message.lead, message.reason)
         self._refusals[message.lead] = message.reason
         self._close_all(message.lead)
 
-    def _meet(self, leads: tuple[Presence, ...]) -> None:
+    def _meet_leads(self, leads: tuple[Presence, ...]) -> None:
         present = {lead.id for lead in leads}
         for lead in leads:
             if lead.id not in self._present:
@@ -280,9 +282,9 @@ class Worker:
 
     def _close_all(self, lead: str) -> None:
         for session in [session for session in self._sessions.values() if session.lead == lead]:
-            self._close(session, keep=True)
+            self._close_session(session, keep=True)
 
-    def _close(self, session: DraftSession, *, keep: bool) -> None:
+    def _close_session(self, session: DraftSession, *, keep: bool) -> None:
         del self._sessions[session.id]
         self._wanted.pop(session.id, None)
         self._drafter.close(session, keep=keep)

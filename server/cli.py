@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
     try:
-        return _run(name, arguments[1:])
+        return _run_command(name, arguments[1:])
     except DuoError as error:
         print(f"duo {name}: {error.message}", file=sys.stderr, flush=True)
         if isinstance(error, LostModelError):
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _run(name: str, argv: Sequence[str]) -> int:
+def _run_command(name: str, argv: Sequence[str]) -> int:
     """Return the exit status of a command.
 
     Each command imports what it needs: duo chat shall not load llama.cpp.

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from server.errors import StartupError
 
 
-def _address(url: str) -> str:
+def _lead_address(url: str) -> str:
     """Return a lead's address, which people write with or without http:// and /v1."""
     whole = url if "://" in url else f"http://{url}"
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -23,8 +23,8 @@ class ClientSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True)
 
-    url: Annotated[str, AfterValidator(_address)] = Field(
-        default_factory=lambda: _address(os.environ.get("DUO_URL", "http://127.0.0.1:5555")),
+    url: Annotated[str, AfterValidator(_lead_address)] = Field(
+        default_factory=lambda: _lead_address(os.environ.get("DUO_URL", "http://127.0.0.1:5555")),
         description="the lead's address, DUO_URL unless given; with or without http:// and /v1",
     )
     api_key: str = Field(

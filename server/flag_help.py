@@ -40,9 +40,9 @@ def grouped(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> dict[str, l
         synonyms: Of flags.
     """
     found = {
-        info.alias or name: _flag(cls, info.alias or name, info, synonyms)
+        info.alias or name: _flag_of(cls, info.alias or name, info, synonyms)
         for name, info in cls.model_fields.items()
-        if not _hidden(info)
+        if not _is_hidden(info)
     }
     groups = GROUPS.get(program(cls), {"Flags": " ".join(found)})
     return {
@@ -60,7 +60,7 @@ def help_of(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> str:
     """Return what --help prints."""
     width = min(MAX_COLUMNS, shutil.get_terminal_size().columns)
     about = " ".join((cls.__doc__ or "").split())
-    words = [f"[{name.upper()} …] " for name, info in cls.model_fields.items() if _positional(info)]
+    words = [f"[{name.upper()} …] " for name, info in cls.model_fields.items() if _is_positional(info)]
     lines = [f"usage: {program(cls)} {''.join(words)}[flags]", "", *textwrap.wrap(about, width)]
     for title, flags in grouped(cls, synonyms).items():
         lines += ["", f"{title}:"]
@@ -74,16 +74,16 @@ def help_of(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _flag(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Mapping[str, str]) -> Flag:
+def _flag_of(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Mapping[str, str]) -> Flag:
     prefix = cls.model_config.get("env_prefix", "")
     description = info.description or ""
-    default = "" if "default" in description else _default(info)
-    spelling = name.upper() if _positional(info) else _spelling(cls, name, info, synonyms)
-    env = "" if info.alias or _positional(info) else f"{prefix}{name}".upper()
+    default = "" if "default" in description else _default_text(info)
+    spelling = name.upper() if _is_positional(info) else _flag_spelling(cls, name, info, synonyms)
+    env = "" if info.alias or _is_positional(info) else f"{prefix}{name}".upper()
     return Flag(name, spelling, description, env, default)
 
 
-def _spelling(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Mapping[str, str]) -> str:
+def _flag_spelling(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Mapping[str, str]) -> str:
     kebab = name.replace("_", "-")
     shortcut = (cls.model_config.get("cli_shortcuts") or {}).get(kebab)
     shorts = [f"-{shortcut}"] if isinstance(shortcut, str) else []
@@ -91,10 +91,10 @@ def _spelling(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms: Map
     spelling = ", ".join([*shorts, f"--{kebab}"])
     if info.annotation is bool:
         return f"{spelling}, --no-{kebab}" if info.default else spelling
-    return f"{spelling} {_value(name, info.annotation)}"
+    return f"{spelling} {_value_name(name, info.annotation)}"
 
 
-def _value(name: str, annotation: Any) -> str:
+def _value_name(name: str, annotation: Any) -> str:
     """Return what stands after the flag."""
     if name in VALUES:
         return VALUES[name]
@@ -102,11 +102,11 @@ def _value(name: str, annotation: Any) -> str:
         return "|".join(map(str, get_args(annotation)))
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
     if get_origin(kinds[0]) is not None:
-        return _value(name, kinds[0])
+        return _value_name(name, kinds[0])
     return {int: "N", float: "X", Path: "PATH"}.get(kinds[0], "TEXT")
 
 
-def _default(info: FieldInfo) -> str:
+def _default_text(info: FieldInfo) -> str:
     value = info.default
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -117,9 +117,9 @@ def _default(info: FieldInfo) -> str:
     return "" if value is None or value == [] or info.default_factory or info.is_required() else str(value)
 
 
-def _hidden(info: FieldInfo) -> bool:
+def _is_hidden(info: FieldInfo) -> bool:
     return _SUPPRESS in info.metadata
 
 
-def _positional(info: FieldInfo) -> bool:
+def _is_positional(info: FieldInfo) -> bool:
     return _POSITIONAL in info.metadata

@@ -80,17 +80,17 @@ def read(cls: type[S], argv: Sequence[str]) -> S:
         print(help_of(cls, SYNONYMS))
         raise SystemExit(0)
     try:
-        return cls(_cli_parse_args=[_spelled(arg) for arg in argv if arg not in _NEEDLESS], **SPELLING)
+        return cls(_cli_parse_args=[_flag_spelled(arg) for arg in argv if arg not in _NEEDLESS], **SPELLING)
     except ValidationError as error:
         first = error.errors()[0]
         flag = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "settings"
         reason = first["msg"].removeprefix("Value error, ")
         raise StartupError(f"{flag}: {reason}, not {first.get('input')!r}") from error
     except SettingsError as error:
-        raise UsageError(_wrong(cls, str(error))) from error
+        raise UsageError(_wrong_flag(cls, str(error))) from error
 
 
-def _wrong(cls: type[BaseSettings], reason: str) -> str:
+def _wrong_flag(cls: type[BaseSettings], reason: str) -> str:
     """Return argparse's reason in one line, with the likeliest flag beside an unknown one."""
     unknown = re.search(r"unrecognized arguments: (\S+)", reason)
     if unknown is None:
@@ -107,7 +107,7 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
-def _spelled(argument: str) -> str:
+def _flag_spelled(argument: str) -> str:
     flag, equals, value = argument.partition("=")
     return SYNONYMS.get(flag, flag) + equals + value
 

@@ -28,9 +28,9 @@ def page() -> str:
     served = set(LeadSettings.model_fields)
     lead: list[Flag] = []
     for title, flags in grouped(UpSettings, SYNONYMS).items():
-        parts.append(f"### {title}\n\n{_table(flags, served)}")
+        parts.append(f"### {title}\n\n{_flag_table(flags, served)}")
         lead += flags
-    told = {_key(flag) for flag in lead}
+    told = {_meaning_key(flag) for flag in lead}
     for heading, cls in (
         ("duo draft (duo-drafter)", DrafterSettings),
         ("duo lend", LendSettings),
@@ -40,21 +40,21 @@ def page() -> str:
         ("duo doctor", DoctorSettings),
     ):
         flags = [flag for group in grouped(cls, SYNONYMS).values() for flag in group]
-        own = [flag for flag in flags if _key(flag) not in told]
-        told |= {_key(flag) for flag in own}
+        own = [flag for flag in flags if _meaning_key(flag) not in told]
+        told |= {_meaning_key(flag) for flag in own}
         shared = [flag for flag in flags if flag not in own]
         prefix = cls.model_config.get("env_prefix", "")
         title = heading if prefix == "DUO_" else f"{heading}: variables begin with `{prefix}`"
-        parts.append(f"## {title}\n\n{_table(own)}{_shared(shared, lead)}")
+        parts.append(f"## {title}\n\n{_flag_table(own)}{_shared_flags(shared, lead)}")
     return "\n\n".join(parts) + "\n"
 
 
-def _key(flag: Flag) -> tuple[str, str, str]:
+def _meaning_key(flag: Flag) -> tuple[str, str, str]:
     """Return a key that identifies a setting's meaning in all programs."""
     return flag.name, flag.description, flag.default
 
 
-def _table(flags: Iterable[Flag], served: Iterable[str] | None = None) -> str:
+def _flag_table(flags: Iterable[Flag], served: Iterable[str] | None = None) -> str:
     rows = ["| flag | default | what it does |", "| --- | --- | --- |"]
     for flag in flags:
         what = flag.description + (UP_ONLY if served is not None and flag.name not in served else "")
@@ -63,18 +63,18 @@ def _table(flags: Iterable[Flag], served: Iterable[str] | None = None) -> str:
     return "\n".join(rows)
 
 
-def _shared(shared: list[Flag], lead: list[Flag]) -> str:
+def _shared_flags(shared: list[Flag], lead: list[Flag]) -> str:
     """Return which flags a program shares with earlier ones: by name, or all of a lead's but some."""
     if not shared:
         return ""
-    names = {_key(flag) for flag in shared}
-    others = [flag for flag in lead if _key(flag) not in names]
+    names = {_meaning_key(flag) for flag in shared}
+    others = [flag for flag in lead if _meaning_key(flag) not in names]
     if len(others) < len(shared):
-        return f"\n\nIt also takes every flag of `duo up` except {_names(others)}."
-    return f"\n\nAs above: {_names(shared)}."
+        return f"\n\nIt also takes every flag of `duo up` except {_flag_names(others)}."
+    return f"\n\nAs above: {_flag_names(shared)}."
 
 
-def _names(flags: list[Flag]) -> str:
+def _flag_names(flags: list[Flag]) -> str:
     return ", ".join(f"`--{flag.name.replace('_', '-')}`" for flag in flags)
 
 

@@ -22,14 +22,14 @@ def was_told() -> bool:
 def leave_if_told() -> None:
     """Raise the exception of such a signal: SystemExit(0), or KeyboardInterrupt after Ctrl-C."""
     if _told is not None:
-        _leave(_told)
+        _leave_by(_told)
 
 
 def end_when_told() -> None:
     """Make these signals raise what leave_if_told() does, until take_over()."""
     global _told
     _told = None
-    _handle(lambda number: _leave(_remember(number)))
+    _handle_signals(lambda number: _leave_by(_remember_signal(number)))
 
 
 def take_over(end: Callable[[], object]) -> None:
@@ -40,10 +40,10 @@ def take_over(end: Callable[[], object]) -> None:
 
     def note(number: int) -> None:
         leave_if_told()
-        _remember(number)
+        _remember_signal(number)
         end()
 
-    _handle(note)
+    _handle_signals(note)
     leave_if_told()
 
 
@@ -56,17 +56,17 @@ def take_hangups_for_ends() -> None:
         signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
 
 
-def _handle(work: Callable[[int], object]) -> None:
+def _handle_signals(work: Callable[[int], object]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: work(number) and None)
     take_hangups_for_ends()
 
 
-def _remember(number: int) -> type[BaseException]:
+def _remember_signal(number: int) -> type[BaseException]:
     global _told
     _told = KeyboardInterrupt if number == signal.SIGINT else SystemExit
     return _told
 
 
-def _leave(kind: type[BaseException]) -> NoReturn:
+def _leave_by(kind: type[BaseException]) -> NoReturn:
     raise kind(0) if kind is SystemExit else kind()

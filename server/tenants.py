@@ -98,11 +98,11 @@ class FairSemaphore:
     async def enter(self, tenant: str = "") -> None:
         """Wait for the tenant's turn; leave() must follow. Raises BusyError if too many wait."""
         if self._n_free and not self._waiting:
-            self._begin(tenant)
+            self._begin_turn(tenant)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[turn] = place = self._places.take(tenant)
-        self._next()  # those before may all be cancelled
+        self._next_tenant()  # those before may all be cancelled
         try:
             await turn
         except asyncio.CancelledError:
@@ -116,17 +116,17 @@ class FairSemaphore:
     def leave(self, tenant: str = "") -> None:
         self._inside[tenant] -= 1
         self._n_free += 1
-        self._next()
+        self._next_tenant()
 
-    def _next(self) -> None:
+    def _next_tenant(self) -> None:
         asking = {turn: place.tenant for turn, place in self._waiting.items() if not turn.done()}
         if asking and self._n_free:
             turn = min(asking, key=lambda one: self._turns.rank(asking[one], self._inside))
             self._waiting.pop(turn).give_back()
-            self._begin(asking[turn])
+            self._begin_turn(asking[turn])
             turn.set_result(None)
 
-    def _begin(self, tenant: str) -> None:
+    def _begin_turn(self, tenant: str) -> None:
         self._turns.took(tenant)
         self._inside[tenant] += 1
         self._n_free -= 1

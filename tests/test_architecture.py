@@ -367,3 +367,12 @@ NAME_WORDS = 7  # of a test: more is a sentence that nobody remembers
 def test_test_names_are_short():
     names = [f.name for path in (ROOT / "tests").rglob("test_*.py") for f in functions(path)]
     assert [name for name in names if name.startswith("test_") and name.count("_") > NAME_WORDS] == []
+
+
+ONE_WORD_SHARE = 0.40  # of all functions; a word such as `took` or `left` says nothing without its neighbours
+
+
+def test_most_functions_are_named_by_several_words():
+    names = [function.name for path in MODULES for function in functions(path)]
+    one_word = [name for name in names if not name.startswith("__") and "_" not in name.strip("_")]
+    assert len(one_word) <= ONE_WORD_SHARE * len(names)

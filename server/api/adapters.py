@@ -24,7 +24,7 @@ async def list_adapters(_: Request, served: Served) -> Response:
 
 async def scale(request: Request, served: Served) -> Response:
     """Accept the scales that the server started with, and refuse any other; unnamed adapters have 0."""
-    check_scales(served, await from_body(request, _scales), "scale")
+    check_scales(served, await from_body(request, _read_scales), "scale")
     return Json({"success": True})
 
 
@@ -35,7 +35,7 @@ def check_scales(served: Served, given: Sequence[AdapterScale], param: str) -> N
         raise UnsupportedFieldError(param, "scales are those of --lora-scaled: this server changes none")
 
 
-def _scales(body: bytes) -> list[AdapterScale]:
+def _read_scales(body: bytes) -> list[AdapterScale]:
     try:
         entries = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -130,7 +130,7 @@ class ArgumentGrammar(OwnValues):
         if (definition := definition_of(schema)) is not None:
             return self._defined_text(definition, close)
         nested, values = "⟨nested⟩" in self.calls.parameter, only_values(schema)
-        if nested and not values and (inner := self._elements(schema, types, depth)):
+        if nested and not values and (inner := self._elements_expression(schema, types, depth)):
             written = inner if depth else f"({inner} | {self.json(schema)})"
             return f"BLANK? {written} BLANK? {self.written(close)}"
         if self._is_free(schema) or (nested and not values and types & {"object", "array"}):
@@ -168,7 +168,7 @@ class ArgumentGrammar(OwnValues):
         each = [[one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in way["enum"]]
         return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
-    def _elements(self, schema: Schema, types: frozenset[str], depth: int) -> str:
+    def _elements_expression(self, schema: Schema, types: frozenset[str], depth: int) -> str:
         """Return an expression for a list, or object with known keys, as elements; "" for anything else."""
         items, of_all = schema.get("items"), cast(Mapping[str, Schema], schema.get("properties") or {})
         if types == _ARRAY and isinstance(items, Mapping):

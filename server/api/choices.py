@@ -126,15 +126,15 @@ class ReplyChoice:
                     begin = event.n_evaluated - len(event.logprobs)  # once more, after a preemption
                     self._of_prompt[begin:] = event.logprobs
                 case Committed():
-                    self._commit(event)
+                    self._read_commit(event)
                 case Failed():
                     self._error = event.error
                 case Finished("cancelled") if not (self._text.stopped or self._out_of_time):
                     self._error = BusyError("the server is shutting down", draining=True)
                 case Finished():
-                    self._end(event)
+                    self._end_reply(event)
 
-    def _end(self, event: Finished) -> None:
+    def _end_reply(self, event: Finished) -> None:
         # OpenAI's finish_reason, once the reply has ended without an error
         reason = "length" if self._silent or self._out_of_time else event.reason
         self._untold.add(self._text.end(reason))
@@ -143,7 +143,7 @@ class ReplyChoice:
             self.reason = "tool_calls"
         self._stats = self._text.stats(event.stats)
 
-    def _commit(self, event: Committed) -> None:
+    def _read_commit(self, event: Committed) -> None:
         """Read a step; cancel the generation at a stop string, and when its time is over."""
         self._last_at = event.at
         if not self._text.n_steps:

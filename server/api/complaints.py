@@ -48,7 +48,7 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     """
     complaints = error.errors(include_url=False)
     field = complaints[0]["loc"][:1]
-    found = [(_path(one["loc"], data), one) for one in complaints if one["loc"][:1] == field]
+    found = [(_data_path(one["loc"], data), one) for one in complaints if one["loc"][:1] == field]
     path, worst = max(found, key=lambda pair: (len(pair[1]["loc"]), pair[1]["type"] not in _KINDS))
     kinds = [_KINDS[one["type"]] for place, one in found if place == path and one["type"] in _KINDS]
     message = (
@@ -63,7 +63,7 @@ def _complaint_text(complaint: ErrorDetails) -> str:
     return complaint["msg"] if text is None else text.format(**complaint.get("ctx", {}))
 
 
-def _path(places: Sequence[str | int], data: object) -> list[str]:
+def _data_path(places: Sequence[str | int], data: object) -> list[str]:
     """Return the path into the data, including a missing field at its end, without pydantic's form names."""
     path: list[str] = []
     for i, place in enumerate(places):

@@ -73,10 +73,10 @@ class CompletionAnswer(Answer):
         for i, choice in enumerate(best):
             portion = portions[choice.index]
             said = self._whole_reply(choice, portion.pieces)
-            told.append({**self._choice(choice.index, said, portion, choice.reason), "index": i})
+            told.append({**self._choice_json(choice.index, said, portion, choice.reason), "index": i})
         whole = {"object": self._objects[0], **self._about, "choices": told}
         return orjson.dumps(
-            {**whole, "usage": self._usage(), **self._usage_and_timings(), **self._extra_fields(best[0])}
+            {**whole, "usage": self._usage_json(), **self._usage_and_timings(), **self._extra_fields(best[0])}
         )
 
     def _extra_fields(self, choice: ReplyChoice) -> dict[str, Any]:
@@ -87,22 +87,22 @@ class CompletionAnswer(Answer):
         """Yield the chunks of a choice; the last choice to end also sends the figures."""
         portion = self._next_portion(choice)
         for told in choice.progress_told():
-            nothing = self._choice(choice.index, self._delta(()), Portion())
-            yield self._chunk([nothing], **self._no_usage, **told)
+            nothing = self._choice_json(choice.index, self._delta(()), Portion())
+            yield self._chunk_event([nothing], **self._no_usage, **told)
         if portion.pieces:
             running = {"timings": timings(choice.stats())} if self._body.timings_per_token else {}
             yield from self._portion_chunks(choice.index, portion, running)
         if choice.reason is not None:
             last = all(one.reason is not None for one in self._choices)
             rest = Portion() if portion.pieces else portion  # tokens that are part of no text
-            end = self._choice(choice.index, self._delta(()), rest, choice.reason)
+            end = self._choice_json(choice.index, self._delta(()), rest, choice.reason)
             tells = last and not self._body.with_usage
-            yield self._chunk([end], **self._no_usage, **(self._usage_and_timings() if tells else {}))
+            yield self._chunk_event([end], **self._no_usage, **(self._usage_and_timings() if tells else {}))
 
     def _closing_events(self) -> Iterator[bytes]:
         """Yield the chunk with usage, if asked for, and the last event."""
         if self._body.with_usage:
-            yield self._chunk([], usage=self._usage(), **self._usage_and_timings())
+            yield self._chunk_event([], usage=self._usage_json(), **self._usage_and_timings())
         yield DONE
 
     def _portion_chunks(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:
@@ -114,13 +114,15 @@ class CompletionAnswer(Answer):
         bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)
         for piece in before:
             logprobs = portion.logprobs if piece is bearer else None
-            yield self._piece(index, piece, Portion(logprobs=logprobs), {})
+            yield self._piece_chunk(index, piece, Portion(logprobs=logprobs), {})
         beside = portion if bearer is last else replace(portion, logprobs=None)
-        yield self._piece(index, last, beside, extra)
+        yield self._piece_chunk(index, last, beside, extra)
 
-    def _piece(self, index: int, piece: Piece, beside: Portion, extra: dict[str, Any]) -> bytes:
+    def _piece_chunk(self, index: int, piece: Piece, beside: Portion, extra: dict[str, Any]) -> bytes:
         if extra or not beside.plain or not isinstance(piece, Content):
-            return self._chunk([self._choice(index, self._delta([piece]), beside)], **self._no_usage, **extra)
+            return self._chunk_event(
+                [self._choice_json(index, self._delta([piece]), beside)], **self._no_usage, **extra
+            )
         head, tail = self._chunk_frames[index]
         if beside.logprobs is not None:
             logprobs = orjson.dumps(self._logprobs_json(index, beside.logprobs))
@@ -131,28 +133,28 @@ class CompletionAnswer(Answer):
     def _chunk_frames(self) -> list[list[bytes]]:
         """Return, for each choice, the bytes of a chunk before and after its text."""
         marked = self._delta([Content(MARK)])
-        frames = [self._choice(choice.index, marked, Portion()) for choice in self._choices]
-        return [self._chunk([frame], **self._no_usage).split(MARKED) for frame in frames]
+        frames = [self._choice_json(choice.index, marked, Portion()) for choice in self._choices]
+        return [self._chunk_event([frame], **self._no_usage).split(MARKED) for frame in frames]
 
-    def _chunk(self, choices: Sequence[Any], **extra: Any) -> bytes:
+    def _chunk_event(self, choices: Sequence[Any], **extra: Any) -> bytes:
         return sse({"object": self._objects[1], **self._about, "choices": choices, **extra})
 
-    def _choice(
+    def _choice_json(
         self, index: int, said: dict[str, Any], portion: Portion, reason: str | None = None
     ) -> dict[str, Any]:
         logprobs = None if portion.logprobs is None else self._logprobs_json(index, portion.logprobs)
         told = {"index": index, **said, "logprobs": logprobs, **beside(portion)}
         return {**told, "finish_reason": reason}
 
-    def _stats(self) -> Stats:
+    def _summed_stats(self) -> Stats:
         return summed([combined([one.stats() for one in choices]) for choices in self._by_prompt])
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage_json(self) -> dict[str, Any]:
         """Return the usage, once everything has been sent."""
-        return usage(self._stats(), sum(choice.n_reasoning for choice in self._choices))
+        return usage(self._summed_stats(), sum(choice.n_reasoning for choice in self._choices))
 
     def _usage_and_timings(self) -> dict[str, Any]:
-        return measured(self._stats(), len(self._choices))
+        return measured(self._summed_stats(), len(self._choices))
 
 
 def beside(portion: Portion) -> dict[str, Any]:

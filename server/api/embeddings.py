@@ -70,7 +70,7 @@ class EmbeddingRequest(Body):
 
 async def create(request: Request, served: Served) -> Response:
     """Answer with one vector of length 1 per input."""
-    return await _embed_inputs(request, served, _json)
+    return await _embed_inputs(request, served, _openai_json)
 
 
 async def create_native(request: Request, served: Served) -> Response:
@@ -105,7 +105,7 @@ def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
     """Tokenise the inputs. Raises InvalidRequestError for one that is too long, or has unknown token ids."""
     all_ids: list[list[int]] = []
     for pieces in body.inputs:
-        ids = _tokens(embedder, pieces)
+        ids = _input_tokens(embedder, pieces)
         if len(ids) > embedder.n_ctx:
             raise ContextOverflowError(len(ids), embedder.n_ctx, param="input")
         if not ids or not 0 <= min(ids) <= max(ids) < embedder.n_vocab:
@@ -114,7 +114,7 @@ def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
     return all_ids
 
 
-def _tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
+def _input_tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
     """Return the tokens of an input; one that begins with a text is framed as the model wants it."""
     whole = len(pieces) == 1 or isinstance(pieces[0], str)
     ids: list[int] = []
@@ -136,7 +136,7 @@ def _cut_dimensions(vectors: Vectors, body: EmbeddingRequest) -> Vectors:
     return vectors if body.dimensions is None else normalised(vectors[:, : body.dimensions])
 
 
-def _json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
+def _openai_json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
     n_tokens = sum(map(len, ids))
     reply = {
         "object": "list",

@@ -122,7 +122,7 @@ def requests_for(
         check_scales(served, body.lora, "lora")
     first = GenerationRequest(
         prompt=prompt,
-        sampling=_sampling(served, body),
+        sampling=_sampling_of(served, body),
         max_tokens=body.max_new_tokens or served.max_tokens,
         stop_tokens=served.vocabulary.eog | stop_tokens(body, served.vocabulary),
         speculation=_speculation_of(body, served.vocabulary, served.room),
@@ -147,7 +147,7 @@ def requests_for(
     ]
 
 
-def _sampling(served: Served, body: GenerationFields) -> SamplingParams:
+def _sampling_of(served: Served, body: GenerationFields) -> SamplingParams:
     params = sampling_params(body, served.defaults, served.vocabulary)
     return params if served.seed is None or body.seed is not None else params.reseeded(served.seed)
 

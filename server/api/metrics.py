@@ -36,36 +36,38 @@ class _AllMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         traffic, health = self._served.traffic, self._served.state()
-        yield from _tokens(traffic)
-        yield from _drafts(traffic)
+        yield from _token_metrics(traffic)
+        yield from _draft_metrics(traffic)
         yield from _drafter_messages(health.drafters)
-        yield from _load(health)
+        yield from _load_metrics(health)
         yield from _cache_metrics(self._served.cached())
         yield from _as_llama_server(traffic, health)
 
 
-def _tokens(traffic: Traffic) -> Iterator[Metric]:
-    yield _counter("prompt_tokens", "Prompt tokens evaluated.", traffic.n_prompt)
-    yield _counter("prompt_tokens_cached", "Prompt tokens reused from the KV cache.", traffic.n_cached)
-    yield _counter(
+def _token_metrics(traffic: Traffic) -> Iterator[Metric]:
+    yield _as_counter("prompt_tokens", "Prompt tokens evaluated.", traffic.n_prompt)
+    yield _as_counter("prompt_tokens_cached", "Prompt tokens reused from the KV cache.", traffic.n_cached)
+    yield _as_counter(
         "prompt_seconds", "Time from admission to the first token, ended requests.", traffic.prompt_s
     )
-    yield _counter("tokens_predicted", "Tokens generated.", traffic.n_predicted)
-    yield _counter(
+    yield _as_counter("tokens_predicted", "Tokens generated.", traffic.n_predicted)
+    yield _as_counter(
         "tokens_predicted_seconds",
         "Time from the first token to the last, ended requests.",
         traffic.predicted_s,
     )
-    yield _counter("steps", "Steps that generated tokens, counted for each request in them.", traffic.n_steps)
+    yield _as_counter(
+        "steps", "Steps that generated tokens, counted for each request in them.", traffic.n_steps
+    )
     requests = CounterMetricFamily("duo:requests", "Generations ended, by how.", labels=["ending"])
     for ending in ("stop", "length", "cancelled", "failed"):
         requests.add_metric([ending], traffic.endings[ending])
     yield requests
 
 
-def _drafts(traffic: Traffic) -> Iterator[Metric]:
-    yield _counter("draft_tokens", "Drafted tokens verified.", traffic.n_drafted)
-    yield _counter("draft_tokens_accepted", "Drafted tokens that were right.", traffic.n_accepted)
+def _draft_metrics(traffic: Traffic) -> Iterator[Metric]:
+    yield _as_counter("draft_tokens", "Drafted tokens verified.", traffic.n_drafted)
+    yield _as_counter("draft_tokens_accepted", "Drafted tokens that were right.", traffic.n_accepted)
     tokens = CounterMetricFamily(
         "duo:drafter_tokens",
         "Drafted tokens verified for ended requests, by who drafted them and what became of them.",
@@ -98,16 +100,16 @@ def _drafter_messages(drafters: Iterable[DrafterHealth]) -> Iterator[Metric]:
     yield connected
 
 
-def _load(health: Health) -> Iterator[Metric]:
-    yield _gauge("requests_processing", "Requests that have a slot.", health.slots_busy)
-    yield _gauge("requests_deferred", "Requests waiting for a slot.", health.queued)
-    yield _gauge("slots", "Replies that can be generated at once.", health.slots_total)
-    yield _gauge(
+def _load_metrics(health: Health) -> Iterator[Metric]:
+    yield _as_gauge("requests_processing", "Requests that have a slot.", health.slots_busy)
+    yield _as_gauge("requests_deferred", "Requests waiting for a slot.", health.queued)
+    yield _as_gauge("slots", "Replies that can be generated at once.", health.slots_total)
+    yield _as_gauge(
         "step_python_seconds",
         "Median time outside llama_decode in recent one-session steps.",
         health.step_python_us / 1e6,
     )
-    yield _gauge("healthy", "1 unless the server is loading or stuck.", float(health.status == "ok"))
+    yield _as_gauge("healthy", "1 unless the server is loading or stuck.", float(health.status == "ok"))
 
 
 def _cache_metrics(cached: TierCounts) -> Iterator[Metric]:
@@ -120,10 +122,10 @@ def _cache_metrics(cached: TierCounts) -> Iterator[Metric]:
         family.add_metric(["memory"], in_memory)
         family.add_metric(["disk"], on_disk)
         yield family
-    yield _counter("cache_loads", "Conversations that came back into the KV cache.", cached.hits)
-    yield _counter("cache_lost", "Conversations that no tier had room for.", cached.lost)
+    yield _as_counter("cache_loads", "Conversations that came back into the KV cache.", cached.hits)
+    yield _as_counter("cache_lost", "Conversations that no tier had room for.", cached.lost)
     skipped = cached.skipped_files + cached.failed_loads
-    yield _counter("cache_files_skipped", "Files that could not be used.", skipped)
+    yield _as_counter("cache_files_skipped", "Files that could not be used.", skipped)
 
 
 def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
@@ -173,9 +175,9 @@ def _rate_of(n: float, of: float) -> float:
     return n / of if of else 0.0
 
 
-def _counter(name: str, what: str, value: float) -> Metric:
+def _as_counter(name: str, what: str, value: float) -> Metric:
     return CounterMetricFamily(f"duo:{name}", what, value=value)
 
 
-def _gauge(name: str, what: str, value: float) -> Metric:
+def _as_gauge(name: str, what: str, value: float) -> Metric:
     return GaugeMetricFamily(f"duo:{name}", what, value=value)

@@ -21,7 +21,7 @@ from server.engine.request import GenerationRequest
 async def create(request: Request, served: Served) -> Response:
     """Answer when the prompt is evaluated, or a request needs the engine. A client that leaves ends it."""
     body = await parse(request, served)
-    prompt = await aside(request, _prompt, served, body)
+    prompt = await aside(request, _prompt_without_last, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
     try:
         return Json(await unless_gone(request, _wait_for_prompt(generation, len(prompt))))
@@ -29,7 +29,7 @@ async def create(request: Request, served: Served) -> Response:
         generation.cancel()
 
 
-def _prompt(served: Served, body: ChatRequest) -> list[int]:
+def _prompt_without_last(served: Served, body: ChatRequest) -> list[int]:
     """Return the prompt's tokens without the last one, which further typing may change."""
     text = served.template.begun(
         [message.for_template() for message in body.messages], setting_of(served, body)

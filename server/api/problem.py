@@ -60,10 +60,10 @@ def anthropic_body(error: DuoError) -> dict[str, Any]:
 def respond(error: DuoError, path: str) -> Response:
     """Return a response in the form of the API that the path belongs to."""
     told = anthropic_body(error) if ANTHROPIC_ROUTES.match(path) else body(error)
-    return Json(told, error.status, _headers(error))
+    return Json(told, error.status, _retry_headers(error))
 
 
-def _headers(error: DuoError) -> dict[str, str]:
+def _retry_headers(error: DuoError) -> dict[str, str]:
     match error:
         case BusyError() | LostModelError():
             return {"Retry-After": str(error.retry_after_s)}

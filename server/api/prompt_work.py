@@ -58,7 +58,7 @@ class PromptWork:
         await self._turns.enter(whose)
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._running[done] = time.monotonic()
-        done.add_done_callback(partial(self._ended, whose))
+        done.add_done_callback(partial(self._work_ended, whose))
         if self._end is None:
             self._end = weakref.finalize(self, _end, self._jobs)
             for _ in range(N_THREADS):
@@ -80,7 +80,7 @@ class PromptWork:
             self._end()
             self._end = None
 
-    def _ended(self, whose: str, done: asyncio.Future[T]) -> None:
+    def _work_ended(self, whose: str, done: asyncio.Future[T]) -> None:
         del self._running[done]
         self._turns.leave(whose)
         done.exception()  # nobody may be left to look at it

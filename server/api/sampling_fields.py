@@ -160,7 +160,7 @@ class SamplingFields(Body):
         for what, value in _bias_pairs(given or {}):
             if isinstance(what, bool) or not isinstance(what, str | int):
                 raise ValueError(f"{brief(what)} is neither a token id nor a text")
-            _bias(what, value)
+            _bias_value(what, value)
         return given
 
     @field_validator("samplers")
@@ -263,8 +263,8 @@ def _summed_biases(
     """
     biases: dict[int, float] = {}
     for what, value in _bias_pairs(given):
-        bias = _bias(what, value)
-        for token in _tokens(what, vocabulary):
+        bias = _bias_value(what, value)
+        for token in _tokens_of_key(what, vocabulary):
             biases[token] = biases.get(token, 0.0) + bias
     biases.update(dict.fromkeys(banned, -math.inf))
     return tuple(sorted((token, _clip_bias(bias)) for token, bias in biases.items()))
@@ -295,7 +295,7 @@ def _as_pair(item: Any) -> tuple[Any, Any]:
     return pair[0], pair[1]
 
 
-def _bias(what: Any, value: Any) -> float:
+def _bias_value(what: Any, value: Any) -> float:
     """Return a bias as a number. Raises ValueError."""
     if value is False:
         return -math.inf
@@ -304,7 +304,7 @@ def _bias(what: Any, value: Any) -> float:
     return float(value)
 
 
-def _tokens(what: Any, vocabulary: Vocabulary) -> list[int]:
+def _tokens_of_key(what: Any, vocabulary: Vocabulary) -> list[int]:
     if isinstance(what, str) and not what.isdecimal():
         return vocabulary.tokenize(what, special=False)
     if isinstance(what, bool) or not isinstance(what, str | int):

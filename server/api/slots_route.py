@@ -68,12 +68,12 @@ async def act(request: Request, served: Served) -> Response:
 
 async def _save_slot(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
     tokens, data = await _engine_question(served)(lambda engine: engine.slots.save(id, body.cache_salt))
-    n_written = await asyncio.to_thread(_write, files, body, tokens, data)
+    n_written = await asyncio.to_thread(_write_file, files, body, tokens, data)
     return {"n_saved": len(tokens), "n_written": n_written}
 
 
 async def _restore_slot(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
-    stored = await asyncio.to_thread(_read, files, body)
+    stored = await asyncio.to_thread(_read_file, files, body)
     salt = body.cache_salt
     await _engine_question(served)(lambda engine: engine.slots.restore(id, stored.tokens, stored.data, salt))
     return {"n_restored": len(stored.tokens), "n_read": stored.n_read}
@@ -85,7 +85,7 @@ def _engine_question(served: Served) -> AskEngine:
     return served.ask
 
 
-def _write(files: NamedFiles, body: FileBody, tokens: list[int], data: bytes) -> int:
+def _write_file(files: NamedFiles, body: FileBody, tokens: list[int], data: bytes) -> int:
     try:
         return files.write(body.filename, tokens, data, body.cache_salt)
     except FullError as error:
@@ -95,7 +95,7 @@ def _write(files: NamedFiles, body: FileBody, tokens: list[int], data: bytes) ->
         raise DuoError(f"{body.filename!r} cannot be written: {error.strerror}") from error
 
 
-def _read(files: NamedFiles, body: FileBody) -> NamedState:
+def _read_file(files: NamedFiles, body: FileBody) -> NamedState:
     try:
         return files.read(body.filename, body.cache_salt)
     except FileNotFoundError as error:

@@ -46,7 +46,7 @@ async def tokenize(request: Request, served: Served) -> Response:
 
 async def detokenize(request: Request, served: Served) -> Response:
     body = await read(request, DetokenizeRequest)
-    return Json(await aside(request, _detokenized, served.vocabulary, body))
+    return Json(await aside(request, _text_json, served.vocabulary, body))
 
 
 async def apply_template(request: Request, served: Served) -> Response:
@@ -79,7 +79,7 @@ def _piece_json(vocabulary: Vocabulary, token: int) -> Any:
         return list(data)
 
 
-def _detokenized(vocabulary: Vocabulary, body: DetokenizeRequest) -> bytes:
+def _text_json(vocabulary: Vocabulary, body: DetokenizeRequest) -> bytes:
     for token in body.tokens:
         _check_token(vocabulary, token, "tokens")
     return orjson.dumps({"content": spelled(vocabulary, body.tokens)})

@@ -33,7 +33,7 @@ class Background:
         self._changed = threading.Condition()
         self._free = threading.Event()
         self._free.set()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_jobs, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, key: str, job: Callable[[], None]) -> None:
@@ -86,15 +86,15 @@ class Background:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
-    def _run(self) -> None:
-        while (job := self._next()) is not None:
+    def _run_jobs(self) -> None:
+        while (job := self._next_job()) is not None:
             try:
                 job()
             except Exception:
                 logger.exception("a job of the cache failed")
             del job  # it may hold a snapshot, and the next job may not come for long
 
-    def _next(self) -> Callable[[], None] | None:
+    def _next_job(self) -> Callable[[], None] | None:
         with self._changed:
             self._running = None
             self._changed.notify_all()

@@ -88,7 +88,7 @@ class Catalogue:
         Among equals one in memory wins.
         """
         wanted = tuple(tokens)
-        found = (self._match(index, wanted, salt) for index in (self._warm, self._all))
+        found = (self._match_in(index, wanted, salt) for index in (self._warm, self._all))
         length, key = max(found, key=itemgetter(0))
         if key is None:
             return None
@@ -110,7 +110,7 @@ class Catalogue:
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
         """Return an entry whose state a sequence of these tokens can load, None if there is none."""
-        length, key = self._match(self._all, tuple(tokens), salt)
+        length, key = self._match_in(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 
     def add(self, key: str, entry: Entry) -> Entry:
@@ -162,7 +162,7 @@ class Catalogue:
         Entries of less worth make room for it.
         """
         new = worth(n_tokens, idle)
-        above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth(e, 1) >= new)
+        above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth_of(e, 1) >= new)
         return sum(above) + n_bytes <= budget
 
     def overflowing(self, budget: int) -> Iterator[str]:
@@ -176,7 +176,7 @@ class Catalogue:
             return
         arrived = [key for key, entry in staying.items() if entry.arrived]
         staying.pop(max(arrived, key=lambda key: staying[key].last_used, default=""), None)
-        for key in sorted(staying, key=lambda key: (staying[key].arrived, self._worth(staying[key]))):
+        for key in sorted(staying, key=lambda key: (staying[key].arrived, self._worth_of(staying[key]))):
             if total <= budget:
                 return
             total -= staying[key].n_bytes
@@ -188,7 +188,7 @@ class Catalogue:
         It ends once the caller has released enough. Some cannot be cancelled; one may always wait.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
-        for key in sorted(leaving, key=lambda key: self._worth(self.held[key]))[:-1]:
+        for key in sorted(leaving, key=lambda key: self._worth_of(self.held[key]))[:-1]:
             if self.leaving_bytes <= budget:
                 return
             yield key
@@ -201,9 +201,9 @@ class Catalogue:
     def leaving_bytes(self) -> int:
         return sum(entry.n_bytes for entry in list(self.held.values()) if entry.leaving)
 
-    def _worth(self, entry: Entry, n_more: int = 0) -> float:
+    def _worth_of(self, entry: Entry, n_more: int = 0) -> float:
         """Return the worth of an entry, after n_more uses of other entries."""
         return worth(len(entry.tokens) - entry.n_loaded, self.n_uses + n_more - entry.last_used)
 
-    def _match(self, index: RadixIndex[str], tokens: tuple[int, ...], salt: str) -> tuple[int, str | None]:
+    def _match_in(self, index: RadixIndex[str], tokens: tuple[int, ...], salt: str) -> tuple[int, str | None]:
         return index.match(tokens, salt) if self._partial else index.match_whole(tokens, salt)

@@ -79,7 +79,7 @@ class DiskTier:
         self._lock = threading.Lock()  # over n_skipped and _told: scans and reads have threads of their own
         self._told: set[str] = set()
         self._warned_of_writing = False
-        self._make()
+        self._make_directory()
         if directory.stat().st_mode & 0o022:
             logger.warning("others may write to %s: what they put there would be loaded", directory)
         self.trim()
@@ -106,7 +106,7 @@ class DiskTier:
         fresh = [name for name, inode in there.items() if self._known.get(name) != inode]
         self._known = there
         self._bad = {name for name in self._bad if name in there}.difference(fresh)
-        return Scan(self._heads(fresh), gone)
+        return Scan(self._read_heads(fresh), gone)
 
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
         """Make the next scan, due at once, report again all files except those to keep.
@@ -129,11 +129,11 @@ class DiskTier:
         finds one that was cut short.
         """
         removed: list[str] = []
-        aside = self._path(record.name + ".duo." + secrets.token_hex(8) + ".tmp")
+        aside = self._path_of(record.name + ".duo." + secrets.token_hex(8) + ".tmp")
         try:
             if record.size > self.budget_bytes:
                 raise OSError(errno.ENOSPC, "it is larger than the budget of the directory")
-            self._make()
+            self._make_directory()
             with open(aside, "xb", opener=private) as file:
                 file.truncate(record.size)  # other leads that make room now count it too
                 removed = self.trim(aside)
@@ -141,9 +141,9 @@ class DiskTier:
                     raise OSError(errno.ENOSPC, "the budget of the directory does not allow it")
                 record.write(file, going_on)
             os.utime(aside, ns=(self._clock(), self._clock()))
-            os.replace(aside, self._path(record.name + ".duo"))
+            os.replace(aside, self._path_of(record.name + ".duo"))
         except (OSError, StoppedError) as error:
-            _unlink(aside)
+            _unlink_file(aside)
             self._say_of_writing(error)
             return False, removed
         self._warned_of_writing = False
@@ -151,7 +151,7 @@ class DiskTier:
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
         """Return the checked payload, None if it is missing; `used`: count a use."""
-        usable = self._usable(name, read)
+        usable = self._read_usable(name, read)
         if usable is not None and used:
             self.touch(name)
         return usable and usable[2]
@@ -160,11 +160,11 @@ class DiskTier:
         """Count a use now."""
         now = self._clock()
         with suppress(OSError):  # gone, or not ours to touch
-            os.utime(self._path(name + ".duo"), ns=(now, now), follow_symlinks=False)
+            os.utime(self._path_of(name + ".duo"), ns=(now, now), follow_symlinks=False)
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
-            _unlink(self._path(name + ".duo"))
+            _unlink_file(self._path_of(name + ".duo"))
 
     def trim(self, sparing: Path | None = None) -> list[str]:
         """Remove abandoned files and, until the budget holds, the least recently used snapshots.
@@ -175,35 +175,35 @@ class DiskTier:
             sparing: A half-written file of this process, which is not abandoned.
         """
         removed: list[str] = []
-        stored = sorted(self._stored())
+        stored = sorted(self._stored_files())
         n_bytes, now = sum(size for _, size, _ in stored), self._clock()
         for used_ns, size, path in stored:
             name = NAME.fullmatch(path.name)
             stale = name is None and path != sparing and now - used_ns > STALE_NS
             if not stale and (name is None or n_bytes <= self.budget_bytes):
                 continue
-            if _unlink(path):
+            if _unlink_file(path):
                 n_bytes -= size
                 removed += [name[1]] if name else []
         self.n_evicted += len(removed)
         self.n_bytes = n_bytes
         return removed
 
-    def _heads(self, names: list[str]) -> tuple[Head, ...]:
+    def _read_heads(self, names: list[str]) -> tuple[Head, ...]:
         heads: list[tuple[int, Head]] = []
         for name in names:
-            if usable := self._usable(name, read_head):
+            if usable := self._read_usable(name, read_head):
                 heads.append(usable[:2])
-            elif os.path.lexists(self._path(name + ".duo")):
+            elif os.path.lexists(self._path_of(name + ".duo")):
                 self._bad.add(name)
         return tuple(head for _, head in sorted(heads, key=lambda one: one[0]))
 
-    def _usable(
+    def _read_usable(
         self, name: str, read: Callable[[BinaryIO, bytes], tuple[Head, T]]
     ) -> tuple[int, Head, T] | None:
         """Return the time of a file's last use in ns and what `read` gives; None if it is gone or skipped."""
         try:
-            with opened(self._path(name + ".duo")) as file:
+            with opened(self._path_of(name + ".duo")) as file:
                 used_ns = os.fstat(file.fileno()).st_mtime_ns
                 head, rest = read(file, self.fingerprint)
             if head.name != name:
@@ -211,11 +211,11 @@ class DiskTier:
         except FileNotFoundError:
             return None  # another lead needed the room
         except (CorruptError, ForeignError, OSError, MemoryError) as error:
-            self._skip(name, error)
+            self._skip_file(name, error)
             return None
         return used_ns, head, rest
 
-    def _stored(self) -> list[tuple[int, int, Path]]:
+    def _stored_files(self) -> list[tuple[int, int, Path]]:
         """Return last use, size and path of all files of ours, including half-written ones."""
         stored: list[tuple[int, int, Path]] = []
         with suppress(OSError), os.scandir(self._directory) as entries:
@@ -227,16 +227,16 @@ class DiskTier:
                             stored.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
         return stored
 
-    def _skip(self, name: str, error: Exception) -> None:
+    def _skip_file(self, name: str, error: Exception) -> None:
         """Count and log a file; foreign files once per reason. A damaged file is removed."""
-        path, reason = self._path(name + ".duo"), str(error) or type(error).__name__
+        path, reason = self._path_of(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
             self.n_skipped += 1
             known = isinstance(error, ForeignError) and reason in self._told
             self._told.add(reason)
         logger.log(logging.INFO if known else logging.WARNING, "%s is skipped: %s", path, reason)
         if isinstance(error, CorruptError):
-            _unlink(path)
+            _unlink_file(path)
 
     def _say_of_writing(self, error: Exception) -> None:
         """Warn once until writing works again: a full disk fails every time."""
@@ -244,14 +244,14 @@ class DiskTier:
             self._warned_of_writing = True
             logger.warning("a conversation could not be saved in %s: %s", self._directory, error)
 
-    def _make(self) -> None:
+    def _make_directory(self) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _path(self, file_name: str) -> Path:
+    def _path_of(self, file_name: str) -> Path:
         return self._directory / file_name
 
 
-def _unlink(path: Path) -> bool:
+def _unlink_file(path: Path) -> bool:
     try:
         path.unlink(missing_ok=True)
     except OSError:

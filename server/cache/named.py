@@ -74,7 +74,7 @@ class NamedFiles:
             FullError: There is no room; nothing is changed.
             OSError: It cannot be written; nothing is changed.
         """
-        target = self._path(name, salt)
+        target = self._path_of(name, salt)
         one = record(self._fingerprint, salt_digest(salt, self._fingerprint), tokens, data)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = self._directory / f".{secrets.token_hex(8)}.tmp"
@@ -104,7 +104,7 @@ class NamedFiles:
             OSError: It cannot be read.
         """
         try:
-            with opened(self._path(name, salt)) as file:
+            with opened(self._path_of(name, salt)) as file:
                 head, data = read(file, self._fingerprint)
                 n_read = os.fstat(file.fileno()).st_size
         except OSError as error:
@@ -130,7 +130,7 @@ class NamedFiles:
                     total += status.st_size
         return total
 
-    def _path(self, name: str, salt: str) -> Path:
+    def _path_of(self, name: str, salt: str) -> Path:
         if (why := fault(name)) is not None:
             raise ValueError(why)
         if salt:

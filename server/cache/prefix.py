@@ -111,11 +111,11 @@ class PrefixCache:
         elif source is not None and self._goes_on(source, length):
             reuse = Reuse(source, length, source)
         else:
-            reuse = self._place(source, length)
+            reuse = self._claim_least_loss(source, length)
             self._last = None if reuse.seq == self._last else self._last
-        self._forget(reuse.seq)
+        self._forget_sequence(reuse.seq)
         last_used = self._residents[reuse.seq].last_used
-        self._put(reuse.seq, _Resident([], salt, True, len(tokens), last_used))
+        self._put_resident(reuse.seq, _Resident([], salt, True, len(tokens), last_used))
         self._held.insert(reuse.seq, tokens, salt)
         return reuse
 
@@ -150,14 +150,14 @@ class PrefixCache:
             salt: Of the tokens; None for that of take().
             mark: The length that it can be trimmed to, if not to any.
         """
-        self._forget(seq)
+        self._forget_sequence(seq)
         if tokens and seq != self._last:  # a conversation that goes on for many turns counts as one use
             self._uses += 1
             self._last = seq
         resident = self._residents[seq]
         salt = resident.salt if salt is None else salt
         n_prompt = min(resident.n_prompt, len(tokens)) if resident.busy else 0
-        self._put(seq, _Resident(list(tokens), salt, False, n_prompt, self._uses))
+        self._put_resident(seq, _Resident(list(tokens), salt, False, n_prompt, self._uses))
         if tokens:
             self._idle.insert(seq, tokens, salt)
             self._held.insert(seq, tokens, salt)
@@ -166,11 +166,11 @@ class PrefixCache:
 
     def evict(self) -> Evicted | None:
         """Forget the idle conversation of least worth; None if there is none."""
-        resting = self._resting()
+        resting = self._idle_sequences()
         if not resting:
             return None
-        seq = min(resting, key=self._loss)
-        evicted = self._evicted(seq)
+        seq = min(resting, key=self._claim_loss)
+        evicted = self._evicted_from(seq)
         self.erase(seq)
         return evicted
 
@@ -178,16 +178,19 @@ class PrefixCache:
         """Forget what an idle sequence holds. Raises ValueError if it is busy."""
         if self._residents[seq].busy:
             raise ValueError(f"sequence {seq} is busy")
-        self._forget(seq)
-        self._put(seq, replace(self._residents[seq], tokens=[]))
+        self._forget_sequence(seq)
+        self._put_resident(seq, replace(self._residents[seq], tokens=[]))
 
     def idle(self) -> list[Evicted]:
         """Return all idle conversations, most worth first."""
-        return [self._evicted(seq) for seq in sorted(self._resting(), key=self._loss, reverse=True)]
+        return [
+            self._evicted_from(seq)
+            for seq in sorted(self._idle_sequences(), key=self._claim_loss, reverse=True)
+        ]
 
     def resting(self) -> dict[int, Evicted]:
         """Return what each sequence that is not busy holds, no tokens if it is free."""
-        return {seq: self._evicted(seq) for seq, one in enumerate(self._residents) if not one.busy}
+        return {seq: self._evicted_from(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
     @property
     def n_cells(self) -> int:
@@ -201,19 +204,19 @@ class PrefixCache:
     def is_busy(self, seq: int) -> bool:
         return self._residents[seq].busy
 
-    def _put(self, seq: int, resident: _Resident) -> None:
+    def _put_resident(self, seq: int, resident: _Resident) -> None:
         self._n_cells += len(resident.tokens) - len(self._residents[seq].tokens)
         self._residents[seq] = resident
 
-    def _place(self, source: int | None, length: int) -> Reuse:
+    def _claim_least_loss(self, source: int | None, length: int) -> Reuse:
         """Claim the idle sequence with the least loss for this prefix."""
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
-        seq = min(idle, key=lambda s: self._loss(s, length if s == source else 0))
+        seq = min(idle, key=lambda s: self._claim_loss(s, length if s == source else 0))
         return self._in_place(seq, source, length)
 
     def _in_place(self, seq: int, source: int | None, length: int) -> Reuse:
         """Claim this sequence for this prefix."""
-        evicted = self._evicted(seq) if self._residents[seq].tokens else None
+        evicted = self._evicted_from(seq) if self._residents[seq].tokens else None
         if seq == source:
             lost = evicted if length * 2 < len(self._residents[seq].tokens) else None
             return Reuse(seq, length, seq, lost=lost)
@@ -230,7 +233,7 @@ class PrefixCache:
             return False
         return length + TEMPLATE >= resident.n_prompt
 
-    def _loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
+    def _claim_loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
         """Return the cost of claiming an idle sequence of which n_kept tokens stay, to be compared."""
         resident = self._residents[seq]
         if not resident.tokens:
@@ -239,14 +242,14 @@ class PrefixCache:
         n_own = len(resident.tokens) - max(n_kept, n_shared)
         return True, worth_keeping(n_own, self._uses - resident.last_used), n_own, resident.last_used
 
-    def _resting(self) -> list[int]:
+    def _idle_sequences(self) -> list[int]:
         return [seq for seq, resident in enumerate(self._residents) if resident.tokens]
 
-    def _evicted(self, seq: int) -> Evicted:
+    def _evicted_from(self, seq: int) -> Evicted:
         resident = self._residents[seq]
         return Evicted(seq, resident.tokens, resident.salt)
 
-    def _forget(self, seq: int) -> None:
+    def _forget_sequence(self, seq: int) -> None:
         for index in (self._idle, self._marks, self._held):
             if seq in index:
                 index.remove(seq)

@@ -81,9 +81,9 @@ class RadixIndex(Generic[K]):
             self.remove(key)
         sequence = tuple(tokens)
         self._roots.setdefault(salt, _RadixNode(None, ()))
-        node, length = self._descend(salt, sequence)
+        node, length = self._descend_along(salt, sequence)
         if length < node.depth:
-            node = _split(node, length)
+            node = _split_edge(node, length)
         if length < len(sequence):
             node = _RadixNode(node, sequence[length:])
         self._ends[key], self._salts[key] = node, salt
@@ -102,7 +102,7 @@ class RadixIndex(Generic[K]):
         del self._keys[stamp]
         for above in node.upwards():
             above.n_keys -= 1
-        for above in _prune(node).upwards():
+        for above in _prune_node(node).upwards():
             if above.latest != stamp:
                 break
             above.latest = above.newest()
@@ -114,12 +114,12 @@ class RadixIndex(Generic[K]):
 
         (0, None) if there is none.
         """
-        node, length = self._descend(salt, tuple(tokens))
+        node, length = self._descend_along(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
         """Return what match() does, among sequences that are a whole prefix of these tokens."""
-        node, length = self._descend(salt, tuple(tokens))
+        node, length = self._descend_along(salt, tuple(tokens))
         while node.parent and (node.depth > length or not node.here):
             node = node.parent
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
@@ -134,7 +134,7 @@ class RadixIndex(Generic[K]):
             node = node.parent
         return node.depth
 
-    def _descend(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
+    def _descend_along(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
         """Return the deepest node whose edge agrees at least in part, and the number of tokens that agree.
 
         The number is below the node's depth if only part of its edge agrees.
@@ -150,7 +150,7 @@ class RadixIndex(Generic[K]):
         return node, length
 
 
-def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
+def _split_edge(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
     """Split the edge of a node at this depth, and return the new node above it."""
     assert node.parent, "a root has no edge"
     n = depth - node.parent.depth
@@ -161,7 +161,7 @@ def _split(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
     return middle
 
 
-def _prune(node: _RadixNode[K]) -> _RadixNode[K]:
+def _prune_node(node: _RadixNode[K]) -> _RadixNode[K]:
     """Remove a node that lost its last key, and join one that has only one child left with that child.
 
     Returns the deepest node whose `latest` may be of the removed key.

@@ -57,7 +57,7 @@ class Snapshots:
         self._unasked: str | None = None  # the key that fetch_ahead() has read now
         self._counts = TierCounts()
         self._hearing: dict[str, Hear] = {}  # by salt
-        self._look()
+        self._look_for_news()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
         """Return True if a state of this size, put now, would be kept until `idle` others are used."""
@@ -77,52 +77,52 @@ class Snapshots:
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
-                self._look()
+                self._look_for_news()
 
     def hear(self, salt: str, heard: Hear) -> None:
         """Call heard(), on some thread, with the tokens of this salt that other leads save."""
-        self._hearing[self._digest(salt)] = heard
+        self._hearing[self._salt_digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
         """Return the snapshot with the longest common prefix, preferring memory. Not counted as a use."""
-        self._look()
-        return self._catalogue.longest(tokens, self._digest(salt))
+        self._look_for_news()
+        return self._catalogue.longest(tokens, self._salt_digest(salt))
 
     def conversations(self, salt: str = "", *, most: int) -> list[tuple[int, ...]]:
         """Return the tokens of the snapshots of this salt, most recently used first."""
-        self._settle()
-        return self._catalogue.conversations(self._digest(salt), most)
+        self._settle_reports()
+        return self._catalogue.conversations(self._salt_digest(salt), most)
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
         """Return True if put() would add nothing to any tier; `used`: count that as a use."""
-        self._look()
-        key = self._having(tokens, salt)
+        self._look_for_news()
+        key = self._redundant_entry(tokens, salt)
         if key is not None and used:
-            self._use(key)
+            self._use_entry(key)
         return key is not None
 
     def n_saved(self, tokens: Sequence[int], salt: str = "") -> int:
         """Return how many of these tokens have a file, or will have; all of them without a disk."""
         if self._disk is None:
             return len(tokens)
-        found = self._catalogue.longest(tokens, self._digest(salt))
+        found = self._catalogue.longest(tokens, self._salt_digest(salt))
         entry = self._catalogue.entries[found.key] if found else None
         return found.length if found and entry and (entry.on_disk or entry.writing) else 0
 
     def put(self, tokens: Sequence[int], salt: str, data: bytes, n_loaded: int = 0) -> None:
         """Keep the state of these tokens; its file is written in the background. n_loaded: see Entry."""
-        self._settle()
+        self._settle_reports()
         if not tokens:
             return
-        salted = self._digest(salt)
+        salted = self._salt_digest(salt)
         key = name_of(self._fingerprint, salted, tokens)
         entry = self._catalogue.entries.get(key)
         if entry is None:
             longer = self._catalogue.covering(tokens, salted)
             if longer is not None:
-                self._use(longer)
+                self._use_entry(longer)
                 return
-            replaces = self._supersede(tokens, salted)
+            replaces = self._drop_replaced(tokens, salted)
             entry = self._catalogue.add(key, Entry(tuple(tokens), salted, len(data), replaces=replaces))
         if entry.data is None:
             entry.n_bytes = len(data)
@@ -131,12 +131,12 @@ class Snapshots:
         if self._carriers and not entry.on_disk and not entry.writing:
             entry.writing = True
             what = record(self._fingerprint, salted, tokens, data)
-            self._carriers.write(what, entry.replaces, partial(self._written, key))
-        self._shrink()
+            self._carriers.write(what, entry.replaces, partial(self._write_done, key))
+        self._shrink_to_budget()
 
     def get(self, key: str, n_loaded: int = 0) -> bytes | None:
         """Return the payload, if it is in memory, and count a use. n_loaded: see Entry."""
-        self._settle()
+        self._settle_reports()
         entry = self._catalogue.held.get(key)
         if entry is None:
             return None
@@ -144,15 +144,15 @@ class Snapshots:
         self._counts.hits += 1
         if self._carriers and entry.on_disk:
             self._carriers.touch(key)
-        self._use(key, n_loaded)
+        self._use_entry(key, n_loaded)
         return data
 
     def fetch(self, key: str) -> None:
         """Read a snapshot from disk into memory, or forget it, then call on_ready. get() frees it."""
-        self._settle()
+        self._settle_reports()
         if key == self._unasked:
             self._unasked = None
-        self._fetch(key, used=True)
+        self._fetch_file(key, used=True)
 
     def fetch_ahead(self, most: int, room_bytes: int) -> bool:
         """Read one of the `most` latest from disk before it is needed; return True if one is read.
@@ -160,7 +160,7 @@ class Snapshots:
         Each of those at the first call is read once, if it fits into half of the room; the next one waits for
         this one's on_ready. It is not counted as a use and evicts nothing.
         """
-        self._settle()
+        self._settle_reports()
         if self._carriers is None:
             return False
         entries = self._catalogue.entries
@@ -175,16 +175,16 @@ class Snapshots:
             if entry and entry.data is None and fits:
                 self._ahead_bytes += entry.n_bytes
                 self._unasked = key
-                self._fetch(key, used=False)
+                self._fetch_file(key, used=False)
                 return True
         return False
 
     def forget(self, key: str) -> None:
         """Remove a snapshot from all tiers."""
-        self._settle()
+        self._settle_reports()
         if key not in self._catalogue.entries:
             return
-        self._cancel(key)
+        self._cancel_write(key)
         replaces = self._catalogue.drop(key).replaces
         if self._carriers:
             self._carriers.remove(key, replaces)
@@ -193,7 +193,7 @@ class Snapshots:
         """Wait for queued writes; return how many are left."""
         if self._carriers:
             self._carriers.writer.wait(timeout_s)
-        self._settle()
+        self._settle_reports()
         return sum(entry.writing for entry in self._catalogue.entries.values())
 
     def close(self) -> None:
@@ -215,12 +215,12 @@ class Snapshots:
             skipped_files=self._disk.n_skipped if self._disk else 0,
         )
 
-    def _digest(self, salt: str) -> str:
+    def _salt_digest(self, salt: str) -> str:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
 
-    def _having(self, tokens: Sequence[int], salt: str) -> str | None:
+    def _redundant_entry(self, tokens: Sequence[int], salt: str) -> str | None:
         """Return the entry that makes put() of these tokens redundant, None if there is none."""
-        key = self._catalogue.having(tokens, self._digest(salt))
+        key = self._catalogue.having(tokens, self._salt_digest(salt))
         if key is None or self._disk is None:
             return key
         entry = self._catalogue.entries[key]
@@ -228,19 +228,19 @@ class Snapshots:
             return None  # put() would hold it in memory too
         return key if entry.on_disk or entry.writing else None
 
-    def _supersede(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:
+    def _drop_replaced(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:
         """Drop the entry that these tokens replace; return the keys whose files they replace."""
         shorter = self._catalogue.covered(tokens, salted)
         if shorter is None:
             return ()
-        self._cancel(shorter)
+        self._cancel_write(shorter)
         return shorter, *self._catalogue.drop(shorter).replaces
 
-    def _use(self, key: str, n_loaded: int = 0) -> None:
+    def _use_entry(self, key: str, n_loaded: int = 0) -> None:
         self._catalogue.use(key, n_loaded)
-        self._shrink()
+        self._shrink_to_budget()
 
-    def _shrink(self) -> None:
+    def _shrink_to_budget(self) -> None:
         """Bring memory within its budget, and the backlog for the disk within its own."""
         entries = self._catalogue.entries
         for key in self._catalogue.overflowing(self.memory_bytes):
@@ -248,14 +248,14 @@ class Snapshots:
             if entries[key].writing:
                 entries[key].leaving = True
             else:
-                self._release(key)
+                self._release_payload(key)
         for key in self._catalogue.backlogged(self._backlog_bytes):
-            if self._cancel(key):
-                self._release(key)
+            if self._cancel_write(key):
+                self._release_payload(key)
         if self._carriers:
             self._carriers.writer.hurry(self._catalogue.leaving_bytes > 0)
 
-    def _release(self, key: str) -> None:
+    def _release_payload(self, key: str) -> None:
         """Let go of the payload, and of the entry if it is not on disk."""
         self._catalogue.release(key)
         entry = self._catalogue.entries[key]
@@ -265,27 +265,27 @@ class Snapshots:
                 self._counts.lost += 1
                 self._disk.reconsider(self._catalogue.entries)
 
-    def _look(self) -> None:
+    def _look_for_news(self) -> None:
         """Take in what the background threads did, and what other leads added and removed."""
-        self._settle()
+        self._settle_reports()
         if self._disk:
             scan = self._disk.scan(self._catalogue.entries)
-            self._gone(scan.gone)
+            self._files_gone(scan.gone)
             for age, head in zip(range(len(scan.found), 0, -1), scan.found, strict=True):
-                self._adopt(head, self._catalogue.n_uses + 1 - age)
+                self._adopt_file(head, self._catalogue.n_uses + 1 - age)
 
-    def _adopt(self, head: Head, last_used: int) -> None:
+    def _adopt_file(self, head: Head, last_used: int) -> None:
         entry = self._catalogue.entries.get(head.name)
         if entry is not None:
             entry.on_disk = True
         elif self._catalogue.covering(head.tokens, head.salt) is None:
-            self._supersede(head.tokens, head.salt)  # the lead that wrote the longer one removes the file
+            self._drop_replaced(head.tokens, head.salt)  # the lead that wrote the longer one removes the file
             entry = Entry(head.tokens, head.salt, head.n_bytes, on_disk=True, last_used=last_used)
             self._catalogue.add(head.name, entry)
             if heard := self._hearing.get(head.salt):
                 heard([head.tokens])
 
-    def _gone(self, keys: Iterable[str]) -> None:
+    def _files_gone(self, keys: Iterable[str]) -> None:
         for key in keys:
             entry = self._catalogue.entries.get(key)
             if entry is not None:
@@ -293,14 +293,14 @@ class Snapshots:
                 if entry.data is None and not entry.loading:
                     self._catalogue.drop(key)
 
-    def _settle(self) -> None:
+    def _settle_reports(self) -> None:
         if self._carriers:
             self._carriers.settle()
 
-    def _written(self, key: str, ok: bool, removed: list[str]) -> None:
+    def _write_done(self, key: str, ok: bool, removed: list[str]) -> None:
         self._counts.writes += ok
         self._counts.failed_writes += not ok
-        self._gone(removed)
+        self._files_gone(removed)
         if removed and self._disk:
             self._disk.reconsider(self._catalogue.entries)  # another lead may have written one again
         entry = self._catalogue.entries.get(key)
@@ -310,9 +310,9 @@ class Snapshots:
         if ok:
             entry.on_disk, entry.replaces = True, ()
         if entry.leaving:
-            self._release(key)
+            self._release_payload(key)
 
-    def _loaded(self, key: str, data: bytes | None) -> None:
+    def _read_done(self, key: str, data: bytes | None) -> None:
         self._counts.loads += data is not None
         self._counts.failed_loads += data is None
         asked = key != self._unasked
@@ -329,20 +329,20 @@ class Snapshots:
         if asked:
             self._catalogue.hold(key, data)
             entry.arrived = True
-            self._use(key)
+            self._use_entry(key)
         elif entry.n_bytes <= self.free_bytes:
             self._catalogue.hold(key, data)
         else:
             entry.loading = False
-            self._gone(() if entry.on_disk else (key,))
+            self._files_gone(() if entry.on_disk else (key,))
 
-    def _fetch(self, key: str, *, used: bool) -> None:
+    def _fetch_file(self, key: str, *, used: bool) -> None:
         entry = self._catalogue.entries.get(key)
         if self._carriers and entry is not None and entry.data is None and not entry.loading:
             entry.loading = True
-            self._carriers.read(key, partial(self._loaded, key), used=used)
+            self._carriers.read(key, partial(self._read_done, key), used=used)
 
-    def _cancel(self, key: str) -> bool:
+    def _cancel_write(self, key: str) -> bool:
         """Take a write back. False if it may have begun."""
         if self._carriers is None or not self._carriers.writer.cancel(key):
             return False

@@ -36,33 +36,45 @@ class Findings:
 def told(findings: Findings) -> list[str]:
     """Return the findings as a page of text."""
     if findings.disturbed:
-        return ["", _memory(findings), "", f"No verdict: {BUSY}. Run duo doctor again once they have ended."]
-    lines = ["", *_machine(findings)]
+        return [
+            "",
+            _memory_text(findings),
+            "",
+            f"No verdict: {BUSY}. Run duo doctor again once they have ended.",
+        ]
+    lines = ["", *_machine_text(findings)]
     if findings.obstacle is not None:
         return [*lines, "", f"Verdict: this draft model cannot draft for this target: {findings.obstacle}."]
-    return [*lines, *_drafts(findings), "", *_table(findings), "", f"Verdict: {_verdict(findings)}"]
+    return [
+        *lines,
+        *_drafts_text(findings),
+        "",
+        *_table_text(findings),
+        "",
+        f"Verdict: {_verdict_text(findings)}",
+    ]
 
 
-def _machine(findings: Findings) -> list[str]:
+def _machine_text(findings: Findings) -> list[str]:
     step_s = findings.step_s
     several = (f"{rows} take {step_s[rows] / step_s[1]:.2f} times as long" for rows in (4, 8, 16))
     return [
         f"target   {1e3 * step_s[1]:.1f} ms for a token; at once {', '.join(several)}",
-        _memory(findings),
+        _memory_text(findings),
     ]
 
 
-def _memory(findings: Findings) -> str:
-    gpus = (f", {_size(free)} on a GPU" for free in findings.free_gpu_bytes)
-    weights, free = _size(findings.weights_bytes), _size(findings.free_bytes)
+def _memory_text(findings: Findings) -> str:
+    gpus = (f", {_size_text(free)} on a GPU" for free in findings.free_gpu_bytes)
+    weights, free = _size_text(findings.weights_bytes), _size_text(findings.free_bytes)
     return f"memory   {weights} of weights; {free} free{''.join(gpus)}"
 
 
-def _size(n_bytes: int) -> str:
+def _size_text(n_bytes: int) -> str:
     return f"{n_bytes / GIB_BYTES:.1f} GiB" if n_bytes >= GIB_BYTES else f"{n_bytes / MIB_BYTES:.0f} MiB"
 
 
-def _drafts(findings: Findings) -> list[str]:
+def _drafts_text(findings: Findings) -> list[str]:
     right = 100 * (findings.acceptance or 0.0)
     lines = [
         f"draft    {1e3 * (findings.guess_s or 0.0):.2f} ms for a guess; {right:.0f} % of "
@@ -80,7 +92,7 @@ def _drafts(findings: Findings) -> list[str]:
     return lines
 
 
-def _table(findings: Findings) -> list[str]:
+def _table_text(findings: Findings) -> list[str]:
     width = max(map(len, findings.rates))
     lines = [f"{'drafts are made by':{width}}   tokens/s"]
     for name, rate in findings.rates.items():
@@ -89,7 +101,7 @@ def _table(findings: Findings) -> list[str]:
     return lines
 
 
-def _verdict(findings: Findings) -> str:
+def _verdict_text(findings: Findings) -> str:
     rates, plain = findings.rates, findings.rates[NOBODY]
     gain = rates[findings.chosen] / plain
     away = max(rate for name, rate in rates.items() if name.startswith(AWAY)) / plain

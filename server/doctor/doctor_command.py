@@ -95,12 +95,12 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     draft = draft_for(settings, machine)
     if draft is None:
         raise StartupError(f"no bundled draft model fits {settings.model.name}: give one with --draft-model")
-    n_bytes = _bytes(settings.model) - on_host(settings.model, settings.weights.places)
-    placement = place(settings, machine, _bytes(draft), n_bytes)
+    n_bytes = _model_bytes(settings.model) - on_host(settings.model, settings.weights.places)
+    placement = place(settings, machine, _model_bytes(draft), n_bytes)
     findings = Findings(free_bytes=free_memory(), free_gpu_bytes=list(machine.gpus))
-    findings.weights_bytes = _bytes(draft) + _bytes(settings.model)
+    findings.weights_bytes = _model_bytes(draft) + _model_bytes(settings.model)
     console.print(f"The target, {settings.model.name}: its steps, and what it says …")
-    with closing(_target(settings, settings.threads or machine.n_cores)) as target:
+    with closing(_load_target(settings, settings.threads or machine.n_cores)) as target:
         try:
             findings.step_s = step_seconds(target)
         except DisturbedError:
@@ -109,7 +109,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
         if not any(findings.step_s):
             raise StartupError(f"the steps of {settings.model} cannot be measured: it does not forget tokens")
         card = vocabulary_card(target.vocab)
-        prompts = _prompts(settings, target)
+        prompts = _prompts_of(settings, target)
         said = replies(target, prompts)
     text: list[list[Guess]] = []
     console.print(f"The draft model, {draft.name}: its guesses …")
@@ -129,11 +129,11 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
                 findings.beside_disturbed = True
                 findings.disturbed = not placement.sync  # what duo up would do is not known
         findings.redis_s = _round_trip(settings.redis)
-        _forecast(findings, text, placement, settings)
+        _forecast_for(findings, text, placement, settings)
     return findings
 
 
-def _target(settings: DoctorSettings, n_threads: int) -> LlamaBackend:
+def _load_target(settings: DoctorSettings, n_threads: int) -> LlamaBackend:
     """Load the target as a lead would."""
     return load_target(settings, n_threads, AttentionChoice())
 
@@ -147,12 +147,12 @@ def _measure_beside(
     n_threads = settings.threads or placement.target_threads or machine.n_cores
     if placement.target_gpu is not None:
         settings = settings.model_copy(update={"split_mode": "none", "main_gpu": placement.target_gpu})
-    with drafting(options) as drafter, closing(_target(settings, n_threads)) as target:
+    with drafting(options) as drafter, closing(_load_target(settings, n_threads)) as target:
         findings.beside_s = step_seconds(target, alone=False)
         findings.guess_beside_s = pace(drafter)
 
 
-def _forecast(findings: Findings, text: Text, placement: Placement, settings: DoctorSettings) -> None:
+def _forecast_for(findings: Findings, text: Text, placement: Placement, settings: DoctorSettings) -> None:
     n = findings.n_tokens = n_tokens(text)
     findings.acceptance = sum(guess.right for reply in text for guess in reply) / max(1, n)
     seconds, rates = _with_python(findings.step_s), findings.rates
@@ -177,7 +177,7 @@ def _with_python(step_s: Sequence[float]) -> Seconds:
     return [s + (PLAIN_PYTHON_S if rows == 1 else DRAFTED_PYTHON_S) for rows, s in enumerate(step_s)]
 
 
-def _prompts(settings: DoctorSettings, target: LlamaBackend) -> list[list[int]]:
+def _prompts_of(settings: DoctorSettings, target: LlamaBackend) -> list[list[int]]:
     """Return prompts as token ids. Raises StartupError for a file of questions that cannot be read."""
     asked: list[Any] = [[{"role": "user", "content": question}] for question in QUESTIONS]
     if settings.questions is not None:
@@ -220,7 +220,7 @@ def _round_trip(url: str | None) -> float:
     return median(times)
 
 
-def _bytes(model: Path) -> int:
+def _model_bytes(model: Path) -> int:
     """Return the bytes of all parts of a model's file. Raises StartupError."""
     if not model.is_file():
         raise StartupError(f"no model file at {model}")

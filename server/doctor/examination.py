@@ -58,7 +58,7 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
         ran_s, waited_s = (now - then for now, then in zip(_on_cores(), (ran_s, waited_s), strict=True))
         shortest = {0: 0.0} | {width: min(times) for width, times in sorted(seen.items())}
         crowded = alone and ran_s < DISTURBED * (ran_s + waited_s)
-        if not seen or (not crowded and all(map(_agree, seen.values())) and _plausible(shortest)):
+        if not seen or (not crowded and all(map(_times_agree, seen.values())) and _are_plausible(shortest)):
             found = np.interp(range(MAX_GUESSES + 2), list(shortest), list(shortest.values()))
             return list(map(float, found))
     raise DisturbedError
@@ -76,13 +76,13 @@ def _on_cores() -> tuple[float, float]:
     return sum(int(task[0]) for task in tasks) / 1e9, sum(int(task[1]) for task in tasks) / 1e9
 
 
-def _agree(times: Sequence[float]) -> bool:
+def _times_agree(times: Sequence[float]) -> bool:
     """Return True if a second measurement has confirmed the shortest time."""
     best, *others = sorted(times)
     return bool(others) and best > DISTURBED * others[0]
 
 
-def _plausible(seconds: Mapping[int, float]) -> bool:
+def _are_plausible(seconds: Mapping[int, float]) -> bool:
     """Return True if no decode takes much longer than its rows one by one."""
     single_s = seconds.get(1, 0.0)
     return not single_s or all(s <= DEAREST * rows * single_s for rows, s in seconds.items())
@@ -97,15 +97,15 @@ def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int
     said: list[list[int]] = []
     for i, prompt in enumerate(prompts):
         now = time.perf_counter()
-        said.append(_reply(backend, prompt, now + (deadline - now) / (len(prompts) - i)))
+        said.append(_generate_reply(backend, prompt, now + (deadline - now) / (len(prompts) - i)))
     return said
 
 
-def _reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int]:
+def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) -> list[int]:
     """Generate until the reply ends, at MAX_JUDGED_TOKENS, or at the deadline; at least one token."""
     tokens, pending, position = list[int](), list(prompt), 0
     while len(tokens) < MAX_JUDGED_TOKENS and (not tokens or time.perf_counter() < deadline):
-        logits = _evaluate(backend, position, pending, 1)
+        logits = _evaluate_tokens(backend, position, pending, 1)
         position += len(pending)
         pending = [int(np.argmax(logits[0]))]
         tokens += pending
@@ -122,11 +122,11 @@ def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple
     """
     found: list[Guess] = []
     began = time.perf_counter()
-    _evaluate(draft, 0, prompt, 1)
+    _evaluate_tokens(draft, 0, prompt, 1)
     read_s = time.perf_counter() - began
     for begin in range(0, len(said) - 1, draft.n_batch):
         rows = list(said[begin : min(begin + draft.n_batch, len(said) - 1)])
-        logits = _evaluate(draft, len(prompt) + begin, rows, len(rows))
+        logits = _evaluate_tokens(draft, len(prompt) + begin, rows, len(rows))
         for row, token in zip(logits, said[begin + 1 :], strict=False):
             best = int(np.argmax(row))
             found.append(Guess(best == token, float(1 / np.exp(row - row[best]).sum())))
@@ -136,16 +136,16 @@ def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple
 
 def guess_seconds(draft: Backend) -> float:
     """Return the seconds of a guess: a decode of one row behind some tokens."""
-    return median(list(_paced(draft, WARM_UP + TIMED_GUESSES))[WARM_UP:])
+    return median(list(_draft_paced(draft, WARM_UP + TIMED_GUESSES))[WARM_UP:])
 
 
-def _paced(draft: Backend, n: int) -> Iterator[float]:
+def _draft_paced(draft: Backend, n: int) -> Iterator[float]:
     for _ in range(n):
         length = draft.length(0)
         if length + 1 >= min(draft.n_ctx, 256):
             draft.trim(0, length := 0)
         began = time.perf_counter()
-        _evaluate(draft, length, [0], 1)
+        _evaluate_tokens(draft, length, [0], 1)
         yield time.perf_counter() - began
     draft.trim(0, 0)
 
@@ -178,21 +178,21 @@ def _draft_on(options: LlamaOptions, lead: Connection) -> None:
     with closing(LlamaBackend(options)) as draft:
         lead.send(None)
         while True:
-            seconds = median(_paced(draft, TIMED_GUESSES))
+            seconds = median(_draft_paced(draft, TIMED_GUESSES))
             if lead.poll():
                 lead.recv()
                 lead.send(seconds)
 
 
-def _evaluate(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
+def _evaluate_tokens(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
     """Return the logits of the last n_wanted tokens, which must fit one decode."""
     last = (len(tokens) - 1) // backend.n_batch * backend.n_batch
     for begin in range(0, last, backend.n_batch):
-        _decode(backend, position + begin, tokens[begin : begin + backend.n_batch], 0)
-    return _decode(backend, position + last, tokens[last:], n_wanted)
+        _decode_tokens(backend, position + begin, tokens[begin : begin + backend.n_batch], 0)
+    return _decode_tokens(backend, position + last, tokens[last:], n_wanted)
 
 
-def _decode(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
+def _decode_tokens(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
     batch = Batch()
     batch.extend(0, position, tokens, n_wanted)
     return backend.decode(batch)

@@ -62,15 +62,17 @@ def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) ->
         guess_s: Seconds of a guess.
         read_s: Seconds for the draft model to read a reply's prompt.
     """
-    return _settled(text, seconds, lambda reply, worth_s: read_s + _inside(reply, seconds, guess_s, worth_s))
+    return _text_seconds(
+        text, seconds, lambda reply, worth_s: read_s + _inside_step(reply, seconds, guess_s, worth_s)
+    )
 
 
 def beside(text: Text, seconds: Seconds, device: Device) -> float:
     """Return the seconds with a drafter that works while the target does."""
-    return _settled(text, seconds, lambda reply, worth_s: _beside(reply, seconds, device, worth_s))
+    return _text_seconds(text, seconds, lambda reply, worth_s: _beside_step(reply, seconds, device, worth_s))
 
 
-def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
+def _text_seconds(text: Text, seconds: Seconds, schedule: Schedule) -> float:
     plain_s = undrafted(text, seconds)
     found = plain_s
     for _ in range(PASSES_OF_FORECAST):
@@ -79,7 +81,7 @@ def _settled(text: Text, seconds: Seconds, schedule: Schedule) -> float:
     return found
 
 
-def _chosen(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
+def _chosen_count(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
     """Return how many guesses a step makes and verifies: the planner's choice if it knew them all."""
     paths = accumulate((guess.confidence for guess in guesses[:MAX_GUESSES]), mul)
     tokens = list(accumulate(paths, initial=1.0))
@@ -87,29 +89,29 @@ def _chosen(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s:
     return best(tokens, spent_s, min(1 / worth_s, reached(tokens, spent_s)))[0]
 
 
-def _accepted(guesses: Sequence[Guess], n: int) -> int:
+def _n_accepted(guesses: Sequence[Guess], n: int) -> int:
     return next((i for i in range(n) if not guesses[i].right), n)
 
 
-def _inside(guesses: Sequence[Guess], seconds: Seconds, guess_s: float, worth_s: float) -> float:
+def _inside_step(guesses: Sequence[Guess], seconds: Seconds, guess_s: float, worth_s: float) -> float:
     total, at = 0.0, 0
     while at < len(guesses):
         ahead = guesses[at : at + MAX_GUESSES]
-        n = _chosen(ahead, seconds, worth_s, guess_s)
+        n = _chosen_count(ahead, seconds, worth_s, guess_s)
         total += n * guess_s + seconds[n + 1]
-        at += _accepted(ahead, n) + 1
+        at += _n_accepted(ahead, n) + 1
     return total
 
 
-def _beside(guesses: Sequence[Guess], seconds: Seconds, device: Device, worth_s: float) -> float:
+def _beside_step(guesses: Sequence[Guess], seconds: Seconds, device: Device, worth_s: float) -> float:
     drafter = _Drafter(guesses, device)
     now, at = 0.0, 0
     while at < len(guesses):
         n_here = drafter.arrived(at, now)
         ahead = guesses[at : at + n_here]
-        n = _chosen(ahead, seconds, worth_s)
+        n = _chosen_count(ahead, seconds, worth_s)
         now += seconds[n + 1]
-        at += _accepted(ahead, n) + 1
+        at += _n_accepted(ahead, n) + 1
         drafter.hears(at, now)
     return now
 
@@ -128,13 +130,13 @@ class _Drafter:
     def arrived(self, at: int, now: float) -> int:
         """Return the guesses for tokens from `at` on that the lead has, the last perhaps wrong."""
         n = 0
-        while n < MAX_GUESSES and self._arrival(at + n) <= now:
+        while n < MAX_GUESSES and self._arrival_time(at + n) <= now:
             n += 1
             if not self._guesses[at + n - 1].right:
                 break
         return n
 
-    def _arrival(self, place: int) -> float:
+    def _arrival_time(self, place: int) -> float:
         while self._next <= place < len(self._guesses) and not self._lost:
             self._ready += self._device.guess_s
             self._arrivals[self._next] = self._ready + self._device.latency_s

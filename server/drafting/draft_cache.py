@@ -73,10 +73,10 @@ class DraftCache:
         if session.seq != NO_SEQ and self.make_room(0):
             return True
         needed = len(session.tokens) if session.seq == NO_SEQ else 0
-        if self._spare(branches=False) < needed:
+        if self._spare_cells(branches=False) < needed:
             self.release(session, keep=True)
             return False
-        if self._spare() < needed:
+        if self._spare_cells() < needed:
             self.end_branches()
         if session.seq == NO_SEQ:
             evaluated = [other for slot, other in self.held.items() if slot not in planned]
@@ -110,7 +110,7 @@ class DraftCache:
 
     def make_room(self, n: int) -> bool:
         """Evict closed sessions until n cells are free; return False if that is not enough."""
-        return self.slots.limit_idle(self._spare() - n)
+        return self.slots.limit_idle(self._spare_cells() - n)
 
     def drop(self, slots: Iterable[int]) -> None:
         """Empty slots whose content is unknown after a failed decode; their sessions start over."""
@@ -169,7 +169,7 @@ class DraftCache:
         self.slots.free(slot)
         del self._branches[slot]
 
-    def _spare(self, *, branches: bool = True) -> int:
+    def _spare_cells(self, *, branches: bool = True) -> int:
         """Return the cells not reserved by sessions, nor by branches if they count."""
         reserved = sum([len(session.tokens) for session in self.held.values()])
         n_own = self._backend.n_cells - len(self.slots.scratch)

@@ -43,7 +43,7 @@ class DraftSession:
         self.heard_at = 0.0  # when the lead said something of it last
         self.n_failures = 0  # failed decodes in a row
         self.is_obstructed = False  # the obstacle was told
-        self._adopt(opened)
+        self._adopt_open(opened)
 
     @property
     def n_committed(self) -> int:
@@ -76,13 +76,13 @@ class DraftSession:
         self.told = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
-        goes_on = not anew and agreed == len(tokens) and _mirrored(opened.sampling) == self.sampling
+        goes_on = not anew and agreed == len(tokens) and _mirrored_sampling(opened.sampling) == self.sampling
         grown = len(tokens) - self.n_committed
         if goes_on and grown >= 0:
-            self._adopt(opened, self.path.guesses[grown:])
+            self._adopt_open(opened, self.path.guesses[grown:])
         elif self.lost or not goes_on:
             self.n_kv = min(self.n_kv, agreed, len(tokens) - 1)  # the last token's logits are needed
-            self._adopt(opened)
+            self._adopt_open(opened)
 
     def commit(self, message: Commit) -> bool:
         """Take in what the lead committed.
@@ -114,10 +114,10 @@ class DraftSession:
         """
         agreed = common_prefix(self.tokens[self.n_committed :], new)
         wrong = agreed < min(len(new), self.n_ahead)
-        self._judge(0, new)
-        rescued = agreed < len(new) and self._take(self.n_committed + agreed, new[agreed])
+        self._judge_guesses(0, new)
+        rescued = agreed < len(new) and self._take_branch(self.n_committed + agreed, new[agreed])
         if rescued:
-            self._judge(agreed, new)
+            self._judge_guesses(agreed, new)
             agreed = common_prefix(self.tokens[self.n_committed :], new)
         self.n_mistakes += wrong and not rescued
         if agreed == len(new):
@@ -206,17 +206,17 @@ class DraftSession:
 
     # -- changes
 
-    def _adopt(self, opened: Open, guesses: Sequence[DraftGuess] = ()) -> None:
+    def _adopt_open(self, opened: Open, guesses: Sequence[DraftGuess] = ()) -> None:
         """Start with the Open's tokens and an unpublished path beyond them."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
-        self.sampling = _mirrored(opened.sampling)
+        self.sampling = _mirrored_sampling(opened.sampling)
         self.path = Branch(len(opened.tokens), opened.chain, guesses)
         self.tokens = [*opened.tokens, *self.path.tokens]
         self.branches: list[Branch] = []
         self.lost = False
 
-    def _take(self, fork: int, token: int) -> bool:
+    def _take_branch(self, fork: int, token: int) -> bool:
         """Make the branch with this token at the fork the path; return False if there is none."""
         found = (b for b in self.branches if b.fork == fork and b.guesses[0].token == token)
         branch = next(found, None)
@@ -233,7 +233,7 @@ class DraftSession:
         self.branches = []
         return True
 
-    def _judge(self, start: int, new: list[int]) -> None:
+    def _judge_guesses(self, start: int, new: list[int]) -> None:
         """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""
         if self.sampling.temperature <= 0.0:
             return
@@ -244,7 +244,7 @@ class DraftSession:
                 return
 
 
-def _mirrored(sampling: SamplingParams) -> SamplingParams:
+def _mirrored_sampling(sampling: SamplingParams) -> SamplingParams:
     """Return the sampling of guesses: the lead's, or greedy if its parameters make no sense."""
     sane = (
         (sampling.temperature == 0.0 or COLDEST <= sampling.temperature < math.inf)

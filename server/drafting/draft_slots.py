@@ -51,7 +51,7 @@ class DraftSlots:
         if reuse.source == reuse.seq:
             return reuse.seq, self.shrink(reuse.seq, length)
         self.shrink(reuse.seq, 0)
-        self._copy(reuse.source, reuse.seq, length)
+        self._copy_cells(reuse.source, reuse.seq, length)
         return reuse.seq, length
 
     def release(self, slot: int, tokens: list[int], n_kept: int) -> None:
@@ -72,7 +72,7 @@ class DraftSlots:
     def fork(self, slot: int, length: int) -> int:
         """Return a slot for a branch that shares the first `length` positions of a conversation."""
         branch = self.unforked.pop()
-        self._copy(slot, branch, length)
+        self._copy_cells(slot, branch, length)
         return branch
 
     def free(self, branch: int) -> None:
@@ -99,6 +99,6 @@ class DraftSlots:
         """Empty a slot whose content is unknown after a failed decode."""
         self._backend.trim(self._seqs[slot], 0)
 
-    def _copy(self, source: int, target: int, length: int) -> None:
+    def _copy_cells(self, source: int, target: int, length: int) -> None:
         if length:
             self._backend.copy(self._seqs[source], self._seqs[target], 0, length)

@@ -70,9 +70,9 @@ class NextToken:
         if not self.is_sound:
             return DraftGuess(top, 0.0)
         if drawn is None:
-            return _greedy(peaks, top, second)
+            return _greedy_guess(peaks, top, second)
         noisy = None if self._likeliest else _NoisyScores(peaks, self._sampling, self._position, drawn)
-        confidence = noisy.share(drawn) if noisy else 1.0 / _mass(peaks)
+        confidence = noisy.share(drawn) if noisy else 1.0 / _row_mass(peaks)
         guess = DraftGuess(self.token, confidence, None, 0.0, drawn, top)
         if not second or not confidence < CERTAIN_CONFIDENCE:
             return guess
@@ -115,8 +115,8 @@ def choose(
     return choices
 
 
-def _greedy(peaks: Peaks, top: int, second: bool) -> DraftGuess:
-    confidence = 1.0 / _mass(peaks)
+def _greedy_guess(peaks: Peaks, top: int, second: bool) -> DraftGuess:
+    confidence = 1.0 / _row_mass(peaks)
     guess = DraftGuess(top, confidence, None, 0.0, top, top)
     if not second or not confidence < CERTAIN_CONFIDENCE or len(peaks.row) < 2:
         return guess
@@ -134,7 +134,7 @@ def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGue
     return DraftGuess(guess.token, guess.confidence, second, a, guess.drawn, guess.likeliest, None, third, b)
 
 
-def _mass(peaks: Peaks) -> float:
+def _row_mass(peaks: Peaks) -> float:
     """Return the sum of exp(logit - top); approximate for a long row, at a fraction of the cost."""
     if len(peaks.row) > _QUICK_ROW:
         return peaks.mass()
@@ -150,7 +150,7 @@ class _NoisyScores:
 
     def __init__(self, peaks: Peaks, sampling: SamplingParams, position: int, drawn: int) -> None:
         row = peaks.row
-        self._ids = _near(peaks, drawn)
+        self._ids = _near_tokens(peaks, drawn)
         self._logits = row.take(self._ids).astype(np.float64)
         scores = self._logits / sampling.temperature
         scores += gumbel(sampling.seed, position, self._ids, len(row))
@@ -175,7 +175,7 @@ class _NoisyScores:
         return [(int(self._ids[i]), float(self._weights[i]) / self._sum) for i in best]
 
 
-def _near(peaks: Peaks, drawn: int) -> Ids:
+def _near_tokens(peaks: Peaks, drawn: int) -> Ids:
     """Return ascending ids of the likeliest tokens, at most _MAX_CANDIDATES, and the drawn one."""
     ids = peaks.above(peaks.top - _WIDEST_GAP)
     for window in _NARROWER_GAPS:

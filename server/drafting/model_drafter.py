@@ -101,9 +101,9 @@ class ModelDrafter:
     def wants(self, session: DraftSession) -> bool:
         if session.lost:
             return False
-        return next(self._leaves(session), None) is not None
+        return next(self._leaves_of(session), None) is not None
 
-    def _leaves(self, session: DraftSession) -> Iterator[Leaf]:
+    def _leaves_of(self, session: DraftSession) -> Iterator[Leaf]:
         if not self._cache.slots.has_branches:
             return self._expansion.leaves(session, math.inf)
         floor = self._slack.floor(self.td.value, len(self._cache.held))
@@ -126,26 +126,26 @@ class ModelDrafter:
                 step.grown += [(session, None) for session in paths]
                 step.n_paths, step.slots = len(paths), {session.seq for session in paths}
             else:
-                self._plan(step, sessions)
+                self._plan_rows(step, sessions)
                 if not step.batch:
                     return None
-                logits = self._decode(step)
+                logits = self._decode_step(step)
             decoded = self._clock()
-            choices = self._choose(step, sessions, logits, decoded)
+            choices = self._choose_tokens(step, sessions, logits, decoded)
         except BackendError:
             self._cache.drop(step.slots)
             raise
         grown = list[DraftSession]()
         for (session, branch), found in zip(step.grown, choices, strict=True):
-            grown += [session] * self._grow(step, session, branch, found)
+            grown += [session] * self._grow_guesses(step, session, branch, found)
         if step.grown:
             self._times.guess_s.observe((self._clock() - decoded) / len(grown))
-        self._time(step, (decoded if self._started else self._clock()) - began, len(grown))
+        self._learn_time(step, (decoded if self._started else self._clock()) - began, len(grown))
         if self._starts_early:
             self._look_ahead(sessions)
         return grown
 
-    def _time(self, step: _DraftStep, seconds: float, n_grown: int) -> None:
+    def _learn_time(self, step: _DraftStep, seconds: float, n_grown: int) -> None:
         """Learn what a token of each path takes, unless some session is catching up."""
         if step.behind or not step.n_paths or not step.is_timed:
             return
@@ -153,7 +153,7 @@ class ModelDrafter:
         self.td.observe(seconds * step.n_paths / n_tokens)
         self.own.book(step.n_paths, n_tokens, seconds, guessed=bool(step.guesses))
 
-    def _grow(
+    def _grow_guesses(
         self, step: _DraftStep, session: DraftSession, branch: Branch | None, choices: Sequence[NextToken]
     ) -> int:
         """Add the tokens to the branch or the path, which may end before the last. Returns how many."""
@@ -172,7 +172,7 @@ class ModelDrafter:
         self._cache.settle_guesses(session, len(guesses), min(n_right, n - 1))
         return n
 
-    def _choose(
+    def _choose_tokens(
         self, step: _DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
     ) -> list[list[NextToken]]:
         """Return the tokens of step.grown; the next decode is started if it is for these paths alone."""
@@ -210,14 +210,14 @@ class ModelDrafter:
 
     def _look_ahead(self, sessions: Sequence[DraftSession]) -> None:
         """Check whether a plan made now would be one row per path, as the started decode is."""
-        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
+        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
         paths = [leaf for leaf in chosen if not leaf.branch and not leaf.second]
         alone = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
         self._paths_alone = alone and not self.own.pays(sessions)
         if self._started:
             self._started.timed = self._paths_alone
 
-    def _decode(self, step: _DraftStep) -> Logits:
+    def _decode_step(self, step: _DraftStep) -> Logits:
         """Return rows of logits, first those of step.grown."""
         scratch = self._cache.slots.scratch
         n_pad = -len(step.batch) % self._times.width if len(step.batch) == len(step.grown) else 0
@@ -235,28 +235,28 @@ class ModelDrafter:
         if self._started:
             self._started.discard()
             self._started = None
-        self._settle(session)
+        self._settle_commits(session)
         session.settled = 0, 0.0
         self.own.close(session.id, keep=keep)
         self._cache.release(session, keep=keep)
 
     # -- a step
 
-    def _plan(self, step: _DraftStep, sessions: Sequence[DraftSession]) -> None:
+    def _plan_rows(self, step: _DraftStep, sessions: Sequence[DraftSession]) -> None:
         """Add rows for as many sessions as fit in one decode.
 
         Those with the least to evaluate come first, those without a sequence last.
         """
         told = [session for session in self._cache.held.values() if session.told]
         for session in told:
-            self._settle(session)
+            self._settle_commits(session)
             self._cache.trim(session)
         if told:
             self._cache.free_branches()
-        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves(session))
+        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
         paths = [leaf.session for leaf in chosen if not leaf.branch and not leaf.second]
         if self.own.pays(sessions):
-            self._propose(step, paths)
+            self._propose_paths(step, paths)
         for session in sorted(paths, key=_n_to_evaluate):
             if self._cache.admit(session, step.slots) and not self._add_path(step, session):
                 break
@@ -266,7 +266,7 @@ class ModelDrafter:
             if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind and not of_one_shape:
                 self._add_branch(step, leaf)
 
-    def _propose(self, step: _DraftStep, paths: Sequence[DraftSession]) -> None:
+    def _propose_paths(self, step: _DraftStep, paths: Sequence[DraftSession]) -> None:
         """Have what guesses for this model guess for the paths that evaluate one token."""
         ready = [session for session in paths if session.seq != NO_SEQ and len(session.pending) == 1]
         rooms = [self._expansion.room(session) - 1 for session in ready]
@@ -307,7 +307,7 @@ class ModelDrafter:
         step.slots.add(branch.seq)
         step.grown.append((leaf.session, branch))
 
-    def _settle(self, session: DraftSession) -> None:
+    def _settle_commits(self, session: DraftSession) -> None:
         """Learn from what was committed."""
         for guessed, token in session.evidence:
             self.rule.judge(guessed, token)

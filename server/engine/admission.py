@@ -41,11 +41,11 @@ def _admit_next(state: EngineState) -> bool:
     for session in _in_turn(state):
         if session.request.precompute and state.active:
             continue
-        place = _place(state, session)
+        place = _place_session(state, session)
         if place is None:
             return False
         if place != LATER:
-            _begin(state, session, place)
+            _begin_session(state, session, place)
             return True
     return False
 
@@ -60,7 +60,7 @@ def _in_turn(state: EngineState) -> list[Session]:
     return sorted(state.waiting, key=lambda session: state.turns.rank(session.request.tenant, held))
 
 
-def _begin(state: EngineState, session: Session, place: Reuse) -> None:
+def _begin_session(state: EngineState, session: Session, place: Reuse) -> None:
     state.waiting.remove(session)
     state.active.append(session)
     state.turns.took(session.request.tenant)
@@ -87,7 +87,7 @@ def make_room(state: EngineState, works: list[Work]) -> list[Work]:
     Cached conversations leave first, then guesses are dropped, then the session admitted last is queued
     again.
     """
-    while (missing := _missing(state, works)) > 0:
+    while (missing := _n_missing(state, works)) > 0:
         if state.residence.evict():
             continue
         if any(work.n_draft for work in works):
@@ -101,11 +101,11 @@ def make_room(state: EngineState, works: list[Work]) -> list[Work]:
     return works
 
 
-def _place(state: EngineState, session: Session) -> Placed:
+def _place_session(state: EngineState, session: Session) -> Placed:
     """Claim a place for a session; LATER: others may go first, None: others wait behind it."""
     if _may_share_soon(state, session):
         return LATER
-    if not _fits(state, session):
+    if not _fits_beside(state, session):
         return None
     salt, number = session.request.salt, session.request.slot
     slot = None if number is None else state.slot_numbers.seq(number)
@@ -138,7 +138,7 @@ def _may_share_soon(state: EngineState, session: Session) -> bool:
     return False
 
 
-def _fits(state: EngineState, session: Session) -> bool:
+def _fits_beside(state: EngineState, session: Session) -> bool:
     """Return True if the session can run beside the active ones without preempting one at once."""
     if not state.active:
         return True
@@ -149,7 +149,7 @@ def _fits(state: EngineState, session: Session) -> bool:
     return n_tokens <= state.backend.n_cells
 
 
-def _missing(state: EngineState, works: list[Work]) -> int:
+def _n_missing(state: EngineState, works: list[Work]) -> int:
     """Return how many cells this work needs beyond the free ones."""
     n_ctx = state.backend.n_ctx
     rows = sum([work.n_rows + work.n_draft for work in works])

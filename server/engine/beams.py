@@ -114,13 +114,13 @@ class BeamSearch:
             for row, beam in zip(rows, self.live, strict=True)
         ]
         found = best(allowed, [beam.score for beam in self.live], n + len(stop))
-        self._ended += [self._grown(c, rows[c.parent]) for c in found[:n] if c.token in stop]
+        self._ended += [self._grown_beam(c, rows[c.parent]) for c in found[:n] if c.token in stop]
         chosen = [c for c in found if c.token not in stop][:n]
-        grown = [self._grown(c, rows[c.parent]) for c in chosen]
+        grown = [self._grown_beam(c, rows[c.parent]) for c in chosen]
         if grown and len(grown[0].tokens) >= self._limit:
             self._ended, chosen, grown = self._ended + grown, [], []
         self._ended = sorted(self._ended, key=lambda beam: -beam.mean)[:n]
-        self.live = self._constrained(chosen, grown)
+        self.live = self._with_constraints(chosen, grown)
         return [c.parent for c in chosen]
 
     @property
@@ -137,14 +137,14 @@ class BeamSearch:
         n = min(common_prefix(rivals[0], tokens) for tokens in rivals)
         return Beam(rivals[0][:n], logprobs=self.live[0].logprobs[:n])
 
-    def _grown(self, one: Continuation, row: Row) -> Beam:
+    def _grown_beam(self, one: Continuation, row: Row) -> Beam:
         parent, token = self.live[one.parent], one.token
         logprobs = parent.logprobs
         if self._request.n_logprobs is not None:
             logprobs = (*logprobs, token_logprobs(row, token, self._request.n_logprobs))
         return Beam((*parent.tokens, token), one.score, logprobs)
 
-    def _constrained(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
+    def _with_constraints(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
         """Return the beams with constraints.
 
         Constraints cannot be copied: the last child of a beam inherits its constraint, the others get new

@@ -34,11 +34,11 @@ class Checkpoints:
 
     def before_guesses(self, seq: int) -> None:
         """Keep the current state for back()."""
-        self._backend.copy(seq, self._spare(seq, STEP), 0, 0)
+        self._backend.copy(seq, self._spare_sequence(seq, STEP), 0, 0)
 
     def back(self, seq: int, length: int) -> None:
         """Return to the state from before the guesses, which has this length."""
-        self._become(seq, self._spare(seq, STEP), length)
+        self._take_state_of(seq, self._spare_sequence(seq, STEP), length)
 
     def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
         """Return after which token of a prompt to set a mark; 0: none is worthwhile.
@@ -53,31 +53,31 @@ class Checkpoints:
 
     def mark(self, seq: int, length: int) -> None:
         """Keep the current state, of this length, for later sessions to continue from."""
-        self._backend.copy(seq, self._spare(seq, TURN), 0, 0)
+        self._backend.copy(seq, self._spare_sequence(seq, TURN), 0, 0)
         self.marks[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy a whole sequence, or its state at the mark, to an empty sequence."""
         self._backend.copy(source, target, 0, length)
         if length == self.marks[source]:
-            self._become(target, self._spare(source, TURN), length)
+            self._take_state_of(target, self._spare_sequence(source, TURN), length)
 
     def trim(self, seq: int, length: int) -> None:
         """Trim to nothing, to the mark, or not at all. Raises BackendError for any other length."""
         if length and length == self.marks[seq]:
-            self._become(seq, self._spare(seq, TURN), length)
+            self._take_state_of(seq, self._spare_sequence(seq, TURN), length)
         else:
             self._backend.trim(seq, length)
         if self.can_guess:
-            self._backend.trim(self._spare(seq, STEP), 0)
+            self._backend.trim(self._spare_sequence(seq, STEP), 0)
         if not length and self.marks[seq]:
-            self._backend.trim(self._spare(seq, TURN), 0)
+            self._backend.trim(self._spare_sequence(seq, TURN), 0)
             self.marks[seq] = 0
 
-    def _become(self, seq: int, spare: int, length: int) -> None:
+    def _take_state_of(self, seq: int, spare: int, length: int) -> None:
         """Take a spare sequence's state, before the cells behind it are removed."""
         self._backend.copy(spare, seq, length, length)
         self._backend.trim(seq, length)
 
-    def _spare(self, seq: int, which: int) -> int:
+    def _spare_sequence(self, seq: int, which: int) -> int:
         return self._n_main + seq * self._n_each + which

@@ -55,14 +55,14 @@ class StepCommit:
         end = at + session.n_rows + len(proposal.tokens) + layout.n_pad
         try:
             if session.request.n_beams > 1:
-                _advance(state, session, logits[at:end])
+                _advance_search(state, session, logits[at:end])
             else:
-                self._verify(work, proposal, layout, logits[at:end])
+                self._verify_work(work, proposal, layout, logits[at:end])
         except DuoError as error:
             endings.fail(state, session, error)
         return end
 
-    def _verify(self, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:
+    def _verify_work(self, work: Work, proposal: Proposal, layout: RowLayout, rows: Logits) -> None:
         """Draw the session's tokens, and commit them.
 
         Args:
@@ -76,11 +76,13 @@ class StepCommit:
         drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
         try:
             if proposal.tokens or drawn is not None or state.limits.by_rejection:
-                verdict = _decide(session, proposal, rows, drawn, by_rejection=state.limits.by_rejection)
+                verdict = _decide_tokens(
+                    session, proposal, rows, drawn, by_rejection=state.limits.by_rejection
+                )
             else:
                 verdict = Verdict((session.sampler.choose(rows[0], session.position),), ())
         except Exception as error:
-            raise _undrawn(error) from error
+            raise _undrawn_error(error) from error
         nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, a guessed end too
         if len(nodes) < len(proposal.tokens) or layout.n_pad or layout.n_shadows:
             state.sequences.settle(session, layout, nodes)
@@ -90,8 +92,8 @@ class StepCommit:
         session.commit(verdict, tally, state.clock(), plain_s)
         if session.drafts and self._plan.asked:
             self.outcomes.append(Outcome(session.id, len(verdict.tokens), tally))
-        logprobs = _logprobs(verdict, rows, drawn, asked)
-        state.emit(session.id, _committed(verdict, proposal, logprobs, session.last_at, plain_s))
+        logprobs = _logprobs_of(verdict, rows, drawn, asked)
+        state.emit(session.id, _committed_event(verdict, proposal, logprobs, session.last_at, plain_s))
         if reason := session.end_reason():
             endings.finish(state, session, reason)
 
@@ -114,19 +116,19 @@ def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
     state.emit(session.id, Progress(session.n_kv + len(told), state.clock(), told))
 
 
-def _advance(state: EngineState, session: Session, rows: Logits) -> None:
+def _advance_search(state: EngineState, session: Session, rows: Logits) -> None:
     """Advance a beam search by the logits after each of its beams."""
     try:
         committed, reason = state.searches.advance(session, rows, state.clock())
     except Exception as error:
-        raise _undrawn(error) from error
+        raise _undrawn_error(error) from error
     if committed:
         state.emit(session.id, committed)
     if reason:
         endings.finish(state, session, reason)
 
 
-def _undrawn(error: Exception) -> DuoError:
+def _undrawn_error(error: Exception) -> DuoError:
     """Return the error for a session whose token could not be drawn; log unexpected ones."""
     if isinstance(error, DuoError):
         return error
@@ -135,7 +137,7 @@ def _undrawn(error: Exception) -> DuoError:
     return BackendError(f"no token could be drawn: {why}")
 
 
-def _decide(
+def _decide_tokens(
     session: Session,
     proposal: Proposal,
     rows: Logits,
@@ -177,7 +179,7 @@ def _decide(
     return verdict
 
 
-def _logprobs(
+def _logprobs_of(
     verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, asked: GenerationRequest
 ) -> tuple[TokenLogprobs, ...]:
     """Return logprobs for each token, with the alternatives that the request asks for, or () for none.
@@ -193,7 +195,7 @@ def _logprobs(
     return tuple(token_logprobs(rows[i], token, n_top, asked.logprobs_of) for i, token in read)
 
 
-def _committed(
+def _committed_event(
     verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, plain_s: float
 ) -> Committed:
     """Return the event for the caller."""

@@ -63,7 +63,7 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
         sum([work.n_rows for work in works]),
         n_held,
         has_grammar,
-        lambda: [_ask(work) for work in drafting],
+        lambda: [_ask_for(work) for work in drafting],
         lambda: _may_pad(state, works),
     )
     plan = state.proposer.plan(step)
@@ -96,7 +96,7 @@ def _may_draft(state: EngineState, session: Session) -> bool:
     return limits.draft_max > 0 and request.speculation.n_max != 0
 
 
-def _ask(work: Work) -> Ask:
+def _ask_for(work: Work) -> Ask:
     """Return the request for guesses of one session."""
     id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:

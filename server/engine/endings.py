@@ -37,20 +37,20 @@ def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None
         each.callback(state.emit, session.id, event)
         if session.drafts:
             each.callback(state.proposer.close, session.id, keep=n > 0)
-        each.callback(_release, state, session, n)
+        each.callback(_release_sequences, state, session, n)
 
 
 def preempt(state: EngineState, session: Session) -> None:
     """Put an active session back to the front of the queue, to be evaluated again."""
     state.active.remove(session)
     try:
-        _release(state, session, 0)
+        _release_sequences(state, session, 0)
     finally:
         session.lose_cells()
         state.waiting.appendleft(session)
 
 
-def _release(state: EngineState, session: Session, length: int) -> None:
+def _release_sequences(state: EngineState, session: Session, length: int) -> None:
     """Release the session's sequences; the first `length` tokens of its own stay cached."""
     if session.seq == NO_SEQ:
         return
@@ -60,11 +60,11 @@ def _release(state: EngineState, session: Session, length: int) -> None:
     own, session.seq, session.n_kv = session.seq, NO_SEQ, 0
     with ExitStack() as each:  # all of them, even if one raises
         for seq in state.searches.end(session):
-            each.callback(_cut, state, seq, [])
-        each.callback(_cut, state, own, session.tokens[:length])
+            each.callback(_cut_sequence, state, seq, [])
+        each.callback(_cut_sequence, state, own, session.tokens[:length])
 
 
-def _cut(state: EngineState, seq: int, tokens: list[int]) -> None:
+def _cut_sequence(state: EngineState, seq: int, tokens: list[int]) -> None:
     """Trim a sequence to these first tokens and make it idle; empty it if trimming raises."""
     held = list[int]()
     try:

@@ -99,14 +99,14 @@ class Engine:
         state.residence.snapshots.at_work(bool(works))
         if not works:
             if self._over:
-                self._learn(self._over)
+                self._learn_from(self._over)
             draft(state, works, state.n_held())
             return bool(state.active)
         works = make_room(state, works)
         n_held = state.n_held()
         guesses = draft(state, works, n_held)
         batch, layouts = build(state, works, guesses, n_held)
-        batch.meanwhile = lambda: self._overlap(guesses)
+        batch.meanwhile = lambda: self._work_meanwhile(guesses)
         if len(works) > MANY_SESSIONS:
             self._tell_early(guesses)
         try:
@@ -116,7 +116,7 @@ class Engine:
                 endings.fail(state, work.session, error)
             return True
         if self._over:
-            self._learn(self._over)
+            self._learn_from(self._over)
         at, commits = 0, StepCommit(state, guesses)
         for work, proposal, layout in zip(works, guesses.proposals, layouts, strict=True):
             at = commits.add(work, proposal, layout, logits, at)
@@ -127,7 +127,7 @@ class Engine:
             state.proposer.learn(over)
         return True
 
-    def _learn(self, over: Step) -> None:
+    def _learn_from(self, over: Step) -> None:
         """Learn from the step before: where a GPU decodes, during the next decode."""
         self._over = None
         self._state.proposer.learn(over)
@@ -139,13 +139,13 @@ class Engine:
         if self.overlaps:
             self._state.proposer.meanwhile(guesses, decodes=False)
 
-    def _overlap(self, guesses: Plan) -> None:
+    def _work_meanwhile(self, guesses: Plan) -> None:
         """Do work that a GPU's decode hides."""
         if self.meanwhile is not None:
             self.meanwhile()
         self._state.proposer.meanwhile(guesses)
         if self._over:
-            self._learn(self._over)
+            self._learn_from(self._over)
 
     @property
     def overlaps(self) -> bool:

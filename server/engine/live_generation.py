@@ -64,7 +64,7 @@ class LiveGeneration:
 
     def expire_in(self, seconds: float) -> None:
         """Fail after this time unless it has ended, even if the engine does not respond."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire, seconds)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire_after, seconds)
 
     def deliver(self, event: Event) -> None:
         """Deliver an event; ignored after the final one. Fails the generation if its reader lags too far."""
@@ -84,6 +84,6 @@ class LiveGeneration:
         self._unread.append(event)
         self._arrived.set()
 
-    def _expire(self, seconds: float) -> None:
+    def _expire_after(self, seconds: float) -> None:
         self.deliver(Failed(TimeLimitError(seconds)))
         self.cancel()

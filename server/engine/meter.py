@@ -68,7 +68,7 @@ class Meter:
         state, rows, cells, decode_s = self._state, self._n_rows, self._n_cells, self._decode_s
         step_s = state.clock() - self._began
         state.residence.move_costs.stepped(decode_s, cells)
-        self.kinds[StepKind(rows, _rounded(cells), _rounded(self._n_tokens // len(works)))] += 1
+        self.kinds[StepKind(rows, _rounded_middle(cells), _rounded_middle(self._n_tokens // len(works)))] += 1
         if len(works) == 1:
             self._overheads.append(step_s - decode_s - plan.spent_s)
         n_new = _n_tokens(works) - self._n_tokens
@@ -84,7 +84,7 @@ class Meter:
         return median(self._overheads) * 1e6 if self._overheads else 0.0
 
 
-def _rounded(n: int) -> int:
+def _rounded_middle(n: int) -> int:
     """Return the middle between the powers of two around n, at least 96."""
     return 3 * max(64, 1 << n.bit_length()) // 4
 

@@ -93,14 +93,18 @@ class MoveCosts:
         if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False
         token, step = known[4 : 4 + N_MOMENTS], known[4 + N_MOMENTS :]
-        if not (_plausible(token) and _plausible(step)) or known[1] > LONGEST_S or known[2] > SLOWEST_S:
+        if (
+            not (_are_plausible(token) and _are_plausible(step))
+            or known[1] > LONGEST_S
+            or known[2] > SLOWEST_S
+        ):
             return False
         self.token_s.value, self.byte_s.value, self.cell_bytes = known[1:4]
         self._token.moments, self._step.moments = token, step
         return True
 
 
-def _plausible(moments: Sequence[float]) -> bool:
+def _are_plausible(moments: Sequence[float]) -> bool:
     """Return True if observe() can have produced these moments.
 
     The weight is bounded, the square of the mean is at most the mean of squares, and no sample took longer

@@ -63,13 +63,13 @@ def judge(
         if doubt <= 0.0:
             raise ValueError(f"guess {i}, token {guess}, was not sampled from its distribution")
         if uniform(seed, position + i, ACCEPT) * doubt >= p.of(guess):
-            tokens.append(_sample(p, residual(p, q), uniform(seed, position + i, RESIDUAL)))
+            tokens.append(_sample_weighted(p, residual(p, q), uniform(seed, position + i, RESIDUAL)))
             return Verdict(tuple(tokens), tuple(range(i)))
         tokens.append(guess)
         if guess in stop_tokens or len(tokens) >= limit:
             return Verdict(tuple(tokens), tuple(range(len(tokens))))
     p = target(len(tokens))
-    token = _sample(p, p.probabilities, uniform(seed, position + len(tokens), RESIDUAL))
+    token = _sample_weighted(p, p.probabilities, uniform(seed, position + len(tokens), RESIDUAL))
     return Verdict((*tokens, token), tuple(range(len(tokens))))
 
 
@@ -81,7 +81,7 @@ def residual(p: Distribution, q: Distribution) -> Floats:
     return left if left.any() else p.probabilities
 
 
-def _sample(p: Distribution, weights: Floats, u: float) -> int:
+def _sample_weighted(p: Distribution, weights: Floats, u: float) -> int:
     """Return one of p.ids by weight: the inverse of the cumulative weight at u, in [0, 1)."""
     cumulative = np.cumsum(weights)
     at = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))

@@ -82,11 +82,11 @@ class Residence:
         # before anything is saved, which may push it out of memory
         data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
-            self._save(leaving)
-        self._forget(reuse.seq)
+            self._save_leaving(leaving)
+        self._forget_copy(reuse.seq)
         if found is None:
             return reuse
-        n_loaded = found.length if data is not None and self._load(found, data, reuse.seq) else 0
+        n_loaded = found.length if data is not None and self._load_snapshot(found, data, reuse.seq) else 0
         return Reuse(reuse.seq, n_loaded, reuse.seq)
 
     def make_way(self, n_tokens: int) -> None:
@@ -97,7 +97,9 @@ class Residence:
             return  # not even if all are saved; to find out whether they are takes 0.1 ms with 32 of them
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.move_costs.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
-            if not self._is_safe(resting[-1]) and not self._keeps(resting[-1], idle=self._sequences.n_main):
+            if not self._is_safe(resting[-1]) and not self._would_keep(
+                resting[-1], idle=self._sequences.n_main
+            ):
                 return  # it would push out one that may come back as soon
             self.evict()
 
@@ -117,7 +119,7 @@ class Residence:
         for resting in self._worth_saving():
             if self._is_safe(resting) or self.move_costs.cell_bytes * len(resting.tokens) > room:
                 continue
-            if (data := self._saved(resting)) is not None:
+            if (data := self._saved_state(resting)) is not None:
                 self.copies[resting.seq] = tuple(resting.tokens), data
                 self._fit_copies()
             return data is not None
@@ -134,7 +136,7 @@ class Residence:
             if n_new * SHARE_NEW <= len(tokens) or self._written.get(resting.seq) == len(tokens):
                 continue
             self._written[resting.seq] = len(tokens)
-            data = self.copies.take(resting.seq, tokens) or self._saved(resting)
+            data = self.copies.take(resting.seq, tokens) or self._saved_state(resting)
             if data is not None:
                 self.snapshots.put(tokens, salt, data, n_loaded=len(tokens))
                 self._fit_copies()
@@ -155,8 +157,8 @@ class Residence:
         """Claim an empty sequence, or `slot` after emptying it; None if all are busy."""
         reuse = self.cache.take([], salt=salt, only=slot)
         if reuse is not None:
-            self._save(reuse.evicted)
-            self._forget(reuse.seq)
+            self._save_leaving(reuse.evicted)
+            self._forget_copy(reuse.seq)
         return reuse
 
     def evict(self) -> bool:
@@ -164,15 +166,15 @@ class Residence:
         evicted = self.cache.evict()
         if evicted is None:
             return False
-        self._save(evicted)
-        self._forget(evicted.seq)
+        self._save_leaving(evicted)
+        self._forget_copy(evicted.seq)
         self._sequences.trim(evicted.seq, 0)
         return True
 
     def erase(self, seq: int) -> None:
         """Empty an idle sequence without saving it. Raises ValueError if it is busy."""
         self.cache.erase(seq)
-        self._forget(seq)
+        self._forget_copy(seq)
         self._sequences.trim(seq, 0)
 
     def restore(self, seq: int, tokens: list[int], data: bytes, salt: str) -> None:
@@ -184,7 +186,7 @@ class Residence:
             ValueError: The sequence is busy.
             BackendError: The state cannot be used; the sequence is free then.
         """
-        self._save(self.cache.resting().get(seq))
+        self._save_leaving(self.cache.resting().get(seq))
         self.erase(seq)
         while self._n_held() + len(tokens) > self._backend.n_cells and self.evict():
             pass
@@ -201,12 +203,12 @@ class Residence:
         self.snapshots.at_work(False)
         for resting in self.cache.idle():
             if not copied or self.copies.has(resting.seq, resting.tokens):
-                self._save(resting, at_end=True)
+                self._save_leaving(resting, at_end=True)
         unwritten = self.snapshots.flush(timeout_s)
         if unwritten:
             logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
 
-    def _forget(self, seq: int) -> None:
+    def _forget_copy(self, seq: int) -> None:
         """Forget the copy of an idle sequence."""
         self.copies.pop(seq, None)
         self._written.pop(seq, None)
@@ -221,7 +223,7 @@ class Residence:
         n_resident = self.cache.longest(tokens[:-1], busy, salt)[1]
         return found if self.move_costs.loading_pays(found, n_resident) else None
 
-    def _load(self, found: Found, data: bytes, seq: int) -> bool:
+    def _load_snapshot(self, found: Found, data: bytes, seq: int) -> bool:
         """Replace the sequence's content by a snapshot. Returns False if it has no room or is refused."""
         self._sequences.trim(seq, 0)
         while self._n_held() + found.n_tokens > self._backend.n_cells:
@@ -238,20 +240,20 @@ class Residence:
         self.move_costs.moved(len(data), found.n_tokens, time.perf_counter() - began)
         return True
 
-    def _save(self, leaving: Evicted | None, *, at_end: bool = False) -> None:
+    def _save_leaving(self, leaving: Evicted | None, *, at_end: bool = False) -> None:
         """Save a leaving conversation, unless evaluating it is quicker; at the server's end nobody waits."""
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
         tokens, salt = leaving.tokens, leaving.salt
         data = self.copies.take(leaving.seq, tokens)
-        pays = (at_end or self.move_costs.saving_pays) and self._keeps(leaving)
+        pays = (at_end or self.move_costs.saving_pays) and self._would_keep(leaving)
         if data is None and pays and not self.snapshots.holds(tokens, salt, used=True):
-            data = self._saved(leaving)
+            data = self._saved_state(leaving)
         if data is not None:
             self.snapshots.put(tokens, salt, data)
             self._fit_copies()
 
-    def _saved(self, resting: Evicted) -> bytes | None:
+    def _saved_state(self, resting: Evicted) -> bytes | None:
         began = time.perf_counter()
         try:
             data = self._backend.save(resting.seq)
@@ -261,7 +263,7 @@ class Residence:
         self.move_costs.moved(len(data), len(resting.tokens), time.perf_counter() - began)
         return data
 
-    def _keeps(self, leaving: Evicted, idle: int = 0) -> bool:
+    def _would_keep(self, leaving: Evicted, idle: int = 0) -> bool:
         """Return True if its saved state would be kept until `idle` other snapshots are used."""
         n = len(leaving.tokens)
         return self.snapshots.keeps(n, n * self.move_costs.cell_bytes, idle)

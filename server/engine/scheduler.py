@@ -70,7 +70,7 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
         left -= n - 1 + session.n_rows
     if prompts:
         alone = not works and not any(session.request.precompute for session in sessions)
-        more = _prompts(prompts, left if alone else min(left, limits.n_chunk), limits.n_chunk)
+        more = _plan_prompts(prompts, left if alone else min(left, limits.n_chunk), limits.n_chunk)
         left -= sum(work.n_pending for work in more)
         works += more
     deciding = [work for work in works if work.completes and work.session.drafts]
@@ -85,7 +85,7 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     return works
 
 
-def _prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
+def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
     """Plan at most n_rows rows of prompts.
 
     The prompt admitted first gets at least half of the rows, and any that the others do not need; these share

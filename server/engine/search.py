@@ -88,7 +88,7 @@ class Searches:
         """
         search = self._searches[session.id]
         n_held = session.n_prompt + len(search.beams.live[0].tokens)
-        self._move(search, session.n_prompt, n_held, search.beams.advance(list(rows)))
+        self._move_beams(search, session.n_prompt, n_held, search.beams.advance(list(rows)))
         decided = search.beams.decided()
         new = decided.tokens[search.n_decided :]
         known = min(len(new), len(session.ahead))  # decided before the session was preempted
@@ -96,7 +96,7 @@ class Searches:
         search.n_decided = len(decided.tokens)
         session.ahead = session.ahead[known:]
         session.commit(Verdict(new, ()), {}, now)
-        self._count(session, search)
+        self._count_cells(session, search)
         tokens = decided.tokens[told]
         committed = Committed(tokens, (None,) * len(tokens), logprobs=decided.logprobs[told], at=now)
         ending = "stop" if new and new[-1] in session.request.stop_tokens else "length"
@@ -111,7 +111,7 @@ class Searches:
         session.n_rows, session.n_extra = 1, 0
         return search.further if search else []
 
-    def _move(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
+    def _move_beams(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
         """Give each new live beam a sequence with the n_held tokens before its last.
 
         Args:
@@ -134,7 +134,7 @@ class Searches:
             used.add(parent)
             search.seqs.append(seq)
 
-    def _count(self, session: Session, search: _Search) -> None:
+    def _count_cells(self, session: Session, search: _Search) -> None:
         """Set n_kv, n_rows and n_extra for the next step.
 
         n_extra is an upper bound: cells that beams share beyond the decided tokens count for each of them.

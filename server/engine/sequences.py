@@ -103,7 +103,7 @@ class Sequences:
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
         n_shadows = self._n_shadows if wide else tree.n_leaves - 1
-        seqs = (session.seq, *self._shadows(session.seq)[:n_shadows])
+        seqs = (session.seq, *self._shadows_of(session.seq)[:n_shadows])
         for shadow in seqs[1:]:
             if (start := self._backend.length(shadow)) < session.n_kv:
                 self._backend.copy(session.seq, shadow, start, session.n_kv)
@@ -136,7 +136,7 @@ class Sequences:
         main = sum(MAIN in tree.below[node] for node in nodes)
         if layout.n_pad or main < sum(MAIN in below for below in tree.below):
             self._backend.trim(session.seq, base + main)
-        shadows = self._shadows(session.seq)
+        shadows = self._shadows_of(session.seq)
         if main < len(nodes):
             winner = shadows[tree.below[nodes[-1]][0] - 1]
             self._backend.copy(winner, session.seq, base + main, session.n_kv)
@@ -168,12 +168,12 @@ class Sequences:
 
     def claim(self, seq: int) -> list[int]:
         """Return a conversation's sequence and its shadows, for any use until it is trimmed."""
-        return [seq, *self._shadows(seq)]
+        return [seq, *self._shadows_of(seq)]
 
     def _free_shadows(self, seq: int) -> None:
-        for shadow in self._shadows(seq):
+        for shadow in self._shadows_of(seq):
             self._backend.trim(shadow, 0)
 
-    def _shadows(self, seq: int) -> range:
+    def _shadows_of(self, seq: int) -> range:
         first = self.n_main + seq * self._n_shadows
         return range(first, first + self._n_shadows)

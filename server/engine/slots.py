@@ -58,7 +58,7 @@ class Slots:
         resting = self._state.cache.resting()
         numbers = self._state.slot_numbers
         return [
-            self._slot(id, running.get(numbers.seq(id)), resting.get(numbers.seq(id)))
+            self._slot_of(id, running.get(numbers.seq(id)), resting.get(numbers.seq(id)))
             for id in range(len(numbers))
         ]
 
@@ -72,7 +72,7 @@ class Slots:
         Raises:
             NotFoundError, SlotBusyError, InvalidRequestError, BackendError.
         """
-        held = self._idle(id)
+        held = self._idle_slot(id)
         if not held.tokens:
             return [], b""
         if held.salt != salt:
@@ -84,7 +84,7 @@ class Slots:
 
         Raises NotFoundError, SlotBusyError, InvalidRequestError.
         """
-        self._idle(id)
+        self._idle_slot(id)
         state, seq = self._state, self._state.slot_numbers.seq(id)
         if not tokens:
             state.residence.erase(seq)
@@ -107,11 +107,11 @@ class Slots:
 
     def erase(self, id: int) -> int:
         """Empty a slot, and return the number of its tokens. Raises NotFoundError, SlotBusyError."""
-        n_erased = len(self._idle(id).tokens)
+        n_erased = len(self._idle_slot(id).tokens)
         self._state.residence.erase(self._state.slot_numbers.seq(id))
         return n_erased
 
-    def _idle(self, id: int) -> Evicted:
+    def _idle_slot(self, id: int) -> Evicted:
         """Return the conversation of an idle slot. Raises NotFoundError, SlotBusyError."""
         n_slots = len(self._state.slot_numbers)
         if not 0 <= id < n_slots:
@@ -121,8 +121,8 @@ class Slots:
             raise SlotBusyError(f"slot {id} is busy: try again when its reply has ended")
         return held
 
-    def _slot(self, id: int, session: Session | None, held: Evicted | None) -> Slot:
-        task = _task(latest) if (latest := self._state.slot_numbers.latest(id)) else None
+    def _slot_of(self, id: int, session: Session | None, held: Evicted | None) -> Slot:
+        task = _task_of(latest) if (latest := self._state.slot_numbers.latest(id)) else None
         if session is not None:
             return Slot(id, True, session.drafts, session.n_kv, task)
         drafts = self._state.limits.draft_max > 0
@@ -131,7 +131,7 @@ class Slots:
         return Slot(id, False, drafts, len(held.tokens), task)
 
 
-def _task(session: Session) -> SlotTask:
+def _task_of(session: Session) -> SlotTask:
     request = session.request
     n_read = session.n_prompt if session.seq == NO_SEQ else min(session.n_kv, session.n_prompt)
     n_evaluated = max(0, n_read - session.n_cached)

@@ -88,8 +88,8 @@ class EngineThread:
             observers: Called on the event loop with the events of all replies; they must not raise.
             profile: File for the thread's profile (pstats), written when it ends.
         """
-        self.engine = make_engine(self._emit)  # for others only its counts, which any thread may read
-        self.engine.before, self.engine.meanwhile = self._before, self._meanwhile
+        self.engine = make_engine(self._emit_event)  # for others only its counts, which any thread may read
+        self.engine.before, self.engine.meanwhile = self._before_decode, self._during_decode
         self._overlaps = self.engine.overlaps
         self.gather_s = GATHER_S[self._overlaps]
         self._n_ctx = n_ctx
@@ -105,7 +105,7 @@ class EngineThread:
         self._generations: dict[int, LiveGeneration] = {}
         self._ids = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
-        run = self._work if profile is None else partial(self._profiled, profile)
+        run = self._work_loop if profile is None else partial(self._profiled_work, profile)
         self._thread = threading.Thread(target=run, name="duo-engine", daemon=True)
         self.watchdog = Watchdog(self._bounds.step_s)
 
@@ -142,14 +142,14 @@ class EngineThread:
             request = replace(request, max_tokens=most)
         request = replace(request, tenant=tenant())
         place = None if request.precompute else place_in(self.places)
-        generation = LiveGeneration(next(self._ids), self._cancel, place)
+        generation = LiveGeneration(next(self._ids), self._cancel_session, place)
         self._generations[generation.id] = generation
         if self._bounds.time_s is not None and not request.precompute:
             generation.expire_in(self._bounds.time_s)
-        self.command(lambda _: self._begin(generation.id, request))
+        self.command(lambda _: self._begin_request(generation.id, request))
         return generation
 
-    def _cancel(self, id: int, keep: int | None) -> None:
+    def _cancel_session(self, id: int, keep: int | None) -> None:
         self.command(lambda engine: engine.cancel(id, keep))
 
     def command(self, command: Command) -> None:
@@ -192,7 +192,7 @@ class EngineThread:
     def abandon(self, error: DuoError) -> None:
         """Fail all generations without the engine's thread, which is stuck. Idempotent."""
         self.drain()
-        self._deliver([(id, Failed(error)) for id in self._generations])
+        self._deliver_events([(id, Failed(error)) for id in self._generations])
 
     @property
     def n_live(self) -> int:
@@ -211,7 +211,7 @@ class EngineThread:
         """Return the error to end the process with, once the engine is given up."""
         return LostModelError(str(self.stuck())) if self.watchdog.gives_up else None
 
-    def _deliver(self, events: list[tuple[int, Event]]) -> None:
+    def _deliver_events(self, events: list[tuple[int, Event]]) -> None:
         for id, event in events:
             ended = isinstance(event, ENDS)
             generation = self._generations.pop(id, None) if ended else self._generations.get(id)
@@ -225,26 +225,26 @@ class EngineThread:
 
     # -- on the engine thread ----------------------------------------
 
-    def _emit(self, id: int, event: Event) -> None:
+    def _emit_event(self, id: int, event: Event) -> None:
         self._outbox.append((id, event))
         if not isinstance(event, Committed) or id in self._silent:
             self._urgent = True
             if not isinstance(event, Progress):
                 (self._silent.add if isinstance(event, Started) else self._silent.discard)(id)
 
-    def _profiled(self, path: Path) -> None:
+    def _profiled_work(self, path: Path) -> None:
         profile = cProfile.Profile()
-        profile.runcall(self._work)
+        profile.runcall(self._work_loop)
         profile.dump_stats(path)
 
-    def _work(self) -> None:
+    def _work_loop(self) -> None:
         idle, due_at, wait_s = False, 0.0, 0.0
-        while self._obey(wait_s):
+        while self._obey_commands(wait_s):
             self.watchdog.step()
             try:
                 was_idle, idle = idle, not self.engine.step()
                 if idle:
-                    due_at = self._prepare(due_at if was_idle else time.monotonic() + self._pause_s)
+                    due_at = self._prepare_idle(due_at if was_idle else time.monotonic() + self._pause_s)
                 wait_s = min(IDLE_S, max(0.0, due_at - time.monotonic())) if idle else 0.0
             except Exception:
                 accounts = [generation.account for generation in list(self._generations.values())]
@@ -265,7 +265,7 @@ class EngineThread:
         except Exception:
             logger.exception("conversations could not be saved")
 
-    def _prepare(self, due_at: float) -> float:
+    def _prepare_idle(self, due_at: float) -> float:
         """Do work of an idle engine if it is due, and return when to do more; infinity: nothing is left."""
         began = time.monotonic()
         if began < due_at:
@@ -276,16 +276,16 @@ class EngineThread:
         self._pause_s = max(PAUSE_S, ended - began)
         return ended + self._pause_s
 
-    def _begin(self, id: int, request: GenerationRequest) -> None:
+    def _begin_request(self, id: int, request: GenerationRequest) -> None:
         try:
             self.engine.submit(id, request)
         except DuoError as error:
-            self._emit(id, Failed(error))
+            self._emit_event(id, Failed(error))
         except Exception:
             logger.exception("a request could not be begun")
-            self._emit(id, Failed(BackendError("the server failed before generating")))
+            self._emit_event(id, Failed(BackendError("the server failed before generating")))
 
-    def _obey(self, wait_s: float) -> bool:
+    def _obey_commands(self, wait_s: float) -> bool:
         """Run waiting commands, wait wait_s for the first one; return False if the thread has to end."""
         try:
             while wait_s or not self._commands.empty():
@@ -304,12 +304,12 @@ class EngineThread:
         except Exception:
             logger.exception("a command of the engine failed")
 
-    def _before(self) -> None:
-        """Hand over before a decode of many sessions; on a CPU _work() has done it."""
+    def _before_decode(self) -> None:
+        """Hand over before a decode of many sessions; on a CPU _work_loop() has done it."""
         if self._overlaps:
             self.hand_over()
 
-    def _meanwhile(self) -> None:
+    def _during_decode(self) -> None:
         """Hand over while a GPU decodes."""
         self.hand_over()
 
@@ -325,6 +325,6 @@ class EngineThread:
         if self._loop is not None and not self._loop.is_closed():
             events, self._outbox = self._outbox, []
             urgent, self._urgent, self._flushed_at = self._urgent, False, now
-            self._loop.call_soon_threadsafe(self._deliver, events)
+            self._loop.call_soon_threadsafe(self._deliver_events, events)
             if urgent and not self._overlaps:
                 time.sleep(0)  # else the next decode takes all cores, and the loop waits for one for 1 ms

@@ -48,7 +48,7 @@ class JsonCallReader(ArgumentReader):
         self._streams = False  # the value is told as it grows
         self._key: str | None = None
         self._early = ""  # arguments that came before the name
-        self._step = self._open
+        self._step = self._open_object
 
     @property
     def forgets(self) -> bool:
@@ -78,7 +78,7 @@ class JsonCallReader(ArgumentReader):
 
     # Steps, each of which begins within the text. Each returns how far it got, None if it needs more text.
 
-    def _open(self, text: str, at: int) -> int | None:
+    def _open_object(self, text: str, at: int) -> int | None:
         if text[at] != "{":
             self.state = CallState.FAILED
             return None
@@ -91,7 +91,7 @@ class JsonCallReader(ArgumentReader):
         if text[at] == "}":
             self._nesting -= 1
             if not self._nesting:
-                self._end()
+                self._end_object()
             return at + 1
         if text[at] == ",":
             return at + 1
@@ -100,7 +100,7 @@ class JsonCallReader(ArgumentReader):
             return None
         self._key = _decode_string(key[1]) if key else None
         if not key or key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
-            return self._end()  # no key: this is no call, or a broken one
+            return self._end_object()  # no key: this is no call, or a broken one
         self._step = self._begin_value
         return key.end()
 
@@ -133,7 +133,7 @@ class JsonCallReader(ArgumentReader):
         self._value, self._key = None, None
         self._step = self._read_member
         if not self._nesting and self.state is CallState.MORE:  # a value without an object around it
-            self._end()
+            self._end_object()
         return end
 
     @property
@@ -166,7 +166,7 @@ class JsonCallReader(ArgumentReader):
         if self._early:
             self._tell_arguments(self._early)
 
-    def _end(self) -> None:
+    def _end_object(self) -> None:
         if not self.begun and self._id_last:
             self._tell_name()
         if self.begun and not self.n_told:

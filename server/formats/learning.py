@@ -140,7 +140,7 @@ def _shared_end(text: str, other: str) -> str:
 def _object_call(text: str) -> _Core | None:
     """Return a call that is one JSON object with name and arguments, None if there is none."""
     for at in (i for i, sign in enumerate(text) if sign == "{"):
-        found, end = _json(text, at)
+        found, end = _json_object(text, at)
         names = [key for key in found if found[key] == _NAME and key in NAMING_KEYS]
         values = [key for key in found if found[key] == _ARGUMENTS and key in ARGUMENTS_KEYS]
         if names and values:
@@ -149,7 +149,7 @@ def _object_call(text: str) -> _Core | None:
     return None
 
 
-def _json(text: str, at: int) -> tuple[dict[str, Any], int]:
+def _json_object(text: str, at: int) -> tuple[dict[str, Any], int]:
     """Return the JSON object that begins at `at`, and where it ends; an empty one if there is none."""
     try:
         found, end = json.JSONDecoder().raw_decode(text, at)
@@ -165,7 +165,7 @@ def _named_call(text: str) -> _Core | None:
         return None
     start = min(at, text.find(_ID)) if _ID in text[:at] else at
     for brace in (i for i in range(at, len(text)) if text[i] == "{"):
-        found, end = _json(text, brace)
+        found, end = _json_object(text, brace)
         if found == _ARGUMENTS:
             head = text[start:brace].replace(_NAME, "⟨name⟩").replace(_ID, "⟨id⟩")
             return _Core(text[start:end], Calls(head + "⟨json⟩"))

@@ -72,23 +72,23 @@ class MessageReader(SettledText):
     def feed(self, text: str) -> list[Piece]:
         """Read more of the text, and return the pieces that are now certain."""
         self._buffer += text
-        return self._run()
+        return self._run_steps()
 
     def end(self, *, cut: bool = False) -> list[Piece]:
         """Return the remaining pieces. If a limit `cut` the text, drop a call that has no name yet."""
         self._ended, self._cut = True, cut
-        return self._run()
+        return self._run_steps()
 
-    def _run(self) -> list[Piece]:
+    def _run_steps(self) -> list[Piece]:
         while self._step():
             pass
         return self._take_pieces()
 
     # Steps. Each returns True if the next step can run on the text that is there.
 
-    def _plain(self) -> bool:
+    def _read_plain(self) -> bool:
         self._tell_up_to(len(self._buffer), mark=False, keeps_blank=True)
-        self._step = self._drop_rest if self.stopped else self._plain
+        self._step = self._drop_rest if self.stopped else self._read_plain
         return False
 
     def _begin_reply(self) -> bool:
@@ -145,7 +145,7 @@ class MessageReader(SettledText):
     def _begin_answer(self) -> bool:
         """Begin the answer, which may be a call without a mark."""
         if self.form.plain or (self.form.thoughts and not self._in_content):
-            self._step = self._plain
+            self._step = self._read_plain
             return True
         first = self._buffer[after_blank(self._buffer) :][:1]
         if self.form.calls and self._calls.bare and first == "{":

@@ -57,7 +57,7 @@ def types_of(schema: Schema) -> frozenset[str] | None:
     found = frozenset[str]()
     for way in ways(schema):
         if "enum" in way:
-            found |= {_type(value) for value in way["enum"]}
+            found |= {_type_name(value) for value in way["enum"]}
         elif "type" in way:
             found |= frozenset(_type_names(way))
         else:
@@ -73,11 +73,11 @@ def only_values(schema: Schema) -> Sequence[Any]:
 
 def fits(value: Any, types: frozenset[str] | None) -> bool:
     """Return True if the value has one of these types; None is any type."""
-    kind = _type(value)
+    kind = _type_name(value)
     return types is None or kind in types or (kind == "integer" and "number" in types)
 
 
-def _type(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return _TYPES.get(cast(Any, type(value)), "null")
 
 

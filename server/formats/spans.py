@@ -21,14 +21,14 @@ class ContentSpans:
 
         An empty range counts as content within or beside content.
         """
-        return self._at(start, end) is not None
+        return self._span_at(start, end) is not None
 
     def part(self, start: int, end: int) -> tuple[int, int]:
         """Return the part of this range that is content; some of it has to be."""
-        first, last = self._at(start, end) or (start, start)
+        first, last = self._span_at(start, end) or (start, start)
         return max(start, first), min(end, last)
 
-    def _at(self, start: int, end: int) -> tuple[int, int] | None:
+    def _span_at(self, start: int, end: int) -> tuple[int, int] | None:
         beside = start == end
         spans = reversed(self._spans)
         return next((span for span in spans if span[0] < end + beside and start < span[1] + beside), None)

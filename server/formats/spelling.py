@@ -23,14 +23,14 @@ _MAYBE = re.compile(r"⟦([^⟧]*)⟧")
 
 def written(calls: Sequence[Mapping[str, Any]], syntax: Calls) -> str:
     """Return the text of calls in OpenAI's shape; arguments that are no JSON object are copied."""
-    each = [_fill_slots(syntax.call, _slots(call, nth, syntax)) for nth, call in enumerate(calls)]
+    each = [_fill_slots(syntax.call, _slot_texts(call, nth, syntax)) for nth, call in enumerate(calls)]
     if syntax.each:
         each = [syntax.open + one + syntax.close for one in each]
         return syntax.between.join(each)
     return (syntax.open + syntax.between.join(each) + syntax.close).replace("·", "")
 
 
-def _slots(call: Mapping[str, Any], nth: int, syntax: Calls) -> dict[str, str]:
+def _slot_texts(call: Mapping[str, Any], nth: int, syntax: Calls) -> dict[str, str]:
     name, given = call["function"]["name"], call["function"]["arguments"]
     id = str(call.get("id") or "")
     found = {"name": name, "id": id, "nth": str(nth + 1)}

@@ -57,7 +57,7 @@ def _finite_or_text(word: str) -> float | str:
     return number if math.isfinite(number) else word
 
 
-def _read(text: str) -> Any:
+def _read_json(text: str) -> Any:
     """Parse JSON, in which NaN and infinite numbers stay text."""
     return json.loads(text, parse_float=_finite_or_text, parse_constant=str)
 
@@ -82,13 +82,13 @@ def nested(text: str, mark: str, schema: Schema) -> Any:
         types = types_of(schema) or STRING
         if not text.strip() and types <= {"array", "object"}:
             return [] if "array" in types else {}
-        return _read(typed(text, types_of(schema)))
+        return _read_json(typed(text, types_of(schema)))
     found: dict[str, Any] = {}
     items: list[Any] = []
     rest = text.strip()
     while rest:
         key, _, rest = rest.removeprefix(mark + "<").partition(">")
-        if (end := _closed(rest, f"{mark}<{key}>", f"{mark}</{key}>")) is None:
+        if (end := _closing_tag(rest, f"{mark}<{key}>", f"{mark}</{key}>")) is None:
             return text
         value, rest = rest[: end[0]], rest[end[1] :]
         inner = nested(value, mark, _schema_within(schema, key))
@@ -98,7 +98,7 @@ def nested(text: str, mark: str, schema: Schema) -> Any:
     return items if list(found) == ["item"] else found
 
 
-def _closed(text: str, open: str, close: str) -> tuple[int, int] | None:
+def _closing_tag(text: str, open: str, close: str) -> tuple[int, int] | None:
     """Return the start and end of the end tag of the element that the text begins within, None if none."""
     depth = 1
     for tag in re.finditer(f"{re.escape(open)}|{re.escape(close)}", text):
@@ -156,7 +156,7 @@ class LooseText:
         """Read a key, quoted or bare, and the sign behind it."""
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         start = self._at
-        key = "" if quote is None else self._string(quote)
+        key = "" if quote is None else self._read_string(quote)
         end = self._text.find(sign, self._at)
         between = self._text[self._at : end].strip()
         if end < 0 or not (between if quote is None else not between):
@@ -170,7 +170,7 @@ class LooseText:
         first = self._next_character()
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         if quote is not None:
-            return self._string(quote)
+            return self._read_string(quote)
         if first == "{":
             self._at += 1
             return self._read_members(":", "}", depth + 1)
@@ -180,7 +180,7 @@ class LooseText:
         if word is None:
             raise ValueError(self._text)
         self._at = word.end()
-        return _WORDS[word[0]] if word[0] in _WORDS else _read(word[0])
+        return _WORDS[word[0]] if word[0] in _WORDS else _read_json(word[0])
 
     def _read_list(self, close: str, depth: int) -> list[Any]:
         self._at += 1
@@ -193,7 +193,7 @@ class LooseText:
         self._at += 1
         return found
 
-    def _string(self, quote: str) -> str:
+    def _read_string(self, quote: str) -> str:
         start = self._at = self._at + len(quote)
         if len(quote) > 1:  # no escapes
             end = self._text.find(quote, start)

@@ -97,13 +97,13 @@ class TaggedCallReader(ArgumentReader):
             if text.startswith(_CDATA, at):
                 self._end, self._begun_value = ("]]>" + mark, False), True
                 self._types = STRING
-                self._open()
+                self._open_string()
                 return at + len(_CDATA)
             if _CDATA.startswith(text[at:]):
                 return None
         end, certain = self._find_value_end(text, at)
         if self._types == STRING:
-            return self._string(text, at, end, certain=certain)
+            return self._read_string(text, at, end, certain=certain)
         if end < 0 or not certain:
             return None
         value = text[at : end - 1] if breaks and text[at:end].endswith("\n") else text[at:end]
@@ -126,11 +126,11 @@ class TaggedCallReader(ArgumentReader):
             end = text.find(mark, end + 1)
         return -1, False
 
-    def _string(self, text: str, at: int, end: int, *, certain: bool) -> int | None:
+    def _read_string(self, text: str, at: int, end: int, *, certain: bool) -> int | None:
         mark, breaks = self._end
         if not self._begun_value:
             self._begun_value = True
-            self._open()
+            self._open_string()
         stop = end if end >= 0 else len(text) - n_unfinished(text[at:], (mark,))
         if breaks and stop > at and text[stop - 1] == "\n":
             stop -= 1
@@ -143,7 +143,7 @@ class TaggedCallReader(ArgumentReader):
         self._step = self._read_parameter
         return end + len(mark)
 
-    def _open(self) -> None:
+    def _open_string(self) -> None:
         """Begin a string value of the current key, unless the key already has a value."""
         self._streams = self._key not in self._keys
         if self._streams:

@@ -41,11 +41,11 @@ class Compiler:
 
     def gbnf(self, text: str) -> Start:
         """Compile a grammar in llama.cpp's notation."""
-        return self._compiled("gbnf", text, "grammar")
+        return self._compiled_once("gbnf", text, "grammar")
 
     def json_schema(self, schema: Schema, param: str = "json_schema") -> Start:
         """Compile JSON texts that a schema describes."""
-        return self._compiled("schema", Allowance().written(schema, param), param)
+        return self._compiled_once("schema", Allowance().written(schema, param), param)
 
     def json_object(self, param: str = "response_format") -> Start:
         """Compile any JSON object."""
@@ -60,7 +60,7 @@ class Compiler:
             schemas: Those in the rules, each after its place in the request: one of them may be to blame.
         """
         try:
-            return self._compiled("lark", text, param)
+            return self._compiled_once("lark", text, param)
         except InvalidRequestError:
             for place, schema in schemas:
                 self.check(schema, place)
@@ -68,11 +68,11 @@ class Compiler:
 
     def check(self, schema: Schema, param: str) -> None:
         """Compile a schema by itself, and drop the result."""
-        self._compile("schema", Allowance().written(schema, param), param)
+        self._compile_deep("schema", Allowance().written(schema, param), param)
 
     def check_rules(self, text: str, param: str) -> None:
         """Compile rules in llguidance's Lark, and drop the result."""
-        self._compile("lark", text, param)
+        self._compile_deep("lark", text, param)
 
     def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
         """Return the part of a schema that a grammar can hold, and the places of what was left out.
@@ -92,20 +92,20 @@ class Compiler:
             return ANY_OBJECT, [""]
         return found
 
-    def _compiled(self, kind: Kind, text: str, param: str) -> Start:
+    def _compiled_once(self, kind: Kind, text: str, param: str) -> Start:
         key = kind, text, param
         with self._lock:
             found = self._kept.pop(key, None)
             if found is not None and not found.worn:
                 self._kept[key] = found
                 return found
-        found = self._compile(kind, text, param)
+        found = self._compile_deep(kind, text, param)
         with self._lock:
             self._kept[key] = found
-            self._forget()
+            self._forget_oldest()
         return found
 
-    def _forget(self) -> None:
+    def _forget_oldest(self) -> None:
         """Keep the most recently used grammars within kept_bytes."""
         left = self._kept_bytes
         for key, grammar in reversed(list(self._kept.items())):
@@ -114,7 +114,7 @@ class Compiler:
             else:
                 left -= grammar.n_bytes
 
-    def _compile(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
+    def _compile_deep(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
         return on_deep_stack(lambda: self._compile_here(kind, text, param))
 
     def _compile_here(self, kind: Kind, text: str, param: str) -> CompiledGrammar:

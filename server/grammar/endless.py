@@ -18,7 +18,7 @@ def endless_at(root: Schema) -> Path | None:
     while n_known < len(ending):
         n_known = len(ending)
         for _, one in places:
-            if id(one) not in ending and _ends(one, root, ending):
+            if id(one) not in ending and _has_end(one, root, ending):
                 ending.add(id(one))
     if id(root) in ending:
         return None
@@ -26,7 +26,7 @@ def endless_at(root: Schema) -> Path | None:
     return next(found, ())
 
 
-def _ends(one: Schema, root: Schema, ending: set[int]) -> bool:
+def _has_end(one: Schema, root: Schema, ending: set[int]) -> bool:
     """Return True if some value fits a schema, as far as known of the schemas within it."""
 
     def ends(inner: Any) -> bool:
@@ -36,10 +36,10 @@ def _ends(one: Schema, root: Schema, ending: set[int]) -> bool:
         return True
     if not all(ends(meant) for _, meant in referred(one, root)):
         return False
-    if not all(map(ends, _listed(one, "allOf"))):
+    if not all(map(ends, _list_at(one, "allOf"))):
         return False
     for key in ("anyOf", "oneOf"):
-        options = _listed(one, key)
+        options = _list_at(one, key)
         if options and not any(map(ends, options)):
             return False
     named: Any = one.get("type")
@@ -51,11 +51,11 @@ def _ends(one: Schema, root: Schema, ending: set[int]) -> bool:
     if "object" in types and all(map(ends, needed)):
         return True
     n_least = int(one.get("minItems") or 0)
-    first = _listed(one, "prefixItems")[:n_least]
+    first = _list_at(one, "prefixItems")[:n_least]
     rest = [one.get("items")] if n_least > len(first) else []
     return "array" in types and all(map(ends, [*first, *rest]))
 
 
-def _listed(schema: Schema, key: str) -> list[Any]:
+def _list_at(schema: Schema, key: str) -> list[Any]:
     found = schema.get(key)
     return cast(list[Any], found) if isinstance(found, list) else []

@@ -106,7 +106,7 @@ class _Parser:
         rules: dict[str, Node] = {}
         self._skip_pattern(_BLANK_LINES)
         while self._at < len(self._text):
-            begin, name = self._at, self._name()
+            begin, name = self._at, self._read_name()
             if name in rules:
                 self.fail(f"the rule {name} is defined twice", begin)
             if len(rules) == MAX_RULES:
@@ -149,14 +149,14 @@ class _Parser:
         if self._take_character("["):
             return self._read_character_class(begin)
         if self._take_character("("):
-            return self._group(begin)
+            return self._read_group(begin)
         if self._take_character("."):
             return ANYTHING
         if self._peek_character() in ("<", "!"):
-            return self._token()
-        return Ref(self._name(), begin) if _NAME.match(self._peek_character()) else None
+            return self._read_token()
+        return Ref(self._read_name(), begin) if _NAME.match(self._peek_character()) else None
 
-    def _group(self, begin: int) -> Node:
+    def _read_group(self, begin: int) -> Node:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             self.fail(f"more than {MAX_NESTING} parentheses inside each other", begin)
@@ -171,7 +171,7 @@ class _Parser:
         parts: list[Node] = []
         while not self._take_character('"'):
             code = self._read_code_point(begin)
-            parts.append(self._set([(code, code)], begin, negated=False))
+            parts.append(self._ranges_node([(code, code)], begin, negated=False))
         return series(parts)
 
     def _read_character_class(self, begin: int) -> Node:
@@ -185,9 +185,9 @@ class _Parser:
             if high < low:
                 self.fail("the end of a range comes before its beginning", begin)
             ranges.append((low, high))
-        return self._set(ranges, begin, negated=negated)
+        return self._ranges_node(ranges, begin, negated=negated)
 
-    def _set(self, ranges: list[tuple[int, int]], begin: int, *, negated: bool) -> Node:
+    def _ranges_node(self, ranges: list[tuple[int, int]], begin: int, *, negated: bool) -> Node:
         found = normalised(ranges, negated=negated)
         if not found:
             self.fail("no character matches this", begin)
@@ -230,7 +230,7 @@ class _Parser:
             )
         return least, most
 
-    def _token(self) -> Node:
+    def _read_token(self) -> Node:
         begin, match = self._at, self._skip_pattern(_TOKEN)
         if not match:
             self.fail("expected a token as <[id]> or <text>")
@@ -242,7 +242,7 @@ class _Parser:
             self.fail(f"this model has no token {ids[0]}", begin)
         return Token(ids[0], bool(match[1]))
 
-    def _name(self) -> str:
+    def _read_name(self) -> str:
         match = self._skip_pattern(_NAME) or self.fail(
             f"expected the name of a rule, not {self._peek_character()!r}"
         )

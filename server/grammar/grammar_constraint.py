@@ -128,7 +128,7 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
         InvalidRequestError: With line and column.
     """
     rules = parse(text, vocabulary)
-    return _compile(vocabulary, to_lark(lex(rules, Budget()), rules), "grammar")
+    return _compile_lark(vocabulary, to_lark(lex(rules, Budget()), rules), "grammar")
 
 
 def compile_json_schema(
@@ -140,7 +140,7 @@ def compile_json_schema(
         InvalidRequestError: With the place within the schema, which is the field `param`.
     """
     try:
-        return _compile(vocabulary, schema_to_lark(schema), param)
+        return _compile_lark(vocabulary, schema_to_lark(schema), param)
     except InvalidRequestError:
         if fault_of(schema) is None:
             raise
@@ -150,10 +150,10 @@ def compile_json_schema(
 
 def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGrammar:
     """Compile rules in llguidance's dialect of Lark, without its options; they begin with `start`."""
-    return _compile(vocabulary, as_written(text), param)
+    return _compile_lark(vocabulary, as_written(text), param)
 
 
-def _compile(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
+def _compile_lark(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGrammar:
     grammar = LLMatcher.grammar_from_lark(lark)
 
     def make() -> LLMatcher:
@@ -249,13 +249,13 @@ class _Guessing:
         self._committed.append(token)
 
     def forced(self) -> tuple[int, ...]:
-        return tuple(_forced_tokens(self._matcher)) if self._ready(0) else ()
+        return tuple(_forced_tokens(self._matcher)) if self._catch_up(0) else ()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        n = _n_leading(self._matcher, tokens, self._grammar.vocabulary) if self._ready(len(tokens)) else 0
+        n = _n_leading(self._matcher, tokens, self._grammar.vocabulary) if self._catch_up(len(tokens)) else 0
         return n if self._grammar.can_go_on(self._matcher) else len(tokens)
 
-    def _ready(self, n_tokens: int) -> bool:
+    def _catch_up(self, n_tokens: int) -> bool:
         """Read what was committed, before judging n_tokens; return False if the matcher cannot go on."""
         read, self._committed = self._committed, []
         if read:

@@ -156,13 +156,13 @@ def depth(value: Any) -> int:
     """Return the nesting depth of objects and arrays, counted up to MAX_DEPTH + 1."""
     level: list[Any] = [value]
     for n_levels in range(MAX_DEPTH + 1):
-        level = [inner for one in level for inner in _items(one)]
+        level = [inner for one in level for inner in _direct_items(one)]
         if not level:
             return n_levels
     return MAX_DEPTH + 1
 
 
-def _items(value: Any) -> list[Any]:
+def _direct_items(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(cast(dict[str, Any], value).values())
     return cast(list[Any], value) if isinstance(value, list) else []

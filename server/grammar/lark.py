@@ -50,7 +50,7 @@ def part_of_lark(lexed: Lexed, rules: Rules, prefix: str = "") -> tuple[str, lis
         automaton = lexed.automata[lexeme]
         if automaton.reads:
             also = f" & {_NOT_EMPTY}" if automaton.nullable else ""
-            lines.append(f"{terminal}: /{_regex(lexeme.node, rules)}/{also}")
+            lines.append(f"{terminal}: /{_node_regex(lexeme.node, rules)}/{also}")
 
     def show(node: Node) -> str:
         match node:
@@ -82,7 +82,7 @@ def _repetition(least: int, most: int | None) -> str:
     return f"{{{least},{most}}}"
 
 
-def _regex(node: Node, rules: Rules) -> str:
+def _node_regex(node: Node, rules: Rules) -> str:
     match node:
         case Chars(((low, high),)) if low == high:
             return _character_text(low)
@@ -93,13 +93,13 @@ def _regex(node: Node, rules: Rules) -> str:
             ]
             return f"[{''.join(inside)}]"
         case Series(parts):
-            return "".join(_regex(part, rules) for part in parts)
+            return "".join(_node_regex(part, rules) for part in parts)
         case Choice(options):
-            return f"(?:{'|'.join(_regex(option, rules) for option in options)})"
+            return f"(?:{'|'.join(_node_regex(option, rules) for option in options)})"
         case Repeat(inner, least, most):
-            return f"(?:{_regex(inner, rules)}){_repetition(least, most)}"
+            return f"(?:{_node_regex(inner, rules)}){_repetition(least, most)}"
         case Ref(name):
-            return _regex(rules[name], rules)
+            return _node_regex(rules[name], rules)
         case Token() | Lexeme():
             raise AssertionError("a lexeme has neither tokens nor lexemes in it")
 

@@ -194,22 +194,22 @@ class _Rules:
     def _read_atom(self) -> Node:
         word = self._take_word()
         if word.text in ("(", "["):
-            return self._group(word)
+            return self._read_group(word)
         if word.kind == "name":
             self._mentioned.setdefault(word.text, word.line)
             return Ref(word.text)
         if word.kind == "regex":
             body, _, flags = word.text[1:].rpartition("/")
-            return self._regex(body.replace("\\/", "/"), flags, word.line)
-        text = self._string(word)
+            return self._read_regex(body.replace("\\/", "/"), flags, word.line)
+        text = self._read_string(word)
         if self._take_if(".."):
-            last = self._string(self._take_word())
+            last = self._read_string(self._take_word())
             if not (len(text) == len(last) == 1 and text <= last):
                 raise _invalid_grammar(word.line, "a range needs two characters in order")
             return Chars(((ord(text), ord(last)),))
-        return self._regex(re.escape(text), "i" if word.text.endswith("i") else "", word.line)
+        return self._read_regex(re.escape(text), "i" if word.text.endswith("i") else "", word.line)
 
-    def _group(self, word: _Word) -> Node:
+    def _read_group(self, word: _Word) -> Node:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise _invalid_grammar(word.line, f"more than {MAX_NESTING} parentheses within each other")
@@ -221,7 +221,7 @@ class _Rules:
         self._nesting -= 1
         return node if word.text == "(" or node == EMPTY else Repeat(node, 0, 1)
 
-    def _string(self, word: _Word) -> str:
+    def _read_string(self, word: _Word) -> str:
         if word.kind != "string":
             self._fail_at(word)
         try:
@@ -229,7 +229,7 @@ class _Rules:
         except (ValueError, SyntaxError):
             raise _invalid_grammar(word.line, "a string has an escape that is none") from None
 
-    def _regex(self, text: str, flags: str, line: int) -> Node:
+    def _read_regex(self, text: str, flags: str, line: int) -> Node:
         try:
             return regex_node(text, flags)
         except RegexError as error:

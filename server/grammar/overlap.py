@@ -50,7 +50,7 @@ class Automaton:
 
     def read_by(self, states: int) -> Bytes:
         """Return the bytes that lead into these states."""
-        return _union(states, self.reads.__getitem__)
+        return _union_of(states, self.reads.__getitem__)
 
 
 def bits(states: int) -> list[int]:
@@ -133,7 +133,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
         if not matching:
             continue
         reached[state] = reached.get(state, 0) | matching
-        ahead = _union(matching, long.after.__getitem__)
+        ahead = _union_of(matching, long.after.__getitem__)
         if short.last >> state & 1 and long.read_by(ahead) & follow:
             return True
         todo += [(next_state, ahead) for next_state in bits(short.after[state])]
@@ -147,5 +147,5 @@ def _next_states(automaton: Automaton, states: int, reads: Bytes, budget: Budget
     return sum(1 << state for state in possible if automaton.reads[state] & reads)
 
 
-def _union(states: int, get: Callable[[int], int]) -> int:
+def _union_of(states: int, get: Callable[[int], int]) -> int:
     return reduce(int.__or__, map(get, bits(states)), 0)

@@ -59,7 +59,7 @@ class _Converter:
     def _literal_node(self, code: int, *, negated: bool = False) -> Node:
         return Chars(normalised(self._in_both_cases([(code, code)]), negated=negated))
 
-    def _set(self, items: Iterable[_Parsed]) -> Node:
+    def _set_node(self, items: Iterable[_Parsed]) -> Node:
         ranges: _Ranges = []
         negated = False
         for kind, value in items:
@@ -95,7 +95,7 @@ class _Converter:
         "LITERAL": _literal_node,
         "NOT_LITERAL": lambda self, code: self._literal_node(code, negated=True),
         "ANY": _any_character,
-        "IN": _set,
+        "IN": _set_node,
         "BRANCH": lambda self, value: choice([self.sequence(option) for option in value[1]]),
         "SUBPATTERN": lambda self, value: self.sequence(value[3]),
         "MAX_REPEAT": _repeat_node,

@@ -24,7 +24,7 @@ def n_unfolded(root: Schema, most: int) -> int:
     todo: list[tuple[Schema, bool, bool]] = [(root, False, False)]  # with something else; parts are known
     while todo:
         one, met, known = todo.pop()
-        parts = list(_parts(one, root, met=met))
+        parts = list(_parts_of(one, root, met=met))
         if known:
             total = sum(sizes[id(part), with_it] for part, with_it in parts)
             sizes[id(one), met] = min(1 + total, most)
@@ -35,7 +35,7 @@ def n_unfolded(root: Schema, most: int) -> int:
     return sizes[id(root), False]
 
 
-def _parts(one: Schema, root: Schema, *, met: bool) -> Iterator[tuple[Schema, bool]]:
+def _parts_of(one: Schema, root: Schema, *, met: bool) -> Iterator[tuple[Schema, bool]]:
     """Yield schemas within this one and whether each has to hold together with something else.
 
     Args:

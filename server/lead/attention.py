@@ -78,14 +78,14 @@ class AttentionChoice:
             return
         if found := measure(model, options, make=make):
             self._times, self._kind = found, None
-            self._keep(found, self._earlier)
+            self._keep_measured(found, self._earlier)
 
     def keep(self) -> None:
         """Remember the steps of this process for the next start, if there is anything to choose."""
         if self._times is not None:
-            self._keep(self._times, merged(self._earlier, self.kinds))
+            self._keep_measured(self._times, merged(self._earlier, self.kinds))
 
-    def _keep(self, times: AttentionTimes, kinds: Kinds) -> None:
+    def _keep_measured(self, times: AttentionTimes, kinds: Kinds) -> None:
         steps = [[*kind, n] for kind, n in kinds.items()]
         keep("attention", self._what, {"seconds": times.seconds, "kind": self._kind, "kinds": steps})
 

@@ -69,7 +69,7 @@ def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION
                 if seen and time.perf_counter() > deadline:
                     break
                 seconds = decode_s(backend, CONTEXT, width)
-                _forget(backend)
+                _forget_timed(backend)
                 seen.setdefault(width, []).append(seconds)
             if attempt == 0 and time.perf_counter() < deadline - budget_s / 2:
                 seen.clear()  # there is time for another round: the first one only warmed up
@@ -80,7 +80,7 @@ def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION
     return {width: min(times) for width, times in sorted(seen.items())}
 
 
-def _forget(backend: TimedModel) -> None:
+def _forget_timed(backend: TimedModel) -> None:
     """Go back to the first CONTEXT tokens of sequence 0."""
     if not backend.can_trim:
         backend.copy(1, 0, CONTEXT, CONTEXT)  # the state there, kept in the second sequence

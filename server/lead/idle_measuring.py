@@ -62,7 +62,7 @@ class IdleMeasuring:
         self._left_s = MEASURED_S  # of all attempts
         self._until = 0.0  # the latest end of the one that runs, by the monotonic clock
         self._ending = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="duo-measuring", daemon=True)
+        self._keeper = threading.Thread(target=self._measure_when_idle, name="duo-measuring", daemon=True)
 
     def start(self) -> None:
         """Begin to wait for idle moments."""
@@ -74,10 +74,10 @@ class IdleMeasuring:
         if self._keeper.ident is not None:
             self._keeper.join()
 
-    def _keep(self) -> None:
+    def _measure_when_idle(self) -> None:
         while self._left and self._left_s > 0 and self._wait_until_quiet():
             # a thread for each attempt: llama.cpp's worker threads end with it
-            attempt = threading.Thread(target=self._attempt, name="duo-measuring-once")
+            attempt = threading.Thread(target=self._attempt_next, name="duo-measuring-once")
             self._until = time.monotonic() + self._left_s
             attempt.start()
             attempt.join()
@@ -93,7 +93,7 @@ class IdleMeasuring:
             quiet_s = 0.0 if self._is_busy() else quiet_s + POLL_S
         return True
 
-    def _attempt(self) -> None:
+    def _attempt_next(self) -> None:
         try:
             self._left[0](lambda: _YieldingContext(self._check))
         except InterruptedMeasuringError:

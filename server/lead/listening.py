@@ -125,7 +125,7 @@ class DrainingServer(uvicorn.Server):
         self._engine.abandon(error)
         self.should_exit = True
 
-    def _watch(self) -> None:
+    def _watch_engine(self) -> None:
         """Log when the engine makes no progress, and when it does again; fail once it is given up."""
         if self.failure is not None:
             return
@@ -139,7 +139,7 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether the server may close its connections. Called by uvicorn ten times a second."""
-        self._watch()
+        self._watch_engine()
         if not await super().on_tick(counter):
             return False
         if self._until is None:

@@ -129,14 +129,14 @@ def drafting_inside(
     Raises:
         StartupError: what was asked for cannot be loaded, or does not fit.
     """
-    block = _block(stack, settings, draft, target)
+    block = _load_block(stack, settings, draft, target)
     if block is None:
         return target, load_draft(stack, settings, draft, target) if draft else None
     model = WithBlock(target, block)
     return model, BlockDraft(model, most=settings.mtp_max, distributions=settings.verify == "rejection")
 
 
-def _block(
+def _load_block(
     stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
 ) -> PredictionBlock | None:
     """Return the block or head that guesses from the target's hidden rows, None if nothing does.
@@ -214,7 +214,7 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
     if other is None and not settings.embeddings:
         return None
     try:
-        embedder = _beside(stack, settings, target, other, settings.pooling)
+        embedder = _embedder_beside(stack, settings, target, other, settings.pooling)
     except StartupError as error:
         if other is not None:
             raise
@@ -230,12 +230,12 @@ def load_ranker(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) 
     other = settings.rerank_model
     if other is None and not settings.reranking and not ranks(target.model):
         return None
-    ranker = _beside(stack, settings, target, other, "rank")
+    ranker = _embedder_beside(stack, settings, target, other, "rank")
     logger.info("  ranks    %s, up to %d tokens", ranker.name, ranker.n_ctx)
     return ranker
 
 
-def _beside(
+def _embedder_beside(
     stack: ExitStack,
     settings: LeadSettings,
     target: LlamaBackend,

@@ -23,7 +23,7 @@ logger = logging.getLogger("duo")
 def recall(kind: str, what: Sequence[object]) -> Any:
     """Return the value that keep() had for this kind and `what` on this machine, or None."""
     try:
-        return orjson.loads(_path(kind, what).read_bytes())
+        return orjson.loads(_path_of(kind, what).read_bytes())
     except (OSError, ValueError, RuntimeError):
         return None
 
@@ -31,7 +31,7 @@ def recall(kind: str, what: Sequence[object]) -> Any:
 def keep(kind: str, what: Sequence[object], value: Any) -> None:
     """Store a JSON value; log if it cannot be written."""
     try:
-        path = _path(kind, what)
+        path = _path_of(kind, what)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(f".{os.getpid()}")
         aside.write_bytes(orjson.dumps(value))
@@ -60,7 +60,7 @@ def of_logits(options: LlamaOptions) -> tuple[object, ...]:
     return of_model(replace(options, weights=replace(options.weights, mtp=False), n_tail=0))
 
 
-def _path(kind: str, what: Sequence[object]) -> Path:
+def _path_of(kind: str, what: Sequence[object]) -> Path:
     """Return where the value is kept. Raise RuntimeError for a user without a home."""
     machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
     key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]

@@ -53,7 +53,7 @@ def served_by(
 ) -> Served:
     """Return what the routes of this lead serve."""
     vocabulary = backend.vocab
-    card = _card(settings.name, settings.model, backend.model, backend.n_ctx)
+    card = _model_card(settings.name, settings.model, backend.model, backend.n_ctx)
     probed = recall("probe", of_logits(backend.options))
     exactness = ExactnessHealth(settings.exactness, settings.stable_width, probed)
     return Served(
@@ -62,7 +62,7 @@ def served_by(
         template_of(settings, backend),
         replace(card, note=settings.note, aliases=settings.names[1:]),
         settings.sampling,
-        lambda: _health(settings, engine, proposer, exactness, draft_mode),
+        lambda: _health_of(settings, engine, proposer, exactness, draft_mode),
         f"build-duo-{version('duo')}",
         grammars=Compiler(vocabulary),
         ask=engine.ask,
@@ -73,21 +73,21 @@ def served_by(
         max_tokens=settings.predict if settings.predict > 0 else None,
         reasoning_budget=0 if settings.reasoning == "off" else settings.reasoning_budget,
         reasoning_format=settings.reasoning_format,
-        template_variables=_variables(settings),
+        template_variables=_template_variables(settings),
         context_shift=settings.context_shift,
         verbose=settings.verbose,
         frame_s=engine.gather_s if settings.smooth else 0.0,
-        hidden=_hidden(settings),
+        hidden=_hidden_parts(settings),
         adapters=[(one.path.name, one.scale) for one in settings.weights.adapters],
     )
 
 
-def _hidden(settings: LeadSettings) -> frozenset[Part]:
+def _hidden_parts(settings: LeadSettings) -> frozenset[Part]:
     parts: tuple[Part, ...] = ("slots", "metrics", "ui")
     return frozenset(part for part in parts if not getattr(settings, part))
 
 
-def _variables(settings: LeadSettings) -> dict[str, Any]:
+def _template_variables(settings: LeadSettings) -> dict[str, Any]:
     """Return the template variables that hold unless a request sets them."""
     return {} if settings.reasoning == "auto" else {"enable_thinking": settings.reasoning == "on"}
 
@@ -97,7 +97,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
     vocabulary, own = backend.vocab, settings.chat_template
     named = CHATML if own == "chatml" else own or backend.chat_template or backend.tool_template
     template = ChatTemplate(
-        named or _fallback(backend),
+        named or _fallback_template(backend),
         with_tools=None if own else backend.tool_template,
         room=Room(backend.n_ctx, vocabulary.longest),
         bos=spelled(vocabulary, [vocabulary.bos]),
@@ -108,7 +108,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
     return template
 
 
-def _fallback(backend: LlamaBackend) -> Fallback:
+def _fallback_template(backend: LlamaBackend) -> Fallback:
     """Return the template for a model whose file has none; tokens that end its turns end replies."""
     vocabulary = backend.vocab
     found = fallback_for(controls_of(vocabulary))
@@ -121,7 +121,7 @@ def _fallback(backend: LlamaBackend) -> Fallback:
     return found
 
 
-def _health(
+def _health_of(
     settings: LeadSettings,
     engine: EngineThread,
     proposer: Speculator,
@@ -156,14 +156,14 @@ def _health(
         cells=engine.engine.meter.cells,
         gate=GateHealth(
             round(proposer.ledger.rates.throughput.value, 1),
-            _milliseconds(proposer.ledger.times.table()),
+            _in_milliseconds(proposer.ledger.times.table()),
             proposer.before.width if proposer.before.is_shape else 0,
-            _milliseconds(proposer.ledger.times.shapes.steady),
+            _in_milliseconds(proposer.ledger.times.shapes.steady),
         ),
     )
 
 
-def _milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
+def _in_milliseconds(seconds: Mapping[int, float]) -> dict[str, float]:
     return {str(rows): round(value * 1e3, 3) for rows, value in seconds.items()}
 
 
@@ -180,10 +180,10 @@ def embedding_by(stack: ExitStack, embedder: LlamaEmbedder | None, lead: ModelCa
     worker = stack.enter_context(closing(EmbeddingWorker(embedder)))
     if embedder.path.name == lead.file:
         return Embedding(worker, lead)
-    return Embedding(worker, _card(embedder.name, embedder.path, embedder.model, embedder.n_ctx))
+    return Embedding(worker, _model_card(embedder.name, embedder.path, embedder.model, embedder.n_ctx))
 
 
-def _card(id: str, path: Path, model: LoadedModel, n_ctx: int) -> ModelCard:
+def _model_card(id: str, path: Path, model: LoadedModel, n_ctx: int) -> ModelCard:
     return ModelCard(
         id,
         int(time.time()),

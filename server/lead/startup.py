@@ -83,7 +83,7 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         with answering(site.listener, waiting, door.tls):
             models = loading.models()
             backend, model = models.target, models.model
-            proposer = _speculator(stack, settings, site, models)
+            proposer = _make_speculator(stack, settings, site, models)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
@@ -97,11 +97,11 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
-            bounds=_bounds(settings),
+            bounds=_bounds_of(settings),
             profile=settings.profile,
         )
         proposer.overlap(partial(engine.hand_over, guessing=True))
-        measuring = _measuring(settings, backend, loading.attention, engine, proposer.ledger.times)
+        measuring = _idle_work(settings, backend, loading.attention, engine, proposer.ledger.times)
         stack.callback(measuring.close)
         engine.command(lambda _: warm_up(model, models.inline))
         announce(site, door)
@@ -118,7 +118,7 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
     return 0
 
 
-def _bounds(settings: LeadSettings) -> Bounds:
+def _bounds_of(settings: LeadSettings) -> Bounds:
     most, seconds, silent_s = settings.max_tokens, settings.request_timeout, settings.watchdog
     return Bounds(most or None, seconds or None, silent_s or None)
 
@@ -175,7 +175,9 @@ def keep_for_good() -> None:
     gc.enable()
 
 
-def _speculator(stack: ExitStack, settings: LeadSettings, site: Site, models: LoadedModels) -> Speculator:
+def _make_speculator(
+    stack: ExitStack, settings: LeadSettings, site: Site, models: LoadedModels
+) -> Speculator:
     """Return all sources of drafts: a model in this process, drafters on the bus, and lookups."""
     backend, inline = models.target, models.inline
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
@@ -218,7 +220,7 @@ def _n_timed(settings: LeadSettings, backend: LlamaBackend) -> int:
     return 0
 
 
-def _measuring(
+def _idle_work(
     settings: LeadSettings,
     backend: LlamaBackend,
     attention: AttentionChoice,

@@ -92,19 +92,19 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
 def free_memory() -> int:
     """Return the bytes that this process may still take, by meminfo and its cgroup's limit (version 2)."""
     try:
-        free = _numbers(PROC / "meminfo")["MemAvailable:"] << 10
+        free = _read_numbers(PROC / "meminfo")["MemAvailable:"] << 10
     except (OSError, KeyError):
         return UNKNOWN_FREE
     try:
         lines = (PROC / "self/cgroup").read_text().splitlines()
         group = GROUPS / next(line for line in lines if line.startswith("0::")).removeprefix("0::").strip("/")
         limit = int((group / "memory.max").read_text())
-        return min(free, limit - _numbers(group / "memory.stat")["anon"])
+        return min(free, limit - _read_numbers(group / "memory.stat")["anon"])
     except (OSError, KeyError, ValueError, StopIteration):
         return free  # no such limit
 
 
-def _numbers(path: Path) -> dict[str, int]:
+def _read_numbers(path: Path) -> dict[str, int]:
     """Return numbers by name, from a file with both in each line."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
@@ -122,11 +122,11 @@ def fingerprint(options: LlamaOptions) -> str:
     That is the files of model and adapters (by size and both ends), the options, and llama.cpp's version.
     Raises StartupError.
     """
-    files = "/".join(_digest(path) for path in options.files)
+    files = "/".join(_file_digest(path) for path in options.files)
     return f"{files}/{options.numerics}/{options.n_streams}/{version('llama-cpp-python')}"
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)

@@ -32,7 +32,7 @@ class Assistant(BlockContext):
         self.how = f"on the KV cache of {target.name}, at any depth"
         self._model = LoadedModel(path, weights)
         try:
-            self._fit(path)
+            self._check_fit(path)
             self.begin(self._model, target.options, C.LLAMA_CONTEXT_TYPE_MTP)
         except BaseException:
             self.close()
@@ -42,7 +42,7 @@ class Assistant(BlockContext):
         target.n_cells -= target.n_seqs
         target.n_ctx = min(target.n_ctx, target.n_cells)
 
-    def _fit(self, path: Path) -> None:
+    def _check_fit(self, path: Path) -> None:
         target = self._target
         widths = [
             (int(C.llama_model_n_embd_out(model.handle)), model.n_vocab)

@@ -51,11 +51,11 @@ class AttentionTimes:
     def step_s(self, kind: Kind, n_rows: int, n_tokens: int) -> float:
         """Return the seconds of a decode of n_rows rows after n_tokens tokens, interpolated."""
         rows = self.seconds[kind]
-        at = [_line(DEPTHS[: len(row)], row, n_tokens) for row in rows]
-        return _line(WIDTHS, at, n_rows)
+        at = [_on_line(DEPTHS[: len(row)], row, n_tokens) for row in rows]
+        return _on_line(WIDTHS, at, n_rows)
 
 
-def _line(places: Sequence[int], values: Sequence[float], place: float) -> float:
+def _on_line(places: Sequence[int], values: Sequence[float], place: float) -> float:
     """Interpolate between two values, or extrapolate along the last two."""
     if place <= places[-1] or len(places) < 2:
         return float(np.interp(place, places, values))
@@ -88,13 +88,13 @@ def measure(
         The times; None for models with a state or whose cells cannot be moved, and where budget_s is not
         enough.
     """
-    small = _small(model, options)
+    small = _small_options(model, options)
     depths = [depth for depth in DEPTHS if depth + WIDTHS[-1] <= small.n_cells]
     if not depths or not can_choose(model):
         return None
     with ExitStack() as stack:
         contexts = [stack.enter_context(closing(small_context(model, small, kind, make()))) for kind in KINDS]
-        if not all(map(_moves, contexts)):
+        if not all(map(_can_move, contexts)):
             return None
         try:
             single_s = min(_decode_s(contexts[0], 0, 1) for _ in range(FIRST))
@@ -113,7 +113,7 @@ def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int
     """Return seconds by depth, width and context. Leaves sequence 0 of all contexts empty."""
     found = [
         [_shortest_s(contexts, depth, width, n_rounds) for width in WIDTHS]
-        for depth in _deepened(contexts, depths)
+        for depth in _deepen_contexts(contexts, depths)
     ]
     for context in contexts:
         context.trim(0, 0)
@@ -127,14 +127,14 @@ def first_s(
 
     Those are of each of CHECKED rows after DEPTHS[0] tokens, without flash attention. Raises BackendError.
     """
-    with closing(small_context(model, _small(model, options), KINDS[0], make())) as context:
+    with closing(small_context(model, _small_options(model, options), KINDS[0], make())) as context:
         if not context.handle:
             raise BackendError("llama.cpp makes no small context")
         _decode_s(context, 0, DEPTHS[0], keep=True)
         return [_shortest_s([context], DEPTHS[0], width, ROUNDS)[0] for width in CHECKED]
 
 
-def _small(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
+def _small_options(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
     n_cells = min(DEPTHS[-1] + WIDTHS[-1], model.longest(options.rope))
     return replace(options, n_cells=n_cells, n_seqs=2, n_streams=0, n_batch=DEPTHS[0], n_tail=0, head=None)
 
@@ -152,12 +152,12 @@ def small_context(
     return context
 
 
-def _moves(context: LlamaContext) -> bool:
+def _can_move(context: LlamaContext) -> bool:
     """Return True if the context's cells can be copied to later positions."""
     return bool(context.handle) and bool(C.llama_memory_can_shift(context.memory))
 
 
-def _deepened(contexts: Sequence[LlamaContext], depths: Sequence[int]) -> Iterator[int]:
+def _deepen_contexts(contexts: Sequence[LlamaContext], depths: Sequence[int]) -> Iterator[int]:
     """Yield each of the depths, once sequence 0 of all contexts has that many tokens.
 
     Only the first tokens are evaluated; after them come copies at later positions: what tokens are does not

@@ -50,7 +50,7 @@ class LlamaBatch:
         self._wanted[:n] = batch.wanted
         self.batch.n_tokens = n
         if batch.shared or self._shared:
-            self._share(batch)
+            self._share_rows(batch)
 
     def want(self, row: int) -> None:
         """Also compute this row's logits."""
@@ -60,7 +60,7 @@ class LlamaBatch:
         """Make the rows read these hidden rows, a writable array, beside their tokens."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
-    def _share(self, batch: Batch) -> None:
+    def _share_rows(self, batch: Batch) -> None:
         """Point rows of several sequences at theirs, after undoing that of the last batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
@@ -125,9 +125,9 @@ class LlamaContext:
             self._windows.grow(batch)
         if not extra:
             self.dropped = []
-            return functools.partial(self._logits, n_wanted)
+            return functools.partial(self._last_logits, n_wanted)
         self.dropped = places = [sum(batch.wanted[:row]) + i for i, row in enumerate(extra)]
-        return lambda: np.delete(self._logits(n_wanted + len(places)), places, axis=0)
+        return lambda: np.delete(self._last_logits(n_wanted + len(places)), places, axis=0)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
         """Return extra rows to want, if this decode would be recorded and must not be.
@@ -144,7 +144,7 @@ class LlamaContext:
         shapes[n_wanted + n_more > 0] = n_rows, n_wanted + n_more
         return [i for i, wanted in enumerate(batch.wanted) if not wanted][:n_more]
 
-    def _logits(self, n_rows: int) -> Logits:
+    def _last_logits(self, n_rows: int) -> Logits:
         """Return the logits of the last decode. Waits for a GPU."""
         if not n_rows:
             return np.empty((0, self._n_vocab), dtype=np.float32)
@@ -182,11 +182,11 @@ class LlamaContext:
 
     def load(self, seq: int, data: bytes) -> None:
         if self._windows:
-            self._windows.load(seq, data, functools.partial(self._load, seq))
+            self._windows.load(seq, data, functools.partial(self._load_state, seq))
         else:
-            self._load(seq, data)
+            self._load_state(seq, data)
 
-    def _load(self, seq: int, data: bytes) -> None:
+    def _load_state(self, seq: int, data: bytes) -> None:
         start = ctypes.cast(ctypes.c_char_p(data), ctypes.POINTER(ctypes.c_uint8))  # only read
         if int(C.llama_state_seq_set_data(self.handle, start, len(data), seq)) != len(data):
             raise BackendError("it does not fit this model, or the KV cache is full")
@@ -249,11 +249,11 @@ def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
 
 def view(floats: Any, n_rows: int, width: int) -> Logits:
     """Return the rows that this pointer of llama.cpp points at."""
-    return _view(ctypes.addressof(floats.contents), n_rows, width)
+    return _float_view(ctypes.addressof(floats.contents), n_rows, width)
 
 
 @functools.lru_cache(64)  # a context has its rows at one address until it needs more room
-def _view(address: int, n_rows: int, width: int) -> Logits:
+def _float_view(address: int, n_rows: int, width: int) -> Logits:
     values: Any = (ctypes.c_float * (n_rows * width)).from_address(address)
     return np.frombuffer(values, dtype=np.float32).reshape(n_rows, width)
 

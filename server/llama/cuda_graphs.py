@@ -52,7 +52,7 @@ def forgo_graphs(path: Path) -> bool:
     """
     if not _are_recorded() or not has_half_matrices(path):
         return False
-    _forgo("they fail with 16-bit weights that are not on one GPU")
+    _disable_graphs("they fail with 16-bit weights that are not on one GPU")
     return True
 
 
@@ -60,11 +60,11 @@ def forgo_graphs_of_many(n_slots: int) -> bool:
     """Disable CUDA graphs if a lead with n_slots slots is faster without; return True if so."""
     if not _are_recorded() or n_slots <= MOST_SLOTS:
         return False
-    _forgo(f"with more than {MOST_SLOTS} slots they take more time than they save")
+    _disable_graphs(f"with more than {MOST_SLOTS} slots they take more time than they save")
     return True
 
 
-def _forgo(why: str) -> None:
+def _disable_graphs(why: str) -> None:
     os.environ[OFF] = BY_DUO
     logger.info("  no CUDA graphs: %s", why)
 

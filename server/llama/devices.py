@@ -42,10 +42,10 @@ def devices() -> list[GgmlDevice]:
     GGML.ggml_backend_dev_count.restype = ctypes.c_size_t
     GGML.ggml_backend_dev_get.restype = ctypes.c_void_p
     count = int(GGML.ggml_backend_dev_count())
-    return [_device(int(GGML.ggml_backend_dev_get(ctypes.c_size_t(i)))) for i in range(count)]
+    return [_device_of(int(GGML.ggml_backend_dev_get(ctypes.c_size_t(i)))) for i in range(count)]
 
 
-def _device(handle: int) -> GgmlDevice:
+def _device_of(handle: int) -> GgmlDevice:
     for name in ("name", "description"):
         getattr(GGML, f"ggml_backend_dev_{name}").restype = ctypes.c_char_p
     pointer, free, total = ctypes.c_void_p(handle), ctypes.c_size_t(), ctypes.c_size_t()
@@ -129,7 +129,7 @@ def borrow(lenders: Sequence[str]) -> None:
     """
     needs_rpc("--rpc: ")
     add = _of_rpc(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
-    GGML.ggml_set_abort_callback(_aborts)
+    GGML.ggml_set_abort_callback(_on_abort)
     for lender in lenders:
         if lender in _lenders:
             continue
@@ -170,7 +170,7 @@ def own_gpus() -> Any:
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-def _aborts(message: bytes) -> None:
+def _on_abort(message: bytes) -> None:
     """Report a loss of lenders; ggml calls it before it ends the process, and does so on return."""
     if not watch.aborted(message.decode(errors="replace")):
         os.write(2, message + b"\n")

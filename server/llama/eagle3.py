@@ -62,13 +62,13 @@ class LlamaHead(BlockContext):
     def __init__(self, target: LlamaBackend, path: Path) -> None:
         functions = hidden_rows("an EAGLE-3 head needs", "leave out --draft-model")
         super().__init__(functions, target, f"the EAGLE-3 head in {path.name}")
-        self._set_layer, self._get_layer, find_layers, count_layers = _functions()
+        self._set_layer, self._get_layer, find_layers, count_layers = _layer_functions()
         weights = replace(target.options.weights, mtp=False, places=(), overrides=(), adapters=())
         self.model = LoadedModel(path, weights)
         try:
             found = find_layers(self.model.handle)
             self._layers = [int(found[i]) for i in range(count_layers(self.model.handle))]
-            if reason := self._misfit(path):
+            if reason := self._misfit_reason(path):
                 raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
             options = replace(target.options, rope=Rope(), n_tail=0)
             self.begin(self.model, options, C.LLAMA_CONTEXT_TYPE_DEFAULT)
@@ -119,7 +119,7 @@ class LlamaHead(BlockContext):
         super().close()
         self.model.close()
 
-    def _misfit(self, path: Path) -> str | None:
+    def _misfit_reason(self, path: Path) -> str | None:
         """Return why the head does not fit the target: llama.cpp would exit, or guesses would be noise."""
         target = self._target.model
         width, n_layers = int(C.llama_model_n_embd(target.handle)), int(C.llama_model_n_layer(target.handle))
@@ -137,7 +137,7 @@ class LlamaHead(BlockContext):
         return f"it has width {own} and lacks {' and '.join(missing)} of its own" if missing else None
 
 
-def _functions() -> list[Any]:
+def _layer_functions() -> list[Any]:
     """Return the functions of _MANGLED, in order. Raises StartupError if this build lacks one."""
     types = {
         "llama_set_embeddings_layer_inp": (None, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool]),

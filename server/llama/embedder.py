@@ -43,12 +43,12 @@ class LlamaEmbedder:
         self._context: Any = None
         self.name = model_name(options.model_path)
         try:
-            self._prepare(options, pooling)
+            self._prepare_context(options, pooling)
         except BaseException:
             self.close()
             raise
 
-    def _prepare(self, options: LlamaOptions, pooling: Pooling | None) -> None:
+    def _prepare_context(self, options: LlamaOptions, pooling: Pooling | None) -> None:
         handle = self.model.handle
         if C.llama_model_has_encoder(handle) and C.llama_model_has_decoder(handle):
             raise StartupError(f"{options.model_path} is an encoder with a decoder: duo cannot embed with it")
@@ -65,20 +65,20 @@ class LlamaEmbedder:
             )
         )
         self._params.embeddings = True
-        self._params.pooling_type = self._pooling(pooling)
+        self._params.pooling_type = self._chosen_pooling(pooling)
         self._vocab = C.llama_model_get_vocab(handle)
         self.n_vocab = self.model.n_vocab
         self._ranks = pooling == "rank"
         self.n_embd = int((C.llama_model_n_cls_out if self._ranks else C.llama_model_n_embd_out)(handle))
 
-    def _open(self) -> None:
+    def _open_context(self) -> None:
         self._context = self.model.context(self._params)
         if not self._context:
             raise BackendError(f"llama.cpp makes no context for embeddings of {self.name}{complaint()}")
         self._memory = C.llama_get_memory(self._context)  # none, if the model only encodes
         self._rows = LlamaBatch(self.n_ctx)
 
-    def _pooling(self, wanted: Pooling | None) -> int:
+    def _chosen_pooling(self, wanted: Pooling | None) -> int:
         own = _own_pooling(self.model)
         if wanted is None and own == _POOLINGS["rank"]:
             raise StartupError(f"{self.name} ranks texts instead of embedding them: it is a --rerank-model")
@@ -106,7 +106,7 @@ class LlamaEmbedder:
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
         if not self._context:
-            self._open()
+            self._open_context()
         if self._memory:
             C.llama_memory_clear(self._memory, True)
         batch = Batch()
@@ -115,7 +115,7 @@ class LlamaEmbedder:
         self._rows.fill(batch)
         if status := C.llama_decode(self._context, self._rows.batch):
             raise BackendError(f"llama_decode returned {status} ({len(batch)} rows to embed)")
-        vectors = np.stack([self._vector(seq) for seq in range(len(inputs))])
+        vectors = np.stack([self._vector_of(seq) for seq in range(len(inputs))])
         return vectors if self._ranks else normalised(vectors)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class LlamaEmbedder:
         if self._owned:
             self.model.close()
 
-    def _vector(self, seq: int) -> Vectors:
+    def _vector_of(self, seq: int) -> Vectors:
         pointer = C.llama_get_embeddings_seq(self._context, seq)
         if not pointer:
             raise BackendError("llama.cpp has no embedding for this input")

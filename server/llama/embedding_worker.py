@@ -43,7 +43,7 @@ class EmbeddingWorker:
         try:
             if self._closing.is_set():
                 raise BusyError("the server is shutting down", draining=True)
-            return await asyncio.wrap_future(self._thread.submit(self._work, inputs, unwanted))
+            return await asyncio.wrap_future(self._thread.submit(self._embed_groups, inputs, unwanted))
         finally:
             unwanted.set()
             self._turns.leave(tenant)
@@ -53,7 +53,7 @@ class EmbeddingWorker:
         self._closing.set()
         self._thread.shutdown(cancel_futures=True)
 
-    def _work(self, inputs: Sequence[Sequence[int]], unwanted: threading.Event) -> Vectors:
+    def _embed_groups(self, inputs: Sequence[Sequence[int]], unwanted: threading.Event) -> Vectors:
         vectors: list[Vectors] = []
         for group in grouped(inputs, self.embedder.n_ctx, self.embedder.n_seqs):
             if unwanted.is_set() or self._closing.is_set():

@@ -43,12 +43,12 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
     if wanted.file is not None:
         found = siblings(wanted.file)
         if missing := [name for name in found if name not in names]:
-            raise StartupError(f"{wanted.repository} has no {missing[0]}: {_offer(names)}")
+            raise StartupError(f"{wanted.repository} has no {missing[0]}: {_offer_text(names)}")
         return found
-    models = _models(names)
+    models = _model_files(names)
     fitting = [name for name in models if _is_of(name, wanted.quant or PREFERRED)]
     if wanted.quant and not fitting:
-        raise StartupError(f"{wanted.repository} has no file in {wanted.quant}: {_offer(names)}")
+        raise StartupError(f"{wanted.repository} has no file in {wanted.quant}: {_offer_text(names)}")
     if not models:
         raise StartupError(f"{wanted.repository} has no GGUF file: choose a repository that has one")
     return choose(names, Source(wanted.repository, file=(fitting or models)[0]))
@@ -66,7 +66,7 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
     from huggingface_hub import errors
 
     try:
-        names, offline = _names(hub, wanted)
+        names, offline = _file_names(hub, wanted)
         chosen = choose(names, wanted)
         paths = [hub.hf_hub_download(wanted.repository, name, local_files_only=offline) for name in chosen]
         return Path(paths[0])
@@ -86,7 +86,7 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
         ) from error
 
 
-def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
+def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
     """Return the repository's files, and True if these are only those in the local cache."""
     try:
         about = hub.HfApi().model_info(wanted.repository, timeout=HUB_TIMEOUT_S)
@@ -104,7 +104,7 @@ def _names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()], True
 
 
-def _models(names: Sequence[str]) -> list[str]:
+def _model_files(names: Sequence[str]) -> list[str]:
     """Return the models among these files, sorted; the heads if there is nothing else."""
     files = sorted(name for name in names if _GGUF.fullmatch(name))
     return [name for name in files if not _HEAD.fullmatch(name)] or files
@@ -115,8 +115,10 @@ def _is_of(name: str, quant: str) -> bool:
     return re.search(rf"(?:^|[-._/]){re.escape(quant)}(?=[-./])", name, re.IGNORECASE) is not None
 
 
-def _offer(names: Sequence[str]) -> str:
-    return f"it has {listed(models, _MAX_LISTED)}" if (models := _models(names)) else "it has no GGUF file"
+def _offer_text(names: Sequence[str]) -> str:
+    return (
+        f"it has {listed(models, _MAX_LISTED)}" if (models := _model_files(names)) else "it has no GGUF file"
+    )
 
 
 def _first_line(error: Exception) -> str:

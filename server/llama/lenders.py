@@ -39,7 +39,7 @@ def greet(lender: str) -> None:
     try:
         with socket.socket() as link:
             link.settimeout(GREETING_TIMEOUT_S)
-            link.connect(_split(lender))
+            link.connect(_host_and_port(lender))
             link.sendall(struct.pack("<BQ", HELLO, CAPABILITIES) + bytes(CAPABILITIES))
             answer = link.makefile("rb").read(10)  # a length, then the version
     except TimeoutError as error:
@@ -55,17 +55,17 @@ def greet(lender: str) -> None:
         )
 
 
-def _split(lender: str) -> tuple[str, int]:
+def _host_and_port(lender: str) -> tuple[str, int]:
     host, _, port = lender.rpartition(":")
     return host, int(port)
 
 
-def _connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
+def _own_connections(lenders: Sequence[str]) -> Iterator[tuple[str, socket.socket]]:
     """Yield llama.cpp's connections to lenders, as duplicates of its sockets."""
     names: dict[object, str] = {}
     for lender in lenders:
         with suppress(OSError):
-            host, port = _split(lender)
+            host, port = _host_and_port(lender)
             names[socket.gethostbyname(host), port] = lender
     for link in _own_sockets():
         with suppress(OSError):
@@ -102,7 +102,7 @@ def miss_leads(host: str, port: int) -> bool:
     return asked
 
 
-def _end(error: LostLenderError) -> None:
+def _end_process(error: LostLenderError) -> None:
     """End a process that answers nobody: a drafter, or a lead that loads or ends."""
     print(f"duo: {error.message}", file=sys.stderr, flush=True)
     os._exit(1)
@@ -115,7 +115,7 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._on_loss: OnLoss = _end
+        self._on_loss: OnLoss = _end_process
         self._lenders: list[str] = []
 
     def add(self, lender: str) -> None:
@@ -127,21 +127,23 @@ class Watch:
         if not self._lenders:
             yield
             return
-        links = list(_connections(self._lenders))
+        links = list(_own_connections(self._lenders))
         self._on_loss = on_loss
         until, done = os.pipe()
-        thread = threading.Thread(target=self._wait, args=(links, until), name="duo-lenders", daemon=True)
+        thread = threading.Thread(
+            target=self._wait_for_loss, args=(links, until), name="duo-lenders", daemon=True
+        )
         thread.start()
         try:
             yield
         finally:
-            self._on_loss = _end
+            self._on_loss = _end_process
             os.close(done)
             thread.join()
             for _, link in links:
                 link.close()
 
-    def _wait(self, links: Sequence[tuple[str, socket.socket]], until: int) -> None:
+    def _wait_for_loss(self, links: Sequence[tuple[str, socket.socket]], until: int) -> None:
         """Wait for a lost connection, or until the pipe's other end is closed."""
         poll, names = select.poll(), {link.fileno(): name for name, link in links}
         for _, link in links:
@@ -149,7 +151,7 @@ class Watch:
             poll.register(link, _ENDED)
         poll.register(until, _ENDED)
         if gone := {names[fd] for fd, _ in poll.poll() if fd in names}:
-            self._lost(sorted(gone))
+            self._report_loss(sorted(gone))
         os.close(until)
 
     def aborted(self, message: str) -> bool:
@@ -161,15 +163,15 @@ class Watch:
         if "ggml-rpc" not in message:
             return False
         alive: set[str] = set()
-        for name, link in _connections(self._lenders):
+        for name, link in _own_connections(self._lenders):
             with link:
                 if not _has_ended(link):
                     alive.add(name)
-        self._lost([name for name in self._lenders if name not in alive] or self._lenders)
+        self._report_loss([name for name in self._lenders if name not in alive] or self._lenders)
         threading.Event().wait()
         return True
 
-    def _lost(self, lenders: Sequence[str]) -> None:
+    def _report_loss(self, lenders: Sequence[str]) -> None:
         self._on_loss(LostLenderError(", ".join(lenders)))
 
 

@@ -46,7 +46,7 @@ _FILE_TYPE = "LLAMA_FTYPE_"
 @functools.cache
 def start_library() -> None:
     """Initialise llama.cpp once and send its log to logging."""
-    C.llama_log_set(_log, None)
+    C.llama_log_set(_log_line, None)
     C.llama_backend_init()
 
 
@@ -55,7 +55,7 @@ _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNI
 
 
 @C.llama_log_callback
-def _log(level: int, text: bytes, _: object) -> None:
+def _log_line(level: int, text: bytes, _: object) -> None:
     global _first_error
     line = text.decode(errors="replace").strip()
     if level == 4 and line:
@@ -185,7 +185,7 @@ class LoadedModel:
             forgo_graphs(path)
         self._scales = [adapter.scale for adapter in weights.adapters]
         try:
-            self._adapters = [self._adapter(adapter.path) for adapter in weights.adapters]
+            self._adapters = [self._load_adapter(adapter.path) for adapter in weights.adapters]
         except BaseException:
             self.close()
             raise
@@ -255,7 +255,7 @@ class LoadedModel:
             C.llama_model_free(self.handle)  # and its adapters
             self.handle = None
 
-    def _adapter(self, path: Path) -> Any:
+    def _load_adapter(self, path: Path) -> Any:
         if not path.is_file():
             raise StartupError(f"no LoRA adapter at {path}: give the path of a GGUF file with --lora")
         forget_errors()

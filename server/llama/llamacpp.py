@@ -58,9 +58,9 @@ class LlamaVocabulary:
         repository, file = (id if id >= 0 else None for id in whole)
         fim = FillInMiddle(prefix, suffix, middle, repository, file)
         self.fim = fim if min(prefix, suffix, middle) >= 0 else None
-        self.piece = functools.cache(self._piece)
+        self.piece = functools.cache(self._read_piece)
         texts = [C.llama_vocab_get_text(self._vocab, token) for token in range(self.size)]
-        self.longest = self._longest(texts)
+        self.longest = self._longest_piece(texts)
         attributes = [C.llama_vocab_get_attr(self._vocab, token) for token in range(self.size)]
         self.added = {
             texts[token].decode(errors="replace"): token
@@ -69,7 +69,7 @@ class LlamaVocabulary:
         }
         self._cuts = {special: self._cuts_at(attributes, special) for special in (False, True)}
 
-    def _longest(self, texts: list[bytes]) -> int:
+    def _longest_piece(self, texts: list[bytes]) -> int:
         """Return the bytes of the longest piece.
 
         Args:
@@ -95,7 +95,7 @@ class LlamaVocabulary:
             tokens += tokenize(self._vocab, piece, begin=False, special=special)
         return tokens
 
-    def _piece(self, token: int, *, special: bool = False) -> bytes:
+    def _read_piece(self, token: int, *, special: bool = False) -> bytes:
         buffer = ctypes.create_string_buffer(64)
         n = C.llama_token_to_piece(self._vocab, token, buffer, 64, 0, special)
         if n < 0:
@@ -104,7 +104,7 @@ class LlamaVocabulary:
         return buffer.raw[:n]
 
 
-def _template(model: Any, name: bytes | None) -> str | None:
+def _template_named(model: Any, name: bytes | None) -> str | None:
     """Return the model's chat template, or the one of this name beside it."""
     text = C.llama_model_chat_template(model, name)
     return text.decode() if text else None
@@ -119,7 +119,7 @@ def _check_stands_alone(model: LoadedModel, path: Path) -> None:
         raise StartupError(f"{path} {why}: {where}")
 
 
-def _divides(model: Any) -> bool:
+def _can_divide(model: Any) -> bool:
     """Return True if any part of a sequence can be copied to another cache: its saved state is all of it."""
     stateful = C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model)
     return not stateful and not C.llama_model_n_swa(model)
@@ -143,12 +143,12 @@ class LlamaBackend(LlamaContext):
         try:
             if is_open(options):
                 options = settled(options, attention(self.model, options) if attention else "off")
-            self._open(options)
+            self._open_context(options)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, options: LlamaOptions) -> None:
+    def _open_context(self, options: LlamaOptions) -> None:
         model = self._model
         self.name = model_name(options.model_path)
         _check_stands_alone(self.model, options.model_path)
@@ -156,7 +156,7 @@ class LlamaBackend(LlamaContext):
             raise StartupError(
                 f"{options.model_path} is not a decoder-only model: duo cannot generate with it"
             )
-        if not _divides(model):
+        if not _can_divide(model):
             options = replace(options, n_streams=0)
         if C.llama_model_n_swa(model):
             options = replace(options, n_seqs=min(options.n_seqs, MOST_SEQS))
@@ -180,8 +180,8 @@ class LlamaBackend(LlamaContext):
         self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))
         self.n_seqs = options.n_streams or options.n_seqs
         self.n_params, self.n_bytes = self.model.n_params, self.model.n_bytes
-        self.chat_template = _template(model, None)
-        self.tool_template = _template(model, b"tool_use")
+        self.chat_template = _template_named(model, None)
+        self.tool_template = _template_named(model, b"tool_use")
         self.description = self.model.description
         self.can_trim = self._can_trim(elsewhere)
         self.can_copy = self.model.metadata("general.architecture") not in COMPRESSED
@@ -210,13 +210,13 @@ class LlamaBackend(LlamaContext):
             return True
         self.can_trim = False
         with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
-            return aside.submit(self._forgets).result() and not self.n_tail
+            return aside.submit(self._can_forget).result() and not self.n_tail
 
     @property
     def _only_has_cells(self) -> bool:
         return not has_state(self.model) and self.model.metadata("general.architecture") not in COMPRESSED
 
-    def _forgets(self) -> bool:
+    def _can_forget(self) -> bool:
         """Return True if a sequence can be trimmed, by trying: it depends on llama.cpp's kind of memory.
 
         The KV cache is left empty. Raises StartupError.

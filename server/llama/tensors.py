@@ -31,7 +31,7 @@ def architecture(path: Path) -> str | None:
 
     Raises StartupError if it is missing, or no GGUF file.
     """
-    with _opened(parts(path)[0]) as file:
+    with _open_metadata(parts(path)[0]) as file:
         return _text_of(file, "general.architecture") if file else None
 
 
@@ -48,7 +48,7 @@ def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
     Raises:
         StartupError: it is missing, or no GGUF file.
     """
-    with _opened(parts(path)[0]) as file:
+    with _open_metadata(parts(path)[0]) as file:
         if not file:
             return None
         key = f"{_text_of(file, 'general.architecture')}.context_length"
@@ -57,7 +57,7 @@ def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[ctypes.c_void_p]:
+def _open_metadata(path: Path) -> Generator[ctypes.c_void_p]:
     """Open a file without its tensors' data; yield a handle, which is false if llama.cpp cannot read it."""
     GGML.gguf_init_from_file.restype = ctypes.c_void_p
     file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(path), _GGUFParams(True, None)))
@@ -90,22 +90,22 @@ def _number_of(file: ctypes.c_void_p, key: str) -> int:
 
 def tensors(path: Path) -> dict[str, int]:
     """Return bytes by tensor name, of all parts. Raises StartupError if a part is missing."""
-    return {name: n_bytes for name, _, n_bytes in _listed(path)}
+    return {name: n_bytes for name, _, n_bytes in _list_tensors(path)}
 
 
 def has_half_matrices(path: Path) -> bool:
     """Return True if a model has matrices of 16-bit floats. Raises StartupError if a part is missing."""
-    return any(kind in _HALF and n_bytes >= MATRIX for _, kind, n_bytes in _listed(path))
+    return any(kind in _HALF and n_bytes >= MATRIX for _, kind, n_bytes in _list_tensors(path))
 
 
-def _listed(path: Path) -> Iterator[tuple[str, int, int]]:
+def _list_tensors(path: Path) -> Iterator[tuple[str, int, int]]:
     """Yield name, ggml_type and bytes of each tensor."""
     GGML.gguf_get_n_tensors.restype = ctypes.c_int64
     GGML.gguf_get_tensor_name.restype = ctypes.c_char_p
     GGML.gguf_get_tensor_type.restype = ctypes.c_int
     GGML.gguf_get_tensor_size.restype = ctypes.c_size_t
     for part in parts(path):
-        with _opened(part) as file:
+        with _open_metadata(part) as file:
             n_tensors = int(GGML.gguf_get_n_tensors(file)) if file else 0  # broken: loading it will say how
             for i in map(ctypes.c_int64, range(n_tensors)):
                 name = GGML.gguf_get_tensor_name(file, i).decode()
@@ -124,7 +124,7 @@ def is_whole(path: Path) -> bool:
     for function in (GGML.gguf_get_data_offset, GGML.gguf_get_tensor_offset, GGML.gguf_get_tensor_size):
         function.restype = ctypes.c_size_t
     GGML.gguf_get_n_tensors.restype = ctypes.c_int64
-    with _opened(path) as file:
+    with _open_metadata(path) as file:
         if not file:
             return False
         last = ctypes.c_int64(GGML.gguf_get_n_tensors(file) - 1)

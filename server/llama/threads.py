@@ -65,13 +65,13 @@ class Threads:
         """Set the number before a decode; `all_of_them`: no bit may depend on how busy the machine is."""
         now = time.monotonic()
         if now >= self._due:
-            self._look(now)
+            self._look_at_cores(now)
         n = max(self.most) if all_of_them else self.n
         if n != self._in_use:
             self._in_use = n
             C.llama_set_n_threads(self._handle, *(min(n, most) for most in self.most))
 
-    def _look(self, now: float) -> None:
+    def _look_at_cores(self, now: float) -> None:
         before, self._used = self._used, used_by_others(self._cores)
         if before is None or self._used is None:
             self._due, self.n = math.inf, max(self.most)

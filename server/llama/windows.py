@@ -49,24 +49,24 @@ class Windows:
     def reach(self, seq: int, length: int) -> None:
         """Keep the cells of a sequence of this length if the window is about to pass some of them."""
         if 2 * (length - self._n_kept[seq]) >= self._window:
-            self._keep(seq, length)
+            self._keep_cells(seq, length)
 
-    def _keep(self, seq: int, length: int) -> None:
+    def _keep_cells(self, seq: int, length: int) -> None:
         """Make the twin share the first `length` positions."""
-        C.llama_memory_seq_cp(self._memory, seq, self._twin(seq), self._n_kept[seq], length)
+        C.llama_memory_seq_cp(self._memory, seq, self._twin_of(seq), self._n_kept[seq], length)
         self._n_kept[seq] = length
 
     def trim(self, seq: int, length: int) -> None:
         """Remove positions >= length of the twin."""
         if self._n_kept[seq] > length:
-            C.llama_memory_seq_rm(self._memory, self._twin(seq), length, -1)
+            C.llama_memory_seq_rm(self._memory, self._twin_of(seq), length, -1)
             self._n_kept[seq] = length
 
     def cut(self, seq: int, start: int, end: int) -> None:
         """Remove positions start to end of the twin, whose later ones are about to move to start."""
         n_kept = self._n_kept[seq]
         if n_kept > start:
-            C.llama_memory_seq_rm(self._memory, self._twin(seq), start, end)
+            C.llama_memory_seq_rm(self._memory, self._twin_of(seq), start, end)
             self._n_kept[seq] = max(start, n_kept - (end - start))
 
     def save(self, seq: int, length: int, state: bytes) -> bytes:
@@ -75,7 +75,7 @@ class Windows:
         Raises:
             BackendError: llama.cpp gives no state.
         """
-        parts = [state, *self._earlier(seq, length)]
+        parts = [state, *self._earlier_windows(seq, length)]
         return b"".join((_MAGIC, *(piece for part in parts for piece in (_SIZE.pack(len(part)), part))))
 
     def load(self, seq: int, data: bytes, load_state: Callable[[bytes], None]) -> None:
@@ -89,13 +89,13 @@ class Windows:
         Raises:
             BackendError: The data are of another model or version, or there are too few cells.
         """
-        state, *earlier = _parts(data)
+        state, *earlier = _split_parts(data)
         load_state(state)
-        self._keep(seq, int(C.llama_memory_seq_pos_max(self._memory, seq)) + 1)
+        self._keep_cells(seq, int(C.llama_memory_seq_pos_max(self._memory, seq)) + 1)
         for part in earlier:
             try:
                 self._dock_part(part)
-                for target in (seq, self._twin(seq)):
+                for target in (seq, self._twin_of(seq)):
                     C.llama_memory_seq_cp(self._memory, self._dock, target, -1, -1)
             finally:
                 C.llama_memory_seq_rm(self._memory, self._dock, -1, -1)
@@ -106,19 +106,19 @@ class Windows:
         if C.llama_state_seq_set_data_ext(self._handle, source, size, self._dock, _PARTIAL) != size:
             raise BackendError("it does not fit this model, or the KV cache is full")
 
-    def _earlier(self, seq: int, length: int) -> Iterator[bytes]:
+    def _earlier_windows(self, seq: int, length: int) -> Iterator[bytes]:
         """Yield the windows before the last one, last first."""
-        end = self._begin(length)
+        end = self._window_start(length)
         while end > 0:
-            begin = self._begin(end)
+            begin = self._window_start(end)
             C.llama_memory_seq_cp(self._memory, seq, self._dock, begin, end)
             try:
-                yield self._part()
+                yield self._dock_window()
             finally:
                 C.llama_memory_seq_rm(self._memory, self._dock, -1, -1)
             end = begin
 
-    def _part(self) -> bytes:
+    def _dock_window(self) -> bytes:
         """Return the window of the dock's last position."""
         size = int(C.llama_state_seq_get_size_ext(self._handle, self._dock, _PARTIAL))
         data = ctypes.create_string_buffer(size)
@@ -127,15 +127,15 @@ class Windows:
             raise BackendError("the state of a window cannot be had")
         return data.raw
 
-    def _begin(self, end: int) -> int:
+    def _window_start(self, end: int) -> int:
         """Return the first position in the window of the position before `end`."""
         return (end - 1) // self._window * self._window if self._chunked else max(0, end - self._window)
 
-    def _twin(self, seq: int) -> int:
+    def _twin_of(self, seq: int) -> int:
         return self._dock + 1 + seq
 
 
-def _parts(data: bytes) -> list[bytes]:
+def _split_parts(data: bytes) -> list[bytes]:
     at = len(_MAGIC)
     if data[:at] != _MAGIC:
         raise BackendError("it was saved by another version")

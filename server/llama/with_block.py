@@ -169,7 +169,7 @@ class WithBlock:
                 hidden.append(path.hidden)
                 batch.append((path.seq,), waiting.n_held, path.token, wanted=True)
                 waiting.n_held += 1
-        return self._evaluate(batch, hidden, depth)
+        return self._evaluate_block(batch, hidden, depth)
 
     def trim(self, seq: int, length: int) -> None:
         self._backend.trim(seq, length)
@@ -177,7 +177,7 @@ class WithBlock:
         waiting.cut(length)
         waiting.n_true = min(waiting.n_true, length)
         if not length or waiting.n_held - waiting.n_true > MOST_WAITING:
-            self._settle(seq)
+            self._drop_guesses(seq)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._backend.copy(source, target, start, end)
@@ -191,7 +191,7 @@ class WithBlock:
         own.rows += theirs.rows[added]
         n = min(theirs.n_true, end)
         if n - own.n_true > MOST_LAG or own.n_true <= min(own.first, n - 1):
-            self._settle(target)
+            self._drop_guesses(target)
             self.block.copy(source, target, own.n_true, n)
             own.n_true = own.n_held = n
             own.last = theirs.last if n == theirs.n_true else -1
@@ -202,7 +202,7 @@ class WithBlock:
 
         The text must not depend on the block, so the model shifts in either case.
         """
-        self._agree(seq)
+        self._make_agree(seq)
         self._backend.shift(seq, start, end)
         waiting = self._waiting[seq]
         if self.block.can_shift:
@@ -214,7 +214,7 @@ class WithBlock:
 
     def save(self, seq: int) -> bytes:
         """Return the model's state, the block's, and the row before the next position."""
-        self._agree(seq)
+        self._make_agree(seq)
         waiting = self._waiting[seq]
         state, row = self._backend.save(seq), self._row_before(waiting, waiting.n_true)
         return b"".join((_SIZE.pack(len(state)), state, row.tobytes(), self.block.save(seq)))
@@ -251,12 +251,12 @@ class WithBlock:
                 self._waiting[each].add(position, token, rows[i])
         self._late = {seq for seq in set(batch.seqs) if self.n_late(seq) > MOST_WAITING}
 
-    def _agree(self, seq: int) -> None:
+    def _make_agree(self, seq: int) -> None:
         """Make the block hold what the model holds of the sequence."""
         self._catch_up([seq])
         waiting = self._waiting[seq]
         waiting.n_true = min(waiting.n_true, waiting.end)
-        self._settle(seq)
+        self._drop_guesses(seq)
 
     def _catch_up(self, seqs: Iterable[int]) -> None:
         """Make the block evaluate what the model has of these sequences."""
@@ -269,7 +269,7 @@ class WithBlock:
                     hidden = self._add_waiting(batch, seq, end)
                     waiting.n_true = waiting.n_held = end
                     waiting.last = waiting.tokens[end - 1 - waiting.first]
-                    self._evaluate(batch, hidden, 0)
+                    self._evaluate_block(batch, hidden, 0)
                 waiting.forget()
         except BackendError as error:
             logger.warning("%s is not used any more: %s", self.block.what, error.message)
@@ -278,7 +278,7 @@ class WithBlock:
         """Add the rows of positions n_true to `end`, and return the hidden rows before them."""
         waiting = self._waiting[seq]
         start = waiting.n_true = min(waiting.n_true, end)
-        self._settle(seq)
+        self._drop_guesses(seq)
         if start < waiting.first:
             self.failed = True
             raise BackendError(f"positions {start} to {waiting.first} of sequence {seq} are not known")
@@ -292,14 +292,14 @@ class WithBlock:
         self.n_unknown += position > 0
         return self._nothing
 
-    def _settle(self, seq: int) -> None:
+    def _drop_guesses(self, seq: int) -> None:
         """Remove guesses from the block."""
         waiting = self._waiting[seq]
         if waiting.n_held > waiting.n_true:
             self.block.trim(seq, waiting.n_true)
         waiting.n_held = waiting.n_true
 
-    def _evaluate(self, batch: Batch, hidden: Sequence[Hidden], depth: int) -> tuple[Logits, Hidden]:
+    def _evaluate_block(self, batch: Batch, hidden: Sequence[Hidden], depth: int) -> tuple[Logits, Hidden]:
         try:
             rows = (
                 hidden[0][None].copy() if len(hidden) == 1 else np.stack(hidden)

@@ -42,7 +42,9 @@ class Child:
         self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes]
         first: Future[None] = Future()
-        self._keeper = threading.Thread(target=self._keep, args=(first,), name=f"duo-{name}", daemon=True)
+        self._keeper = threading.Thread(
+            target=self._keep_running, args=(first,), name=f"duo-{name}", daemon=True
+        )
         self._keeper.start()
         first.result()
 
@@ -66,7 +68,7 @@ class Child:
             process.kill()
         self._keeper.join()
 
-    def _keep(self, first: Future[None]) -> None:
+    def _keep_running(self, first: Future[None]) -> None:
         try:
             self._process = self._start()
         except BaseException as error:

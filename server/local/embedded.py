@@ -127,7 +127,7 @@ class EmbeddedServer(ExitStack):
             if listen:
                 (self._directory / _SECRET).write_text(f"requirepass {self._password}\n")
             command = server_command(binary, self._directory, self.address)
-            child = Child("redis", lambda: _spawn(command), grace_s=0)  # it has nothing to save
+            child = Child("redis", lambda: _spawn_server(command), grace_s=0)  # it has nothing to save
             self._child = stack.enter_context(closing(child))
             self._wait_until_ready(binary)
             self.enter_context(stack.pop_all())
@@ -155,7 +155,7 @@ class EmbeddedServer(ExitStack):
 
     def _wait_until_ready(self, binary: str) -> None:
         deadline = time.monotonic() + START_S
-        while not _answers(self.socket_path):
+        while not _is_answering(self.socket_path):
             ended = self._child.ended
             if ended or time.monotonic() > deadline:
                 raise StartupError(
@@ -240,7 +240,7 @@ def _locked_directory(roots: list[Path]) -> Generator[Path]:
     )
 
 
-def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
+def _spawn_server(command: list[str]) -> subprocess.Popen[bytes]:
     if sys.platform == "linux":
         command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
     return subprocess.Popen(
@@ -252,10 +252,10 @@ def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def _answers(path: Path) -> bool:
+def _is_answering(path: Path) -> bool:
     """Return True if a server is ready behind this socket."""
     try:
-        with _connected(path) as link:
+        with _is_connected(path) as link:
             link.sendall(b"PING\r\n")
             return link.recv(16).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
@@ -267,7 +267,7 @@ def _shut_down(directory: Path) -> None:
     secret = directory / _SECRET
     password = secret.read_text().split()[-1] if secret.exists() else ""
     try:
-        with _connected(directory / _SOCKET) as link:
+        with _is_connected(directory / _SOCKET) as link:
             link.sendall(f"AUTH {password}\r\n".encode() if password else b"")
             link.sendall(b"SHUTDOWN NOSAVE\r\n")
             try:
@@ -300,7 +300,7 @@ def _free_address(listen: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _connected(path: Path) -> Generator[socket.socket]:
+def _is_connected(path: Path) -> Generator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(STOP_S)
         link.connect(str(path))

@@ -49,9 +49,9 @@ def run_lender(settings: LendSettings) -> int:
     start_library()
     needs_rpc()
     lent = chosen(settings.device, devices())
-    host, port = _address(settings.host, settings.port)
+    host, port = _address_to_bind(settings.host, settings.port)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+        signal.signal(number, _stop_process)
     take_hangups_for_ends()
     print(*announcement(lent, host, port), sep="\n", flush=True)
     with Path(os.devnull).open("w") as nowhere:
@@ -90,7 +90,7 @@ def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
     return lines
 
 
-def _address(host: str, port: int) -> tuple[str, int]:
+def _address_to_bind(host: str, port: int) -> tuple[str, int]:
     """Return the address in digits, as llama.cpp wants it, with a free port for 0. Raises StartupError."""
     try:
         digits = socket.gethostbyname(host)
@@ -100,6 +100,6 @@ def _address(host: str, port: int) -> tuple[str, int]:
         return digits, int(free.getsockname()[1])
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop_process(number: int, frame: FrameType | None) -> None:
     """End the process, since llama.cpp's server cannot be stopped; what a lead has here is lost."""
     os._exit(0)

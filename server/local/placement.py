@@ -82,7 +82,7 @@ def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes
         return Placement(sync, gpu_layers, threads, target_threads=left)
     async_on_gpu = settings.gpu_layers < 0 and gpu_layers != 0 and settings.drafters > 0 and not sync
     if free and async_on_gpu and _leaves_open(settings):
-        return Placement(sync, gpu_layers, threads, *_apart(machine.gpus, target_bytes, draft_bytes))
+        return Placement(sync, gpu_layers, threads, *_separate_gpus(machine.gpus, target_bytes, draft_bytes))
     return Placement(sync, gpu_layers, threads, beside=beside)
 
 
@@ -92,7 +92,9 @@ def _leaves_open(settings: UpSettings) -> bool:
     return not said and settings.ctx_size <= USUAL_CELLS * settings.parallel
 
 
-def _apart(gpus: Sequence[int], target_bytes: int, draft_bytes: int) -> tuple[int | None, tuple[int, ...]]:
+def _separate_gpus(
+    gpus: Sequence[int], target_bytes: int, draft_bytes: int
+) -> tuple[int | None, tuple[int, ...]]:
     """Return the GPU for the target, and those for drafters, most memory first.
 
     The target gets the one with the most free memory, drafters those others that have room for them. None if

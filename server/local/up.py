@@ -47,11 +47,13 @@ def up(settings: UpSettings) -> int:
         settings = _with_threads(prepared(settings))
         machine = Machine(n_cores(), free_memory_of_gpus())
         draft = draft_for(settings, machine)
-        url, elsewhere = _redis(stack, settings)
-        placement = _placed(settings, machine, draft)
+        url, elsewhere = _open_redis(stack, settings)
+        placement = _place_models(settings, machine, draft)
         _check_can_draft(settings, placement, draft)
         n_drafters = settings.drafters if draft and placement.beside and settings.verify == "exact" else 0
-        children = [partial(_drafter, settings, placement, draft, url, i) for i in range(n_drafters) if draft]
+        children = [
+            partial(_start_drafter, settings, placement, draft, url, i) for i in range(n_drafters) if draft
+        ]
         start = partial(_start, stack, children)
         if not machine.has_few_cores:
             start()
@@ -62,10 +64,10 @@ def up(settings: UpSettings) -> int:
         if draft is None:
             site = replace(site, remark=_remark_without(settings))
         elif placement.sync and placement.beside:
-            site = replace(site, remark=_remark(settings, machine, n_drafters, elsewhere))
+            site = replace(site, remark=_remark_on_cores(settings, machine, n_drafters, elsewhere))
         if machine.has_few_cores:  # the first reply does not wait for what drafters load
             site = replace(site, once_loaded=start)
-        return run_lead(settings, _joining(settings, site, draft, url, elsewhere))
+        return run_lead(settings, _site_with_joins(settings, site, draft, url, elsewhere))
 
 
 def _start(stack: ExitStack, children: Iterable[Callable[[], Child]]) -> None:
@@ -85,12 +87,12 @@ def _with_threads(settings: UpSettings) -> UpSettings:
     return settings.model_copy(update=own)
 
 
-def _placed(settings: UpSettings, machine: Machine, draft: Path | None) -> Placement:
+def _place_models(settings: UpSettings, machine: Machine, draft: Path | None) -> Placement:
     """Return where target and drafts are computed. Raises StartupError."""
     if draft is None:
         return NO_DRAFTS
     on_cpu = on_host(settings.model, settings.weights.places)
-    return place(settings, machine, _size(draft), _size(settings.model) - on_cpu)
+    return place(settings, machine, _model_size(draft), _model_size(settings.model) - on_cpu)
 
 
 def _check_can_draft(settings: UpSettings, placement: Placement, draft: Path | None) -> None:
@@ -109,7 +111,7 @@ def _remark_without(settings: UpSettings) -> str:
     return f"{who}; --draft-model FILE adds a draft model of the same family"
 
 
-def _remark(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: str | None) -> str:
+def _remark_on_cores(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: str | None) -> str:
     """Return a remark on who drafts on few cores."""
     cores = f"{machine.n_cores} core{'s' if machine.n_cores > 1 else ''}"
     processes = f"{n_drafters} drafter process{'es' if n_drafters > 1 else ''}"
@@ -118,7 +120,7 @@ def _remark(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: 
     return f"{cores}: the draft model runs inside the lead{beside}{advice}"
 
 
-def _reach(url: str) -> str:
+def _reach_of(url: str) -> str:
     """Return which machines can join at this URL."""
     try:
         return HERE if ip_address(urlsplit(url).hostname or "").is_loopback else ELSEWHERE
@@ -126,7 +128,7 @@ def _reach(url: str) -> str:
         return ELSEWHERE
 
 
-def _redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
+def _open_redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
     """Return the URL of Redis, and the one with a password for drafters that cannot use it, or None.
 
     Raises StartupError.
@@ -150,41 +152,43 @@ def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
     return Path(draft.name) if draft in DRAFTS else draft.absolute()
 
 
-def _joining(settings: UpSettings, site: Site, draft: Path | None, url: str, elsewhere: str | None) -> Site:
+def _site_with_joins(
+    settings: UpSettings, site: Site, draft: Path | None, url: str, elsewhere: str | None
+) -> Site:
     """Return the site with the commands by which further drafters join."""
-    model, program = _for_drafters(settings, draft), _program()
+    model, program = _for_drafters(settings, draft), _program_name()
     told = without_password(url)  # this line is logged
-    site = replace(site, join=_join(settings, told, model, program))
+    site = replace(site, join=_join_command(settings, told, model, program))
     if elsewhere is None:
         return replace(site, reach=HERE if url.startswith("unix:") else "")
-    if (reach := _reach(elsewhere)) == ELSEWHERE:
-        program, model = _there(program), model and Path(model.name)
-    return replace(site, join_elsewhere=_join(settings, elsewhere, model, program), reach=reach)
+    if (reach := _reach_of(elsewhere)) == ELSEWHERE:
+        program, model = _program_elsewhere(program), model and Path(model.name)
+    return replace(site, join_elsewhere=_join_command(settings, elsewhere, model, program), reach=reach)
 
 
-def _join(settings: UpSettings, url: str, model: Path | None, program: str = "duo") -> str:
+def _join_command(settings: UpSettings, url: str, model: Path | None, program: str = "duo") -> str:
     pool = ["--pool", settings.pool] if settings.pool != "default" else []
     flags = ["--model", str(model)] if model else []
     return shlex.join([program, "draft", "--redis", url, *pool, *flags])
 
 
-def _program() -> str:
+def _program_name() -> str:
     """Return how a terminal calls duo: by name if found, else by its path beside this Python."""
     beside = Path(sys.executable).with_name("duo")
     return str(beside) if beside.is_file() and shutil.which("duo") is None else "duo"
 
 
-def _there(program: str) -> str:
+def _program_elsewhere(program: str) -> str:
     """Return duo's path on another machine, in the folder where `make` installed it."""
     return ".venv/bin/duo" if program.endswith("/.venv/bin/duo") else "duo"
 
 
-def _size(model: Path) -> int:
+def _model_size(model: Path) -> int:
     """Return the bytes of all parts of a model's file. Raises StartupError."""
     return sum(part.stat().st_size for part in parts(model))
 
 
-def _drafter(settings: UpSettings, placement: Placement, draft: Path, url: str, i: int) -> Child:
+def _start_drafter(settings: UpSettings, placement: Placement, draft: Path, url: str, i: int) -> Child:
     name, gpus = f"drafter-{i + 1}", placement.draft_gpus
     flags = [
         "--pool",

@@ -78,7 +78,7 @@ class Candidates:
 def top_k(c: Candidates, k: int) -> None:
     """Keep the k likeliest."""
     if k == 1:
-        c.keep(_best(c))
+        c.keep(_best_index(c))
     elif 0 < k < len(c):
         near = Peaks(c.logits).likeliest(k)
         logits = c.logits[near]
@@ -144,10 +144,10 @@ def temperature(c: Candidates, value: float, spread: float, exponent: float) -> 
         low, high = max(0.0, value - spread), value + spread
         value = low + (high - low) * share**exponent
     if value < TINY:
-        c.keep(_best(c))
+        c.keep(_best_index(c))
     elif value != 1.0:
         c.logits = c.logits.astype(np.float64) / value
 
 
-def _best(c: Candidates) -> Ids:
+def _best_index(c: Candidates) -> Ids:
     return np.array([c.logits.argmax()], np.int64)

@@ -45,12 +45,12 @@ def guess(row: Row, params: SamplingParams, position: int, *, second: bool) -> D
     greedy = params.temperature <= 0.0 or params.top_k == 1
     token = peaks.lowest_best() if greedy else draw_from(peaks, params, position)
     mass = peaks.mass()
-    confidence = (1.0 if greedy else _weight(peaks, token)) / mass
+    confidence = (1.0 if greedy else _token_weight(peaks, token)) / mass
     if not second or len(row) < 2:
         return DraftGuess(token, confidence)
     runner_up = peaks.runner_up(token)
-    return DraftGuess(token, confidence, runner_up, _weight(peaks, runner_up) / mass)
+    return DraftGuess(token, confidence, runner_up, _token_weight(peaks, runner_up) / mass)
 
 
-def _weight(peaks: Peaks, token: int) -> float:
+def _token_weight(peaks: Peaks, token: int) -> float:
     return math.exp(float(peaks.row[token]) - peaks.top)

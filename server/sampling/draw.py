@@ -57,8 +57,8 @@ def draw_from(peaks: Peaks, params: SamplingParams, position: int) -> int:
     """Draw at a temperature above 0, from a row whose peaks are known."""
     temperature, seed = params.temperature, params.seed
     if params.top_k <= 0:
-        return race(peaks, temperature, seed, position, _floor(peaks, params))
-    ids, logits = _survivors(peaks, params)
+        return race(peaks, temperature, seed, position, _nucleus_edge(peaks, params))
+    ids, logits = _filtered_tokens(peaks, params)
     if len(ids) == 1:
         return int(ids[0])
     scores = logits / temperature + gumbel(seed, position, ids, len(peaks.row))
@@ -76,11 +76,11 @@ def distribution(row: Row, params: SamplingParams) -> Distribution:
         return Distribution(np.array([row.argmax()], np.int64), np.ones(1))
     peaks = Peaks(row)
     if params.top_k <= 0:
-        floor = max(_floor(peaks, params), float(np.finfo(np.float32).min))
+        floor = max(_nucleus_edge(peaks, params), float(np.finfo(np.float32).min))
         ids = np.flatnonzero(row.astype(np.float64) >= floor)
         logits = row[ids].astype(np.float64)
     else:
-        ids, logits = _survivors(peaks, params)
+        ids, logits = _filtered_tokens(peaks, params)
     return Distribution(ids, softmax(logits / params.temperature))
 
 
@@ -94,7 +94,7 @@ def _min_p_floor(top: float, min_p: float) -> float:
     return top + math.log(min(min_p, 1.0)) if min_p > 0.0 else -math.inf
 
 
-def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
+def _filtered_tokens(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
     """Return the tokens that top_k, top_p and min_p leave, and their logits. All equals at an edge stay."""
     floor = _min_p_floor(peaks.top, params.min_p)
     near = peaks.few_above(floor, min(_FEW_LOGITS, params.top_k)) if floor > -math.inf else None
@@ -102,13 +102,13 @@ def _survivors(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
         logits = peaks.row.take(near).astype(np.float64)
         edge = _sure_edge(sorted(logits.tolist(), reverse=True), floor, params)
         if edge is not None:
-            return _from(near, logits, edge)
+            return _at_least(near, logits, edge)
     ids = peaks.likeliest(params.top_k)
     logits = peaks.row.take(ids).astype(np.float64)
-    return _from(ids, logits, max(floor, _edge(np.sort(logits)[-params.top_k :], params.top_p)))
+    return _at_least(ids, logits, max(floor, _sorted_floor(np.sort(logits)[-params.top_k :], params.top_p)))
 
 
-def _from(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
+def _at_least(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
     """Return the ids and logits of at least `floor`."""
     (kept,) = (logits >= floor).nonzero()
     return (ids, logits) if len(kept) == len(ids) else (ids.take(kept), logits.take(kept))
@@ -141,7 +141,7 @@ def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float
     return edge
 
 
-def _edge(ascending: Floats, top_p: float) -> float:
+def _sorted_floor(ascending: Floats, top_p: float) -> float:
     """Return nucleus_floor() of sorted logits."""
     if top_p >= 1.0 or len(ascending) > _SORTED_WHOLE:
         return nucleus_floor(ascending, top_p)
@@ -150,7 +150,7 @@ def _edge(ascending: Floats, top_p: float) -> float:
     return float(ascending[-1 - min(n, len(ascending) - 1)])
 
 
-def _floor(peaks: Peaks, params: SamplingParams) -> float:
+def _nucleus_edge(peaks: Peaks, params: SamplingParams) -> float:
     """Return the smallest logit that top_p and min_p leave, without top_k. Looks near the top first."""
     row, top = peaks.row, peaks.top
     floor = _min_p_floor(top, params.min_p)

@@ -51,8 +51,8 @@ class Dry:
         p, newest_first = self._params, np.asarray(self._tokens)[self._recent][::-1]
         if len(newest_first) <= p.dry_allowed_length:
             return np.zeros(0, np.int64), np.zeros(0)
-        lengths = self._repeats(newest_first)
-        lengths = np.minimum(lengths, self._unbroken(newest_first, int(lengths.max())))
+        lengths = self._repeat_lengths(newest_first)
+        lengths = np.minimum(lengths, self._n_unbroken(newest_first, int(lengths.max())))
         at = 1 + np.flatnonzero(lengths[1:] >= p.dry_allowed_length)
         tokens, which = np.unique(newest_first[at - 1], return_inverse=True)
         longest = np.zeros(len(tokens), np.int64)
@@ -62,7 +62,7 @@ class Dry:
         breaks = np.isin(tokens, self._single)
         return tokens[~breaks], penalties[~breaks]
 
-    def _repeats(self, newest_first: Ids) -> Ids:
+    def _repeat_lengths(self, newest_first: Ids) -> Ids:
         """Return, for each k, the length of the run that ends k tokens before the newest and repeats the end.
 
         Lengths are limited to the one that gives the largest penalty.
@@ -78,7 +78,7 @@ class Dry:
             at = at[newest_first[at + length] == newest_first[length]]
         return lengths
 
-    def _unbroken(self, newest_first: Ids, far: int) -> int:
+    def _n_unbroken(self, newest_first: Ids, far: int) -> int:
         """Return the number of tokens after the last sequence breaker, ignoring those beyond `far`."""
         reach = min(len(newest_first), far + self._longest_tail + 1)
         recent: list[int] = newest_first[:reach].tolist() if self._breakers else []

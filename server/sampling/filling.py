@@ -29,17 +29,17 @@ def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
     if 3 * ending * len(ids) > 1 - ending:
         c.keep(np.sort(order[ends]))
         return
-    _merge(probabilities, [pieces.piece(int(token)) for token in ids[:MAX_COMPARED]])
+    _merge_prefixes(probabilities, [pieces.piece(int(token)) for token in ids[:MAX_COMPARED]])
     likely = (probabilities >= LIKELY) & ~ends
     if not likely.any():
-        _leave(c, end)
+        _leave_only(c, end)
         return
     kept = likely | ends
     shares = probabilities / probabilities[kept].sum()
     c.keep(np.sort(order[kept & (ends | (shares >= 1 / (likely.sum() + 1)))]))
 
 
-def _merge(probabilities: Floats, texts: list[bytes]) -> None:
+def _merge_prefixes(probabilities: Floats, texts: list[bytes]) -> None:
     """Of two tokens of which one begins the other the likelier gets the other's probability."""
     gone: set[int] = set()
     for i, text in enumerate(texts):
@@ -53,7 +53,7 @@ def _merge(probabilities: Floats, texts: list[bytes]) -> None:
                 gone.add(of)
 
 
-def _leave(c: Candidates, token: int | None) -> None:
+def _leave_only(c: Candidates, token: int | None) -> None:
     if token is None:
         c.keep(np.array([c.logits.argmax()], np.int64))
     else:

@@ -42,11 +42,11 @@ def token_logprobs(
         floor = np.partition(row, len(row) - n_top)[len(row) - n_top]
         ids = np.flatnonzero(row >= floor)
         order = np.lexsort((ids, -row[ids]))[:n_top]
-        best = [(int(i), _finite(float(row[i]) - total)) for i in ids[order]]
+        best = [(int(i), _at_least_floor(float(row[i]) - total)) for i in ids[order]]
     if among:
-        told = ((other, _finite(float(row[other]) - total)) for other in among)
+        told = ((other, _at_least_floor(float(row[other]) - total)) for other in among)
         best = sorted(told, key=lambda pair: (-pair[1], pair[0]))
-    return TokenLogprobs(token, _finite(float(row[token]) - total), tuple(best))
+    return TokenLogprobs(token, _at_least_floor(float(row[token]) - total), tuple(best))
 
 
 def drawn_logprobs(distribution: Distribution, token: int, n_top: int) -> TokenLogprobs:
@@ -58,5 +58,5 @@ def drawn_logprobs(distribution: Distribution, token: int, n_top: int) -> TokenL
     return TokenLogprobs(token, float(np.log(chosen)) if chosen > 0.0 else FLOOR, best)
 
 
-def _finite(logprob: float) -> float:
+def _at_least_floor(logprob: float) -> float:
     return max(logprob, FLOOR)

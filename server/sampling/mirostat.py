@@ -29,7 +29,7 @@ class Mirostat:
         if self._params.mirostat == 1:
             top_k(c, _zipf_k(c, self.mu, n_vocab))
         else:
-            _truncate(c, self.mu)
+            _truncate_surprising(c, self.mu)
         at = c.choose(self._params.seed, position)
         return c.token(at), -math.log2(float(softmax(c.logits.astype(np.float64))[at]))
 
@@ -57,7 +57,7 @@ def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:
     return max(1, int(math.exp(min(log_k, math.log(len(c)) + 1.0))))
 
 
-def _truncate(c: Candidates, mu: float) -> None:
+def _truncate_surprising(c: Candidates, mu: float) -> None:
     """Keep tokens whose surprise is at most mu, at least the likeliest."""
     top = float(c.logits.max())
     total = top + math.log(float(np.exp(c.logits - c.logits.dtype.type(top)).sum(dtype=np.float64)))

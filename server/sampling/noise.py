@@ -74,16 +74,16 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 
 def quiet(seed: int, position: int, tokens: Ids) -> Floats:
     """Return the noise that these tokens have if they are not loud; less than that of any loud token."""
-    key = _key(seed, position)
+    key = _position_key(seed, position)
     if len(tokens) > _QUICK_IN_PYTHON:
-        return -np.log(-_LOG_QUIET - np.log(_uniforms(np.uint64(key), tokens)))
+        return -np.log(-_LOG_QUIET - np.log(_uniforms_at(np.uint64(key), tokens)))
     return -np.log(-_LOG_QUIET - np.log(np.array(_uniforms_of(key, tokens.tolist()))))
 
 
 def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
     """quiet() but for a rounding error, faster for a few tokens."""
     log = math.log
-    return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_key(seed, position), tokens)]
+    return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_position_key(seed, position), tokens)]
 
 
 def loud(seed: int, position: int, n_vocab: int) -> Noise:
@@ -95,32 +95,32 @@ def loud(seed: int, position: int, n_vocab: int) -> Noise:
 @functools.lru_cache(_CACHED)
 def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
     """loud() for _BLOCK_POSITIONS positions from `first` on."""
-    keys = np.array([_key(seed, first + i) for i in range(_BLOCK_POSITIONS)], np.uint64)[:, None]
+    keys = np.array([_position_key(seed, first + i) for i in range(_BLOCK_POSITIONS)], np.uint64)[:, None]
     expected = n_vocab / RARITY
     n = int(expected + 3.0 * math.sqrt(expected)) + 8
-    ids = _places(keys, n)
+    ids = _loud_ids(keys, n)
     while ids[:, -1].min() < n_vocab:  # once in several hundred blocks
         n *= 2
-        ids = _places(keys, n)
-    noise = -np.log(-np.log1p(_uniforms(keys, ids) / -RARITY))
+        ids = _loud_ids(keys, n)
+    noise = -np.log(-np.log1p(_uniforms_at(keys, ids) / -RARITY))
     ends = (ids < n_vocab).sum(axis=1)
     return [Noise(ids[i, :end], noise[i, :end]) for i, end in enumerate(ends.tolist())]
 
 
-def _places(keys: npt.NDArray[np.uint64], n: int) -> Ids:
+def _loud_ids(keys: npt.NDArray[np.uint64], n: int) -> Ids:
     """Return the first n loud tokens for each key: (keys, n), ascending."""
-    uniforms = _uniforms(keys ^ np.uint64(mix(_GAPS)), np.arange(n))
+    uniforms = _uniforms_at(keys ^ np.uint64(mix(_GAPS)), np.arange(n))
     gaps = np.floor(np.log(uniforms) / _LOG_QUIET).astype(np.int64)
     return np.cumsum(gaps + 1, axis=-1) - 1
 
 
 def uniform(seed: int, position: int, purpose: int) -> float:
     """Return a number in [0, 1) for one position, independent of those of other purposes and of the noise."""
-    return (mix(_key(mix(seed) ^ mix(purpose), position)) >> 11) * 2.0**-53
+    return (mix(_position_key(mix(seed) ^ mix(purpose), position)) >> 11) * 2.0**-53
 
 
 @functools.lru_cache(_CACHED)
-def _key(seed: int, position: int) -> int:
+def _position_key(seed: int, position: int) -> int:
     return mix(_mixed(seed) + _GOLDEN * (position + 1))
 
 
@@ -128,7 +128,7 @@ _mixed = functools.lru_cache(_CACHED)(mix)
 
 
 def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
-    """_uniforms() for one key, in Python."""
+    """_uniforms_at() for one key, in Python."""
     found: list[float] = []
     for number in numbers:
         x = (key + number * _GOLDEN) & _MASK
@@ -138,7 +138,7 @@ def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
     return found
 
 
-def _uniforms(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
+def _uniforms_at(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
     """Return a number in (0, 1) for each key and number: the upper bits of mix() without its last step."""
     x = numbers.astype(np.uint64)
     x *= _U64_GOLDEN

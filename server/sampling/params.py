@@ -58,14 +58,14 @@ class SamplingParams:
         """True if only the first five fields matter, so draw() gives every token without state."""
         if self.logit_bias or self.mirostat or (self.min_tokens > 0 and self.banned_first):
             return False
-        wanted = tuple(name for name in MIRRORED if self._acts(name))
+        wanted = tuple(name for name in MIRRORED if self._has_effect(name))
         return self.dynatemp_range <= 0.0 and self.steps() == wanted
 
     def steps(self) -> tuple[str, ...]:
         """Return the samplers of the chain that have an effect, in order; mirostat replaces the chain."""
-        return tuple(name for name in self.samplers if self._acts(name))
+        return tuple(name for name in self.samplers if self._has_effect(name))
 
-    def _acts(self, name: str) -> bool:
+    def _has_effect(self, name: str) -> bool:
         match name:
             case "penalties":
                 penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)

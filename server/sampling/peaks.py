@@ -33,7 +33,7 @@ class Peaks:
         self.row = row
         n = len(row)
         n_lines = 1 if n <= _UNFOLDED_ROW else (1 << n.bit_length() // 2) >> 3  # an eighth of the square root
-        self._lines, rest = _folded(row, n_lines)
+        self._lines, rest = _fold_row(row, n_lines)
         self._length = length = n // n_lines
         if n_lines == 1:
             self.maxima = row
@@ -80,24 +80,24 @@ class Peaks:
         """
         values, n_lines = self.maxima, len(self.maxima) // _ENOUGH
         if n_lines > 1:
-            lines, rest = _folded(values, n_lines)
+            lines, rest = _fold_row(values, n_lines)
             values = np.concatenate((np.maximum.reduce(lines, 0), rest))
         weights = values - self.maxima[self._highest]
         return float(np.add.reduce(np.exp(weights, out=weights)))
 
     def above(self, threshold: float) -> Ids:
         """Return ascending ids of all logits of at least the threshold, or a rounding error below it."""
-        floor = _below(threshold)
+        floor = _rounded_down(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         if self.maxima is not self.row and 4 * len(columns) > len(self.maxima):
             return (self.row >= floor).nonzero()[0]
-        return self._within(columns, floor)
+        return self._ids_within(columns, floor)
 
     def few_above(self, threshold: float, most: int) -> Ids | None:
         """Return what above() does, or None if the ids are in more than `most` columns."""
-        floor = _below(threshold)
+        floor = _rounded_down(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
-        return self._within(columns, floor) if len(columns) <= most else None
+        return self._ids_within(columns, floor) if len(columns) <= most else None
 
     def likeliest(self, k: int) -> Ids:
         """Return the ids of at least the k likeliest possible tokens, ascending, and few more.
@@ -107,12 +107,12 @@ class Peaks:
         values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
         n_lines = len(values) // (_SPREAD * k)
         if n_lines > 1:
-            values = _folded(values, n_lines)[0].max(0)
+            values = _fold_row(values, n_lines)[0].max(0)
         k = min(k, len(values))
         threshold = float(np.partition(values, len(values) - k)[len(values) - k])
         return self.above(max(threshold, _IMPOSSIBLE))
 
-    def _within(self, columns: Ids, floor: np.float32) -> Ids:
+    def _ids_within(self, columns: Ids, floor: np.float32) -> Ids:
         """Return the ids of logits of at least `floor`, which are all in these columns."""
         if self.maxima is self.row:
             return columns
@@ -122,7 +122,7 @@ class Peaks:
         ragged = len(columns) > 0 and columns[-1] == self._length
         inside = columns[:-1] if ragged else columns
         (at,) = (self._lines.take(inside, 1) >= floor).ravel().nonzero()
-        ids = (_starts(*self._lines.shape) + inside).take(at)
+        ids = (_line_starts(*self._lines.shape) + inside).take(at)
         if not ragged:
             return ids
         n_folded = self._lines.size
@@ -137,18 +137,18 @@ class Peaks:
         return self._lines.size + int(self.row[self._lines.size :].argmax())
 
 
-def _below(threshold: float) -> np.float32:
+def _rounded_down(threshold: float) -> np.float32:
     """Return the threshold less its rounding error."""
     return np.float32(threshold - 2e-7 * abs(threshold))
 
 
-def _folded(row: npt.NDArray[Any], n_lines: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _fold_row(row: npt.NDArray[Any], n_lines: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return two views: the lines, and the logits after the last whole line."""
     n = len(row) // n_lines * n_lines
     return row[:n].reshape(n_lines, -1), row[n:]
 
 
 @functools.lru_cache(64)
-def _starts(n_lines: int, length: int) -> Ids:
+def _line_starts(n_lines: int, length: int) -> Ids:
     """Return the first id of each line, as a column."""
     return np.arange(0, n_lines * length, length)[:, None]

@@ -28,7 +28,7 @@ class Penalties:
         """Follow a committed token; the one that leaves the window no longer counts."""
         if self._window is not None:
             if len(self._window) == self._window.maxlen:
-                self._forget(self._window.popleft())
+                self._forget_token(self._window.popleft())
             self._window.append(token)
         if token not in self._places:
             self._places[token] = len(self._ids)
@@ -49,7 +49,7 @@ class Penalties:
         fixed, each = np.float32(p.presence_penalty), np.float32(p.frequency_penalty)
         c.replace(at, logits - (np.asarray(self._counts)[found] * each + fixed))
 
-    def _forget(self, token: int) -> None:
+    def _forget_token(self, token: int) -> None:
         """Count one occurrence less. The last entry takes the place of one that has none left."""
         place = self._places[token]
         self._counts[place] -= 1

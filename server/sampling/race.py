@@ -31,11 +31,11 @@ def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: floa
     """
     row, best = peaks.row, peaks.best()
     mark = peaks.top / temperature + quiet_few(seed, position, (best,))[0]
-    scored = _loudest(row, temperature, seed, position, floor)
+    scored = _loudest_token(row, temperature, seed, position, floor)
     mark = max(mark, scored[0][0]) if scored else mark
     ids = peaks.above(max(floor, temperature * (mark - LOUD - _SCORE_ERROR)))
     if len(ids) > _QUICK_IN_PYTHON:
-        scores = _scores(row.take(ids), temperature, quiet(seed, position, ids), floor)
+        scores = _noisy_scores(row.take(ids), temperature, quiet(seed, position, ids), floor)
         at = int(scores.argmax())
         scored.append((float(scores[at]), -int(ids[at])))
     else:
@@ -46,18 +46,18 @@ def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: floa
     return -max(scored)[1] if scored else best  # none where logits are no numbers
 
 
-def _loudest(row: Logits, temperature: float, seed: int, position: int, floor: float) -> list[_Scored]:
+def _loudest_token(row: Logits, temperature: float, seed: int, position: int, floor: float) -> list[_Scored]:
     """Return the loud token with the highest score, if any is allowed."""
     ids, noise = loud(seed, position, len(row))
     if not len(ids):
         return []
-    scores = _scores(row.take(ids), temperature, noise, floor)
+    scores = _noisy_scores(row.take(ids), temperature, noise, floor)
     at = int(scores.argmax())
     score = float(scores[at])
     return [(score, -int(ids[at]))] if score > -math.inf else []
 
 
-def _scores(logits: Logits, temperature: float, noise: Floats, floor: float) -> Floats:
+def _noisy_scores(logits: Logits, temperature: float, noise: Floats, floor: float) -> Floats:
     """Return the scores, minus infinity for logits below the floor."""
     scaled = logits if temperature == 1.0 else np.divide(logits, temperature, dtype=np.float64)
     scores: Floats = scaled + noise

@@ -78,10 +78,10 @@ class Sampler:
             if not isfinite(row[token]):
                 raise ValueError(NO_NUMBERS)
             return token
-        picked = self._pick(row, position, None)
+        picked = self._pick_token(row, position, None)
         if self._constraint is not None and not self._constraint.allows(picked.token):
-            picked = self._pick(row, position, self._constraint.mask())
-        _check(picked.logit)
+            picked = self._pick_token(row, position, self._constraint.mask())
+        _check_finite(picked.logit)
         if self._mirostat is not None:
             self._mirostat.learn(picked.surprise)
         self.accept(picked.token)
@@ -104,26 +104,30 @@ class Sampler:
         """
         edited, plain = row, self._params
         if not self._direct:
-            edited = self._edited(row, None if self._constraint is None else self._constraint.mask())
+            edited = self._edited_row(row, None if self._constraint is None else self._constraint.mask())
             plain = self._rest
-        found = distribution(edited, plain) if plain else self._survivors(edited, position).distribution()
-        _check(float(edited[found.ids[0]]))
-        _check(found.probabilities[0])  # of many, one that is no number makes all of them none
+        found = (
+            distribution(edited, plain)
+            if plain
+            else self._filtered_candidates(edited, position).distribution()
+        )
+        _check_finite(float(edited[found.ids[0]]))
+        _check_finite(found.probabilities[0])  # of many, one that is no number makes all of them none
         return found
 
-    def _pick(self, row: Row, position: int, mask: npt.NDArray[np.bool_] | None) -> _Pick:
-        edited, surprise = self._edited(row, mask), 0.0
+    def _pick_token(self, row: Row, position: int, mask: npt.NDArray[np.bool_] | None) -> _Pick:
+        edited, surprise = self._edited_row(row, mask), 0.0
         if self._rest is not None:
             token = draw(edited, self._rest, position)
         else:
-            c = self._survivors(edited, position)
+            c = self._filtered_candidates(edited, position)
             if self._mirostat is not None:
                 token, surprise = self._mirostat.choose(c, len(row), position)
             else:
                 token = c.token(c.choose(self._params.seed, position))
         return _Pick(token, float(edited[token]), surprise)
 
-    def _edited(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
+    def _edited_row(self, row: Row, mask: npt.NDArray[np.bool_] | None) -> Row:
         """Return the row with bias, bans and penalties, minus infinity outside the mask.
 
         If no token is left, the mask alone counts: the client relies on the grammar.
@@ -143,16 +147,16 @@ class Sampler:
         if self._edits:
             c = Candidates(edited)
             for name in self._edits:
-                self._edit(c, name)
+                self._apply_penalty(c, name)
             edited = np.asarray(c.logits, np.float32)
         return edited
 
-    def _edit(self, c: Candidates, name: str) -> None:
+    def _apply_penalty(self, c: Candidates, name: str) -> None:
         edit = self._penalties if name == "penalties" else self._dry
         if edit is not None:
             edit.apply(c)
 
-    def _survivors(self, row: Row, position: int) -> Candidates:
+    def _filtered_candidates(self, row: Row, position: int) -> Candidates:
         """Return the candidates after the rest of the chain, temperature included."""
         c = Candidates(row)
         c.drop_impossible()
@@ -163,10 +167,10 @@ class Sampler:
                 may_end = pieces.eos is not None and row[pieces.eos] > -np.inf
                 infill(c, pieces, pieces.eos if may_end else None)
             else:
-                self._apply(c, name, position)
+                self._apply_filter(c, name, position)
         return c
 
-    def _apply(self, c: Candidates, name: str, position: int) -> None:
+    def _apply_filter(self, c: Candidates, name: str, position: int) -> None:
         p = self._params
         match name:
             case "top_n_sigma":
@@ -185,10 +189,10 @@ class Sampler:
             case "temperature":
                 filters.temperature(c, p.temperature, p.dynatemp_range, p.dynatemp_exponent)
             case _:
-                self._edit(c, name)
+                self._apply_penalty(c, name)
 
 
-def _check(value: float) -> None:
+def _check_finite(value: float) -> None:
     """Raise ValueError if a logit or probability is not a finite number."""
     if not isfinite(value):
         raise ValueError(NO_NUMBERS)

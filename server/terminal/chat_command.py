@@ -108,17 +108,17 @@ class Terminal:
                 if warned:
                     return
                 warned = True
-                self._say("Ctrl-C again leaves, as :quit does.")
+                self._say_line("Ctrl-C again leaves, as :quit does.")
                 continue
             warned = False
             if text == ":quit":
                 return
             try:
-                self._do(text)
+                self._do_command(text)
             except DuoError as error:
                 self._console.print(Text(error.message, "red"))
 
-    def _do(self, text: str) -> None:
+    def _do_command(self, text: str) -> None:
         if not text.startswith(":"):
             if text.strip():
                 self._replies.ask(text.strip())
@@ -128,7 +128,7 @@ class Terminal:
         match name:
             case ":new":
                 self._dialogue.clear()
-                self._say("A new conversation.")
+                self._say_line("A new conversation.")
             case ":retry":
                 question = self._dialogue.take_back()
                 if question is None:
@@ -136,48 +136,48 @@ class Terminal:
                 self._replies.ask(question)
             case ":system":
                 self._dialogue.set_system(rest)
-                self._say("The system message is set." if rest else "No system message.")
+                self._say_line("The system message is set." if rest else "No system message.")
             case ":set":
-                self._set(*rest.split(maxsplit=1))
+                self._set_field(*rest.split(maxsplit=1))
             case ":save" | ":load":
-                self._file(name, rest)
+                self._file_command(name, rest)
             case ":help":
                 for command, what in COMMANDS.items():
-                    self._say(f"  {command:<16} {what}")
-                self._say("Alt-Enter, or a backslash before Enter, begins a new line.")
+                    self._say_line(f"  {command:<16} {what}")
+                self._say_line("Alt-Enter, or a backslash before Enter, begins a new line.")
             case _:
                 known = [command.partition(" ")[0] for command in COMMANDS]
                 what = "was not sent: :help lists the commands, a space in front makes it a message"
                 raise DuoError(f"{name} is no command{meant(name, known)} and {what}")
 
-    def _set(self, name: str = "", value: str = "") -> None:
+    def _set_field(self, name: str = "", value: str = "") -> None:
         fields = self._dialogue.fields
         if not name:
-            self._say(
+            self._say_line(
                 "\n".join(f"  {key} {json.dumps(one)}" for key, one in fields.items()) or "Nothing is set."
             )
         elif not value:
             fields.pop(name, None)
-            self._say(f"{name}: as the server has it.")
+            self._say_line(f"{name}: as the server has it.")
         else:
             try:
                 fields[name] = json.loads(value)
             except ValueError:
                 fields[name] = value
-            self._say(f"{name}: {json.dumps(fields[name])}")
+            self._say_line(f"{name}: {json.dumps(fields[name])}")
 
-    def _file(self, command: str, name: str) -> None:
+    def _file_command(self, command: str, name: str) -> None:
         if not name:
             raise DuoError(f"{command} wants a file's name")
         path = Path(name).expanduser()
         if command == ":save":
             self._dialogue.save(path)
-            self._say(f"Saved as {path}.")
+            self._say_line(f"Saved as {path}.")
         else:
             self._dialogue.load(path)
             for message in self._dialogue.messages:
                 self._console.print(Text(f"\n{message['role']}", "bold cyan"))
                 self._console.print(Text(message["content"]))
 
-    def _say(self, text: str) -> None:
+    def _say_line(self, text: str) -> None:
         self._console.print(Text(text, "dim"))

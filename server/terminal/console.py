@@ -31,12 +31,12 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record; never raises, so a full disk ends no thread that logs."""
         try:
-            line = _as_json(record) if self._json else self._plain(record)
+            line = _as_json(record) if self._json else self._plain_line(record)
             self._console.print(line, highlight=False, soft_wrap=True)
         except Exception:
             self.handleError(record)
 
-    def _plain(self, record: logging.LogRecord) -> Text:
+    def _plain_line(self, record: logging.LogRecord) -> Text:
         """Return a line; warnings and errors are in colour, with the id of their request."""
         error = record.levelno >= logging.ERROR
         style = "red" if error else "yellow" if record.levelno > logging.INFO else ""

@@ -94,7 +94,7 @@ def model_of(client: httpx.Client) -> str:
     """Return the name of the lead's model. Raises StartupError."""
     response = answer_of(client, "/v1/models")
     if response.status_code != 200:
-        raise StartupError(f"{client.base_url}: {_message(response)}")
+        raise StartupError(f"{client.base_url}: {_error_message(response)}")
     try:
         return str(response.json()["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -105,7 +105,7 @@ def chunks(response: httpx.Response) -> Iterator[dict[str, Any]]:
     """Yield a reply's chunks, each with a list of choices. Raises DuoError if the server fails."""
     if response.status_code != 200:
         response.read()
-        raise DuoError(_message(response))
+        raise DuoError(_error_message(response))
     try:
         for line in response.iter_lines():
             if not line.startswith("data: ") or line == "data: [DONE]":
@@ -118,7 +118,7 @@ def chunks(response: httpx.Response) -> Iterator[dict[str, Any]]:
         raise DuoError("the server's reply cannot be read: it is not in OpenAI's form") from error
 
 
-def _message(response: httpx.Response) -> str:
+def _error_message(response: httpx.Response) -> str:
     if response.status_code == 401:
         return NEEDS_KEY
     try:

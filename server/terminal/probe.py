@@ -99,12 +99,12 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
     first = next(iter(rows_by_width.values()))
     classes: dict[bytes, list[int]] = {}
     for width, rows in rows_by_width.items():
-        classes.setdefault(_bits(rows), []).append(width)
+        classes.setdefault(_row_bits(rows), []).append(width)
     return ProbeResult(
         widths=tuple(rows_by_width),
         n_rows=len(first),
         classes=tuple(map(tuple, classes.values())),
-        differences=tuple(_difference(rows, first) for rows in rows_by_width.values()),
+        differences=tuple(_largest_difference(rows, first) for rows in rows_by_width.values()),
         flips=tuple(
             int((rows.argmax(axis=1) != first.argmax(axis=1)).sum()) for rows in rows_by_width.values()
         ),
@@ -126,7 +126,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
         raise ValueError(f"no room for widths up to {widest}")
     n_rows = max(widest, min(MIN_SCORED_ROWS, room))
     n_prefix = min(N_PREFIX, backend.n_ctx - 2 * n_rows)
-    tokens = _tokens(backend.vocab, n_prefix + 2 * n_rows)
+    tokens = _text_tokens(backend.vocab, n_prefix + 2 * n_rows)
     try:
         rows = _score_at(backend, tokens, n_prefix, widths)
         result = compare(rows)
@@ -134,13 +134,13 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
         n_resident = min(N_RESIDENT, backend.n_ctx, backend.n_cells - len(tokens))
         if backend.n_seqs < 2 or n_resident < 1:
             return result
-        _evaluate(backend, 1, tokens[:n_resident])
+        _evaluate_tokens(backend, 1, tokens[:n_resident])
         there = _score_at(backend, tokens, n_prefix, widths)
-        moved, change = _changes(there, rows)
+        moved, change = _changed_widths(there, rows)
         result = dataclasses.replace(result, moved=moved, moved_difference=change)
         if not backend.can_trim or widest == 1:
             return result
-        beside, change = _changes(_score_at(backend, tokens, n_prefix, widths, n_resident), there)
+        beside, change = _changed_widths(_score_at(backend, tokens, n_prefix, widths, n_resident), there)
         return dataclasses.replace(result, beside=beside, beside_difference=change)
     finally:
         backend.trim(0, 0)
@@ -148,10 +148,12 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
             backend.trim(1, 0)
 
 
-def _changes(rows: Mapping[int, Logits], former: Mapping[int, Logits]) -> tuple[tuple[int, ...], float]:
+def _changed_widths(
+    rows: Mapping[int, Logits], former: Mapping[int, Logits]
+) -> tuple[tuple[int, ...], float]:
     """Return the widths whose bits have changed, and the largest difference."""
-    changed = tuple(width for width in rows if _bits(rows[width]) != _bits(former[width]))
-    return changed, max(_difference(rows[width], former[width]) for width in rows)
+    changed = tuple(width for width in rows if _row_bits(rows[width]) != _row_bits(former[width]))
+    return changed, max(_largest_difference(rows[width], former[width]) for width in rows)
 
 
 def _score_at(
@@ -178,7 +180,7 @@ def _score_at(
         again = bool(rows) and backend.can_trim
         backend.trim(0, n_prefix if again else 0)
         if not again:
-            _evaluate(backend, 0, tokens[:n_prefix])
+            _evaluate_tokens(backend, 0, tokens[:n_prefix])
         n_beside = 0 if n_resident is None else width // 2
         parts: list[Logits] = []
         for begin in range(n_prefix, n_prefix + n_rows, width - n_beside):
@@ -193,25 +195,25 @@ def _score_at(
     return rows
 
 
-def _evaluate(backend: Backend, seq: int, tokens: Sequence[int]) -> None:
+def _evaluate_tokens(backend: Backend, seq: int, tokens: Sequence[int]) -> None:
     for begin in range(0, len(tokens), backend.n_batch):
         batch = Batch()
         batch.extend(seq, begin, tokens[begin : begin + backend.n_batch], 0)
         backend.decode(batch)
 
 
-def _tokens(vocabulary: Vocabulary, n: int) -> list[int]:
+def _text_tokens(vocabulary: Vocabulary, n: int) -> list[int]:
     """Return the first n tokens of TEXT, repeated if it is too short."""
     begin = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
     text = vocabulary.tokenize(TEXT, special=False)
     return (begin + text * (n // len(text) + 1))[:n]
 
 
-def _bits(rows: Logits) -> bytes:
+def _row_bits(rows: Logits) -> bytes:
     return sha256(rows.tobytes()).digest()
 
 
-def _difference(a: Logits, b: Logits) -> float:
+def _largest_difference(a: Logits, b: Logits) -> float:
     """Return the largest difference of any logit; infinities in the same place do not differ."""
     with np.errstate(invalid="ignore"):
         return float(np.abs(np.where(a == b, np.float32(0), a - b)).max())
@@ -245,12 +247,12 @@ def probe(settings: ProbeSettings) -> int:
         print(json.dumps({**what, **result.as_json()}, indent=2))
     else:
         console = Console()
-        title = f"{about}, {_named(attention, chosen=settings.flash_attn != attention)}"
+        title = f"{about}, {_attention_name(attention, chosen=settings.flash_attn != attention)}"
         console.print(table(result, title), *verdict(result), sep="\n", highlight=False)
     return 0
 
 
-def _named(attention: FlashAttention, *, chosen: bool) -> str:
+def _attention_name(attention: FlashAttention, *, chosen: bool) -> str:
     """Return the name of a kind of attention; `chosen`: by a measurement, since the flag left it open."""
     if attention == "auto":
         return "flash attention as llama.cpp chooses"
@@ -263,18 +265,21 @@ def table(result: ProbeResult, title: str) -> Table:
     difference_to = f"difference to {result.widths[0]}"
     for heading in ("rows", "bits", difference_to, "other argmax", "place in the cache", "neighbours"):
         table.add_column(heading, justify="right")
-    names = {width: _letter(i) for i, widths in enumerate(result.classes) for width in widths}
+    names = {width: _class_letter(i) for i, widths in enumerate(result.classes) for width in widths}
     for width, difference, flips in zip(result.widths, result.differences, result.flips, strict=True):
-        others = _matters(width, result.moved), "" if width == 1 else _matters(width, result.beside)
+        others = (
+            _why_it_matters(width, result.moved),
+            "" if width == 1 else _why_it_matters(width, result.beside),
+        )
         table.add_row(str(width), names[width], f"{difference:.1e}", f"{flips} of {result.n_rows}", *others)
     return table
 
 
-def _matters(width: int, changed: Sequence[int] | None) -> str:
+def _why_it_matters(width: int, changed: Sequence[int] | None) -> str:
     return "" if changed is None else "matters" if width in changed else "no matter"
 
 
-def _letter(index: int) -> str:
+def _class_letter(index: int) -> str:
     """Return A, B … Z, then numbers."""
     return string.ascii_uppercase[index] if index < 26 else str(index)
 
@@ -303,10 +308,10 @@ def verdict(result: ProbeResult) -> list[str]:
     ]
     if untried:
         lines.append(f"Not tried with this model: {' and '.join(untried)}.")
-    return [*lines, "", f"Verdict: {_advice(result)}"]
+    return [*lines, "", f"Verdict: {_advice_text(result)}"]
 
 
-def _advice(result: ProbeResult) -> str:
+def _advice_text(result: ProbeResult) -> str:
     if result.exact:
         return (
             f"drafts cannot change a text here in steps of up to {max(result.widths)} rows. Wider ones were "

@@ -28,13 +28,13 @@ class ReplyPrinter:
         while self._pending:
             current, events = next(iter(self._pending.items()))
             for one in events:
-                self._show(one)
+                self._show_event(one)
             if not (events and isinstance(events[-1], Finished | Failed)):
                 events.clear()
                 return
             del self._pending[current]
 
-    def _show(self, event: Event) -> None:
+    def _show_event(self, event: Event) -> None:
         match event:
             case Started():
                 self._text = Detokenizer(self._vocabulary)
@@ -67,9 +67,9 @@ def summary(stats: Stats) -> list[str]:
     n_encoded = stats.n_prompt - stats.n_cached
     lines = [
         f"prompt   {stats.n_prompt} tokens: {stats.n_cached} reused, {n_encoded} encoded"
-        f" at {_rate(n_encoded, stats.prompt_ms)} tokens/s",
+        f" at {_rate_text(n_encoded, stats.prompt_ms)} tokens/s",
         f"reply    {stats.n_predicted} tokens in {stats.n_steps} steps, decoded"
-        f" at {_rate(stats.n_predicted - 1, stats.predicted_ms)} tokens/s",
+        f" at {_rate_text(stats.n_predicted - 1, stats.predicted_ms)} tokens/s",
     ]
     if stats.n_drafted:
         share = 100 * stats.n_accepted / stats.n_drafted
@@ -81,5 +81,5 @@ def summary(stats: Stats) -> list[str]:
     return lines
 
 
-def _rate(n: int, ms: float) -> str:
+def _rate_text(n: int, ms: float) -> str:
     return f"{n / ms * 1e3:.0f}" if ms > 0 and n > 0 else "-"

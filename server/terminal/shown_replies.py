@@ -39,14 +39,14 @@ class ShownReplies:
                 for choice in chunk["choices"]:
                     tokens = choice.get("sources") or ()
                     counts.update(one["source"] for one in tokens if one["source"])
-                    thinking = self._show(choice["delta"], tokens, thinking=thinking)
+                    thinking = self._show_delta(choice["delta"], tokens, thinking=thinking)
         self._console.print()
         if timings:
             self._console.print(Text(summary(timings), "dim"))
         if counts:
-            self._console.print(self._legend(counts))
+            self._console.print(self._legend_text(counts))
 
-    def _show(self, delta: Any, tokens: Any, *, thinking: bool) -> bool:
+    def _show_delta(self, delta: Any, tokens: Any, *, thinking: bool) -> bool:
         """Print a delta; `thinking`: thoughts were shown last. Returns True if they are now."""
         thought, text = delta.get("reasoning_content"), delta.get("content")
         if thought:
@@ -55,23 +55,23 @@ class ShownReplies:
             return bool(thought) or thinking
         if thinking or thought:
             self._console.print("\n")
-        self._console.print(self._coloured(text, tokens), end="", soft_wrap=True)
+        self._console.print(self._coloured_text(text, tokens), end="", soft_wrap=True)
         return False
 
-    def _coloured(self, text: str, tokens: Any) -> Text:
+    def _coloured_text(self, text: str, tokens: Any) -> Text:
         if "".join(one["text"] for one in tokens) != text:
             return Text(text)
-        parts = [(one["text"], self._colour(one["source"]) if one["source"] else "") for one in tokens]
+        parts = [(one["text"], self._colour_of(one["source"]) if one["source"] else "") for one in tokens]
         return Text.assemble(*parts)
 
-    def _colour(self, source: str) -> str:
+    def _colour_of(self, source: str) -> str:
         if source not in self._guessers:
             self._guessers.append(source)
         return COLOURS[self._guessers.index(source) % len(COLOURS)]
 
-    def _legend(self, counts: Counter[str]) -> Text:
+    def _legend_text(self, counts: Counter[str]) -> Text:
         names = {**SOURCES, **self._dialogue.drafters()}
-        parts = [(f"{names.get(one, one)} {n}", self._colour(one)) for one, n in counts.most_common()]
+        parts = [(f"{names.get(one, one)} {n}", self._colour_of(one)) for one, n in counts.most_common()]
         told = [piece for part in parts for piece in (part, ", ")][:-1]
         return Text.assemble(("guessed by ", "dim"), *told, (" tokens", "dim"))
 

@@ -98,10 +98,10 @@ def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[
 
 def view(now: Look, before: Look) -> RenderableType:
     """Return what happened between two looks."""
-    return Group(_summary(now, before), Text(), _drafters(now))
+    return Group(_summary_text(now, before), Text(), _drafter_table(now))
 
 
-def _summary(now: Look, before: Look) -> RenderableType:
+def _summary_text(now: Look, before: Look) -> RenderableType:
     health = now.health
     seconds = now.at - before.at
     tokens = now.since(before, "duo:tokens_predicted_total")
@@ -110,10 +110,10 @@ def _summary(now: Look, before: Look) -> RenderableType:
     slots = health.get("slots", {"busy": 0, "total": 0})
     rows = [
         ("state", Text(str(health.get("status", "unknown")), "" if health.get("status") == "ok" else "red")),
-        ("tokens/s", _ratio(tokens, seconds)),
-        ("tokens/step", _ratio(tokens, now.since(before, "duo:steps_total"), "{:.2f}")),
-        ("accepted", f"{_percent(accepted, drafted)} of {drafted:.0f} drafted tokens"),
-        ("prompt tokens/s", _ratio(now.since(before, "duo:prompt_tokens_total"), seconds)),
+        ("tokens/s", _ratio_text(tokens, seconds)),
+        ("tokens/step", _ratio_text(tokens, now.since(before, "duo:steps_total"), "{:.2f}")),
+        ("accepted", f"{_percent_text(accepted, drafted)} of {drafted:.0f} drafted tokens"),
+        ("prompt tokens/s", _ratio_text(now.since(before, "duo:prompt_tokens_total"), seconds)),
         ("requests", f"{slots['busy']} of {slots['total']} slots, {health.get('queued', 0)} waiting"),
         ("Python/step", f"{health.get('engine', {}).get('step_python_us', 0):.0f} µs"),
         ("since the start", f"{now.totals.get('duo:tokens_predicted_total', 0):.0f} tokens"),
@@ -124,7 +124,7 @@ def _summary(now: Look, before: Look) -> RenderableType:
     return grid
 
 
-def _drafters(now: Look) -> RenderableType:
+def _drafter_table(now: Look) -> RenderableType:
     drafters: list[dict[str, Any]] = now.health["drafters"]
     if not drafters:
         return Text("no drafters", "dim")
@@ -139,16 +139,16 @@ def _drafters(now: Look) -> RenderableType:
             str(one.get("name") or one["id"]),
             str(one["model"]),
             str(drafted),
-            _percent(counts.get("accepted", 0), drafted),
+            _percent_text(counts.get("accepted", 0), drafted),
             *(str(counts.get(name, 0)) for name in outcomes),
             Text(remark, "red" if refused else ""),
         )
     return table
 
 
-def _ratio(n: float, over: float, form: str = "{:.0f}") -> str:
+def _ratio_text(n: float, over: float, form: str = "{:.0f}") -> str:
     return form.format(n / over) if over > 0 else "-"
 
 
-def _percent(n: float, over: float) -> str:
+def _percent_text(n: float, over: float) -> str:
     return f"{100 * n / over:.0f} %" if over > 0 else "-"

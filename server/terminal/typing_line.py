@@ -37,12 +37,12 @@ def typing_line() -> PromptSession[str]:
         multiline=True,
         prompt_continuation="  ",
         key_bindings=keys,
-        history=_history(),
+        history=_open_history(),
         enable_history_search=True,
     )
 
 
-def _history() -> History:
+def _open_history() -> History:
     """Return the history, in a file for its owner only, or in memory if that is impossible."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

@@ -120,13 +120,13 @@ def _place_thoughts(message: dict[str, Any], manners: Manners) -> dict[str, Any]
     thought, content = message["reasoning_content"], message.get("content")
     if manners.thought_parts:
         del message["reasoning_content"]
-        return {**message, "content": [{"type": "thinking", "thinking": thought}, *_parts(content)]}
+        return {**message, "content": [{"type": "thinking", "thinking": thought}, *_as_parts(content)]}
     if manners.alone and message.get("tool_calls") and content:
         thought, message["content"] = f"{thought}\n\n{text_of(content)}", ""
     return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
 
 
-def _parts(content: Any) -> list[Any]:
+def _as_parts(content: Any) -> list[Any]:
     if isinstance(content, list):
         return cast(list[Any], content)
     return [{"type": "text", "text": content}] if content else []

@@ -180,7 +180,7 @@ class _Guarding:
 
     def of(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._text(value)
+            return self._guard_text(value)
         return value if self._is_clean(value) else self._guard_value(value)
 
     def _is_clean(self, value: Any) -> bool:
@@ -192,15 +192,15 @@ class _Guarding:
 
     def _guard_value(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._text(value)
+            return self._guard_text(value)
         if isinstance(value, Mapping):
             known = cast(Mapping[str, Any], value)
-            return {self._text(key): self._guard_value(one) for key, one in known.items()}
+            return {self._guard_text(key): self._guard_value(one) for key, one in known.items()}
         if isinstance(value, list | tuple):
             return [self._guard_value(one) for one in cast(list[Any], value)]
         return value
 
-    def _text(self, text: str) -> str:
+    def _guard_text(self, text: str) -> str:
         if not _is_encodable(text):
             text = printable(text)
         if self._beginnings.may_be_in(text) or _ESCAPED[1:] in text:

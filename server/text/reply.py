@@ -66,8 +66,8 @@ class ReplyText(Tally):
         if self.reader.may_stop:
             return [piece for pieces, _ in self.feed_each(step) for piece in pieces]
         text = "".join(self._token_texts(step.tokens))
-        self._count(step)
-        return self._read(text)
+        self._count_step(step)
+        return self._read_text(text)
 
     def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
         """Return, for each token of the step, its pieces and the number of characters settled by then.
@@ -76,15 +76,15 @@ class ReplyText(Tally):
         """
         read = list[tuple[list[Piece], int]]()
         for text in self._token_texts(step.tokens):
-            read.append((self._read(text), self.reader.n_settled))
+            read.append((self._read_text(text), self.reader.n_settled))
             if self.stopped:
                 break
         if (n := len(read)) < len(step.tokens):
             step = replace(step, tokens=step.tokens[:n], sources=step.sources[:n])
-        self._count(step)
+        self._count_step(step)
         return read
 
-    def _count(self, step: Committed) -> None:
+    def _count_step(self, step: Committed) -> None:
         self.count(step)
         if step.n_drafted:
             self._accepted.update(step.sources)
@@ -103,14 +103,14 @@ class ReplyText(Tally):
             self._alignment.add(position, text, unfinished=self._detokenizer.unfinished)
         return text
 
-    def _read(self, text: str) -> list[Piece]:
+    def _read_text(self, text: str) -> list[Piece]:
         if self._hear:
             self._hear(text)
         return self.reader.feed(text)
 
     def end(self, reason: FinishReason) -> list[Piece]:
         """Return the last pieces, once the generation has ended."""
-        pieces = [] if self.stopped else self._read(self._detokenizer.flush())
+        pieces = [] if self.stopped else self._read_text(self._detokenizer.flush())
         cut = self.stopped or self.finish_reason(reason) == "length"
         return pieces + self.reader.end(cut=cut)
 

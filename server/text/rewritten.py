@@ -29,13 +29,13 @@ class Rewritten:
     def learn(self, written: str, generated: str, salt: str) -> None:
         """Keep a pair."""
         with self._lock:
-            self._forget(written, salt)
+            self._forget_pair(written, salt)
             self._by_salt.setdefault(salt, {})[written] = generated
             self._by_use[salt, written] = None
             self.n_characters += len(written) + len(generated)
             while self.n_characters > self._most_characters:
                 oldest, its_text = next(iter(self._by_use))
-                self._forget(its_text, oldest)
+                self._forget_pair(its_text, oldest)
 
     def as_generated(self, prompt: str, salt: str) -> str:
         """Return the prompt with its longest known beginning replaced by the generated text."""
@@ -47,7 +47,7 @@ class Rewritten:
             self._by_use.move_to_end((salt, written))
             return known[written] + prompt[len(written) :]
 
-    def _forget(self, written: str, salt: str) -> None:
+    def _forget_pair(self, written: str, salt: str) -> None:
         if (generated := self._by_salt.get(salt, {}).pop(written, None)) is not None:
             del self._by_use[salt, written]
             self.n_characters -= len(written) + len(generated)

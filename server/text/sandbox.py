@@ -173,7 +173,7 @@ class Sandboxed:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationBlock]
         )
         environment.most = max(MAX_TEMPLATE_BYTES, most)
-        environment.filters["tojson"] = _tojson
+        environment.filters["tojson"] = _to_json
         environment.check_filters()
         offered: dict[str, Any] = environment.globals
         offered |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
@@ -205,7 +205,7 @@ def _deep_copy(value: Any) -> Any:
     return [_deep_copy(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
 
 
-def _tojson(
+def _to_json(
     value: Any,
     ensure_ascii: bool = False,
     indent: int | None = None,

@@ -181,14 +181,14 @@ class ChatTemplate:
         begun = begun_by(messages, setting)
         if begun is None:
             said = without_empty_end(messages, setting)
-            return self._render(said, setting, add_generation_prompt=setting.opens)
+            return self._render_adapted(said, setting, add_generation_prompt=setting.opens)
         *before, last = messages
         marked = {**last, begun.field: begun.text + _PREFILL_MARK}
-        rendered = self._render([*before, marked], setting, add_generation_prompt=False)
+        rendered = self._render_adapted([*before, marked], setting, add_generation_prompt=False)
         head, mark, _ = rendered.rpartition(_PREFILL_MARK)
         if mark:
             return head
-        prompt, thoughts = self._render(before, setting), self.style.family.thoughts
+        prompt, thoughts = self._render_adapted(before, setting), self.style.family.thoughts
         if begun.thought and thoughts and not prompt.rstrip().endswith(thoughts.open):
             prompt += thoughts.open
         return prompt + self._client_texts.of(begun.text, "assistant")
@@ -225,17 +225,19 @@ class ChatTemplate:
     ) -> str:
         """Render with _FOLLOWING at the end of the content of the message `last`."""
         content = text_of(last.get("content")) + _FOLLOWING
-        return self._render([*before, {**last, "content": content}, *after], setting)
+        return self._render_adapted([*before, {**last, "content": content}, *after], setting)
 
-    def _render(
+    def _render_adapted(
         self, messages: Sequence[Message], setting: Setting, *, add_generation_prompt: bool = True
     ) -> str:
         if self._with_tools and (setting.tools or any(message.get("tool_calls") for message in messages)):
-            return self._with_tools._render(messages, setting, add_generation_prompt=add_generation_prompt)
+            return self._with_tools._render_adapted(
+                messages, setting, add_generation_prompt=add_generation_prompt
+            )
         manners = self.manners
         try:
             given = self._client_texts.of(list(setting.tools))
-            told = adapted(messages, given, manners, self._tell, self._client_texts)
+            told = adapted(messages, given, manners, self._tell_once, self._client_texts)
             tools = described(given) if manners.described else given
             wanted = {key: one for key, one in setting.variables.items() if self._sandboxed.wants(key)}
             variables = {**setting.variables, **self._client_texts.of(wanted)}
@@ -307,7 +309,7 @@ class ChatTemplate:
         except Exception:
             return None
 
-    def _tell(self, what: str) -> None:
+    def _tell_once(self, what: str) -> None:
         """Log an adaptation the first time that it is made."""
         if what not in self._told:
             self._told.add(what)

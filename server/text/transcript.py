@@ -93,7 +93,7 @@ class Transcript:
         """
         data = encoded(text)
         found = self._nearest_conversation(data, salt)
-        return self._splice_tokens(data, *found) if found else self._tokenize(data)
+        return self._splice_tokens(data, *found) if found else self._tokenize_guarded(data)
 
     def remember(self, text: str, prompt: Sequence[int], reply: Sequence[int], salt: str) -> None:
         """Keep a conversation.
@@ -108,7 +108,7 @@ class Transcript:
             conversation = self._make_conversation(encoded(text), prompt, reply, salt, n_added)
             if 0 < len(conversation.tokens) <= self._most_tokens:
                 with self._lock:
-                    self._insert(conversation)
+                    self._insert_conversation(conversation)
 
     def recall(self, tokens: Sequence[int], salt: str) -> None:
         """Keep a conversation of which only the tokens are known."""
@@ -139,7 +139,7 @@ class Transcript:
         """Return the tokens of a text whose first n_same bytes agree with a kept conversation."""
         n_whole = bisect_right(kept.ends, n_same)
         first, end, start = self._control_segment(kept, n_whole)
-        fresh = self._tokenize(data[start:])
+        fresh = self._tokenize_guarded(data[start:])
         n_kept, n_skipped = first, 0
         tokens, text = kept.tokens[first:end].tolist(), kept.text[start : kept.ends[end - 1]]
         begun = fresh[: n_whole - first]
@@ -164,11 +164,11 @@ class Transcript:
     def _is_tokenized(self, text: bytes, tokens: list[int]) -> bool:
         """Return True if the tokenizer makes exactly these tokens of the text."""
         try:
-            return self._tokenize(text) == tokens
+            return self._tokenize_guarded(text) == tokens
         except UnicodeDecodeError:  # a reply that breaks off within a character
             return False
 
-    def _tokenize(self, data: bytes) -> list[int]:
+    def _tokenize_guarded(self, data: bytes) -> list[int]:
         return self._tokenizer.tokens(data.decode(errors="surrogatepass"))
 
     def _token_ends(self, data: bytes, tokens: Sequence[int], start: int) -> array[int]:
@@ -205,7 +205,7 @@ class Transcript:
         ends, data = behind_guards(ends, guards), with_guards(data, guards)
         return _Conversation(salt, data, tokens, ends, self._offsets.controls(tokens))
 
-    def _insert(self, new: _Conversation) -> None:
+    def _insert_conversation(self, new: _Conversation) -> None:
         """Keep a conversation, and drop those that it continues, since it contains them."""
         held = self._by_salt.get(new.salt, [])
         at = bisect_left(held, new.text, key=_text)
@@ -214,17 +214,17 @@ class Transcript:
                 self._by_use.move_to_end(held[at])
                 return
             if held[at].text == new.text:
-                self._forget(held[at])
+                self._forget_conversation(held[at])
         while at and new.text.startswith(held[at - 1].text):
             at -= 1
-            self._forget(held[at])
+            self._forget_conversation(held[at])
         self._by_salt.setdefault(new.salt, []).insert(at, new)
         self._by_use[new] = None
         self.n_tokens += len(new.tokens)
         while self.n_tokens > self._most_tokens or len(self) > self._most_conversations:
-            self._forget(next(iter(self._by_use)))
+            self._forget_conversation(next(iter(self._by_use)))
 
-    def _forget(self, conversation: _Conversation) -> None:
+    def _forget_conversation(self, conversation: _Conversation) -> None:
         held = self._by_salt[conversation.salt]
         del held[bisect_left(held, conversation.text, key=_text)]
         if not held:

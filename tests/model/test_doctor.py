@@ -24,8 +24,8 @@ def agrees(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
     def said(_: object) -> bool:
         return answer
 
-    monkeypatch.setattr(examination, "_agree", said)
-    monkeypatch.setattr(examination, "_plausible", said)
+    monkeypatch.setattr(examination, "_times_agree", said)
+    monkeypatch.setattr(examination, "_are_plausible", said)
     monkeypatch.setattr(examination, "_on_cores", lambda: (0.0, 0.0))
 
 

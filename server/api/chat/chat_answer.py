@@ -60,7 +60,7 @@ class ChatAnswer(CompletionAnswer):
     def _opening_events(self) -> Iterator[bytes]:
         role = {"delta": {"role": "assistant", "content": None}}
         for choice in self._choices:
-            yield self._chunk([self._choice(choice.index, role, Portion())], **self._no_usage)
+            yield self._chunk_event([self._choice_json(choice.index, role, Portion())], **self._no_usage)
 
 
 def _delta(piece: Piece) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class TextAnswer(CompletionAnswer):
 
     def _opening_events(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):
-            yield self._piece(index, Content(echo), Portion(), {})
+            yield self._piece_chunk(index, Content(echo), Portion(), {})
 
 
 def _n_unseen(served: Served, prompt: Prompted) -> int:

@@ -25,7 +25,7 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
     for pieces in body.prompts:
         texts = [piece for piece in (*pieces, body.suffix) if isinstance(piece, str)]
         served.room.check_bytes(sum(len(text.encode()) for text in texts), "prompt")
-        tokens = _tokens(served, body, pieces)
+        tokens = _prompt_tokens(served, body, pieces)
         if not tokens:
             raise FieldError("prompt", "is empty, and this model has no beginning")
         served.room.check_tokens(len(tokens), "prompt")
@@ -35,7 +35,7 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
     return found
 
 
-def _tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int]:
+def _prompt_tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int]:
     """Return a prompt's tokens, after the model's BOS unless it begins with an id; an empty one is a BOS."""
     vocabulary = served.vocabulary
     if body.suffix:

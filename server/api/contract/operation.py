@@ -60,10 +60,11 @@ class Operation:
             told["parameters"] = list(self.parameters)
         if self.body is not None:
             needed = {"description": self.body_description} if self.body_description else {"required": True}
-            content = {"application/json": {"schema": _schema(self.body)}}
+            content = {"application/json": {"schema": _schema_reference(self.body)}}
             told["requestBody"] = {**needed, "content": content}
         errors = {
-            status: {"$ref": f"#/components/responses/{_error(path, status)}"} for status in self.errors
+            status: {"$ref": f"#/components/responses/{_error_reference(path, status)}"}
+            for status in self.errors
         }
         responses = {200: {"description": self.answer, "content": self._content()}, **errors, **self.special}
         return {**told, "responses": {str(status): responses[status] for status in sorted(responses)}}
@@ -72,18 +73,18 @@ class Operation:
         content: dict[str, Any] = {}
         if self.told:
             named = isinstance(self.told, Sequence)
-            options = [_schema(name) for name in self.told] if named else [self.told]
+            options = [_schema_reference(name) for name in self.told] if named else [self.told]
             content["application/json"] = {"schema": options[0] if len(options) == 1 else {"oneOf": options}}
         if self.event:
-            content["text/event-stream"] = {"schema": _schema(self.event)}
+            content["text/event-stream"] = {"schema": _schema_reference(self.event)}
         return content | dict(self.other)
 
 
-def _schema(kind: str | Mapping[str, Any]) -> Mapping[str, Any]:
+def _schema_reference(kind: str | Mapping[str, Any]) -> Mapping[str, Any]:
     return {"$ref": f"#/components/schemas/{kind}"} if isinstance(kind, str) else kind
 
 
-def _error(path: str, status: int) -> str:
+def _error_reference(path: str, status: int) -> str:
     """Return the name of the response that tells an error."""
     prefix = "Messages" if path.startswith("/v1/messages") else ""
     return prefix + ("Unauthorized" if status in UNAUTHORIZED else "Busy" if status in BUSY else "Error")

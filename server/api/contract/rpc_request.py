@@ -18,7 +18,7 @@ PARAMS = {
 """Schemas of the params that are given by name."""
 
 
-def _where(method: str, params: str) -> dict[str, Any]:
+def _when_method(method: str, params: str) -> dict[str, Any]:
     named = {"method": {"const": method}, "params": {"type": "object"}}
     then = {"properties": {"params": {"$ref": PLACE + params}}}
     return {"if": {"properties": named, "required": ["method", "params"]}, "then": then}
@@ -39,5 +39,5 @@ RPC_REQUEST: dict[str, Any] = {
             "description": "By name; by position a text for tokenize, a handle, or a prompt and n_predict.",
         },
     },
-    "allOf": [_where(method, params) for method, params in PARAMS.items()],
+    "allOf": [_when_method(method, params) for method, params in PARAMS.items()],
 }

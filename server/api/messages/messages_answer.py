@@ -60,10 +60,10 @@ class MessagesAnswer(Answer):
     def _whole_json(self) -> bytes:
         content = blocks_of(self._choice.portion().pieces, omits=self._omits)
         self._keep_conversation()
-        return orjson.dumps({**self._message(content, **self._stop_reason), **self._usage_json()})
+        return orjson.dumps({**self._message_json(content, **self._stop_reason), **self._usage_json()})
 
     def _opening_events(self) -> Iterator[bytes]:
-        message = self._message([], stop_reason=None, stop_sequence=None)
+        message = self._message_json([], stop_reason=None, stop_sequence=None)
         yield _sse_event({"type": "message_start", "message": message})
         yield _sse_event(PING)
 
@@ -74,20 +74,20 @@ class MessagesAnswer(Answer):
 
     def _closing_events(self) -> Iterator[bytes]:
         self._keep_conversation()
-        ended = {"delta": self._stop_reason, "usage": self._usage(), **self._usage_json()}
+        ended = {"delta": self._stop_reason, "usage": self._usage_so_far(), **self._usage_json()}
         yield _sse_event({"type": "message_delta", **ended})
         yield _sse_event({"type": "message_stop"})
 
     def _failure_event(self, error: DuoError) -> bytes:
         return _sse_event(problem.anthropic_body(error))
 
-    def _message(self, content: list[Json], **ending: Any) -> Json:
+    def _message_json(self, content: list[Json], **ending: Any) -> Json:
         about: Json = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
         if left_out := self._turn.tools.left_out:
             about["warnings"] = left_out
         if self._compares is not None:
-            about["diagnostics"] = self._diagnostics()
-        return {**about, "content": content, **ending, "usage": self._usage()}
+            about["diagnostics"] = self._cache_diagnostics()
+        return {**about, "content": content, **ending, "usage": self._usage_so_far()}
 
     @property
     def _stop_reason(self) -> Json:
@@ -103,18 +103,18 @@ class MessagesAnswer(Answer):
             reason = "stop_sequence" if choice.stop_string else "end_turn"
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
-    def _parts(self) -> dict[str, str]:
+    def _prompt_parts(self) -> dict[str, str]:
         """Return what the prompt is made of, in Anthropic's names for changes of it."""
         chat, now = self._turn.chat, self._turn.now
         return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
 
-    def _diagnostics(self) -> Json | None:
+    def _cache_diagnostics(self) -> Json | None:
         """Return where the prompt parts from that of the message that it is compared with, if it does."""
         id = self._compares.previous_message_id if self._compares else None
         if id is None:
             return None
         prompt = self._prompts[0].requests[0].prompt
-        found = self._served.prompts.divergence(self._salt, id, prompt, self._parts())
+        found = self._served.prompts.divergence(self._salt, id, prompt, self._prompt_parts())
         if found is None:
             return {"cache_miss_reason": {"type": "previous_message_not_found"}}
         if not found.n_missed:
@@ -126,7 +126,7 @@ class MessagesAnswer(Answer):
         """Keep the conversation for a later request, if this one asks for that."""
         if self._compares is not None:
             prompt = self._prompts[0].requests[0].prompt
-            self._served.prompts.remember(self._salt, self._id, prompt, self._parts())
+            self._served.prompts.remember(self._salt, self._id, prompt, self._prompt_parts())
         if not self._keeps:
             return
         now = self._turn.now
@@ -137,7 +137,7 @@ class MessagesAnswer(Answer):
     def _usage_json(self) -> Json:
         return measured(self._choice.stats()) if self._tells_costs else {}
 
-    def _usage(self) -> Json:
+    def _usage_so_far(self) -> Json:
         """So far. Tokens from the cache are none of the input's, as Anthropic counts."""
         stats = self._choice.stats()
         return {

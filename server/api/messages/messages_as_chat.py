@@ -66,7 +66,7 @@ def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsCh
     """
     before = before or Before()
     given = before.tools if body.tools is None else body.tools
-    system = before.system if body.system is None else _system(body.system)
+    system = before.system if body.system is None else _system_messages(body.system)
     tools = offered_tools(given)
     dialogue = TurnMessages(tools, before.messages)
     dialogue.add(body.messages)
@@ -108,7 +108,7 @@ def _thinking_fields(body: MessagesRequest) -> Json:
     }
 
 
-def _system(given: str | Sequence[TextPart]) -> list[Json]:
+def _system_messages(given: str | Sequence[TextPart]) -> list[Json]:
     texts = [given] if isinstance(given, str) else [part.text for part in given]
     said = [text for text in texts if text and not text.startswith(_ABOUT_THE_CLIENT)]
     if not said:

@@ -60,9 +60,9 @@ class TurnMessages:
         """Add what the tools have returned, and what the user says, in their order."""
         for returned, some in itertools.groupby(blocks, lambda one: isinstance(one, ToolResultBlock)):
             if returned:
-                self.messages += (self._result(one) for one in some if isinstance(one, ToolResultBlock))
+                self.messages += (self._result_text(one) for one in some if isinstance(one, ToolResultBlock))
             elif said := [text for one in some if (text := self._text_part(one)) is not None]:
-                message: Json = {"role": role, "content": _parts(said)}
+                message: Json = {"role": role, "content": _text_parts(said)}
                 self.messages.append(message)
 
     def _text_part(self, block: Block) -> str | None:
@@ -94,10 +94,12 @@ class TurnMessages:
                 begun.append(block)
         self.messages += _reply(begun) if begun or not blocks else ()
 
-    def _result(self, block: ToolResultBlock) -> Json:
+    def _result_text(self, block: ToolResultBlock) -> Json:
         """Return what a tool has returned; that it has failed is told in words."""
         given = block.content
-        content = given if isinstance(given, str) else _parts([self._returned_text(part) for part in given])
+        content = (
+            given if isinstance(given, str) else _text_parts([self._returned_text(part) for part in given])
+        )
         if block.is_error:
             text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
             content = f"Error: {text}"
@@ -164,5 +166,5 @@ def _call_of_block(block: Block) -> Json | None:
     return {"id": str(fields.get("id") or ""), "type": "function", "function": function}
 
 
-def _parts(texts: Sequence[str]) -> str | list[Json]:
+def _text_parts(texts: Sequence[str]) -> str | list[Json]:
     return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]

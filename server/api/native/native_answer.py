@@ -32,7 +32,7 @@ class NativeAnswer(Answer):
         portions = [choice.portion() for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         results = [
-            self._wanted_fields({**said(portions[choice.index]), **self._result(choice), "index": i})
+            self._wanted_fields({**said(portions[choice.index]), **self._result_json(choice), "index": i})
             for i, choice in enumerate(best)
         ]
         return orjson.dumps(results[0] if len(results) == 1 else results)
@@ -48,7 +48,7 @@ class NativeAnswer(Answer):
                 running = {"timings": timings(choice.stats())} if self._body.timings_per_token else {}
                 yield sse({**self._chunk_head(choice), **said(portion), **running})
         if choice.reason is not None:
-            yield sse(self._wanted_fields({**said(Portion()), **self._result(choice)}))
+            yield sse(self._wanted_fields({**said(Portion()), **self._result_json(choice)}))
 
     def _closing_events(self) -> Iterator[bytes]:
         return iter(())
@@ -58,7 +58,7 @@ class NativeAnswer(Answer):
         counts = {"tokens_predicted": stats.n_predicted, "tokens_evaluated": stats.n_prompt}
         return {"index": choice.index, "id_slot": choice.slot, "stop": False, **counts}
 
-    def _result(self, choice: ReplyChoice) -> dict[str, Any]:
+    def _result_json(self, choice: ReplyChoice) -> dict[str, Any]:
         return native_result(self._served, self._body, self._requests[choice.index], choice)
 
     def _wanted_fields(self, result: dict[str, Any]) -> dict[str, Any]:

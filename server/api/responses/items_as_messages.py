@@ -73,19 +73,19 @@ class Conversation:
         """
         _refuse_new_pictures(items)
         for i, item in enumerate(items):
-            self._add(item, f"input.{i}")
+            self._add_item(item, f"input.{i}")
 
-    def _add(self, item: Item, place: str) -> None:
+    def _add_item(self, item: Item, place: str) -> None:
         match item:
             case MessageItem():
                 self._add_message(item)
             case ReasoningItem():
                 self._add_thoughts(item)
             case CallItem():
-                self._call(item.call_id, flat_name(item.namespace, item.name), item.arguments)
+                self._add_call(item.call_id, flat_name(item.namespace, item.name), item.arguments)
             case CustomCallItem():
                 arguments = json.dumps({"input": item.input}, ensure_ascii=False)
-                self._call(item.call_id, flat_name(item.namespace, item.name), arguments)
+                self._add_call(item.call_id, flat_name(item.namespace, item.name), arguments)
             case CallOutputItem():
                 self._add_result(item.call_id, _returned_text(item.output))
             case FoundToolsItem():
@@ -123,7 +123,7 @@ class Conversation:
         if thoughts := shown or held(item.encrypted_content or ""):
             self._go_on({"reasoning_content": thoughts}, fresh=("reasoning_content", "content", "tool_calls"))
 
-    def _call(self, id: str, name: str, arguments: str) -> None:
+    def _add_call(self, id: str, name: str, arguments: str) -> None:
         self._go_on({"tool_calls": [ToolCall(id, name, arguments).as_json]})
 
     def _add_result(self, id: str, text: str) -> None:
@@ -144,7 +144,7 @@ class Conversation:
             name, member = _CALLS[item.type]
             if not name:
                 name = flat_name(str(fields.get("server_label") or ""), str(fields.get("name") or ""))
-            self._call(id, name, _arguments_text(member, fields.get(member)))
+            self._add_call(id, name, _arguments_text(member, fields.get(member)))
             if result is not None:
                 self._add_result(id, _returned_text(result))
         elif item.type.endswith("_output") and result is not None:

@@ -79,14 +79,18 @@ class ResponseAnswer(Answer):
 
     def _opening_events(self) -> Iterator[bytes]:
         for type in ("response.created", "response.in_progress"):
-            yield self._numbered_event({"type": type, "response": self._response("in_progress")})
+            yield self._numbered_event({"type": type, "response": self._response_json("in_progress")})
         if compacted := self._turn.compacted:
             for type in ("response.output_item.added", "response.output_item.done"):
                 yield self._numbered_event({"type": type, "output_index": 0, "item": compacted})
 
     def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
         for told in choice.progress_told():
-            progress = {"type": "response.in_progress", "response": self._response("in_progress"), **told}
+            progress = {
+                "type": "response.in_progress",
+                "response": self._response_json("in_progress"),
+                **told,
+            }
             yield self._numbered_event(progress)
         events = list(self._remaining_events(choice))
         if events and self._body.timings_per_token:
@@ -101,7 +105,9 @@ class ResponseAnswer(Answer):
     def _failure_event(self, error: DuoError) -> bytes:
         list(self._output.end("incomplete"))
         failed = {"code": "server_error", "message": error.message}
-        return self._numbered_event({"type": "response.failed", "response": self._response("failed", failed)})
+        return self._numbered_event(
+            {"type": "response.failed", "response": self._response_json("failed", failed)}
+        )
 
     def _remaining_events(self, choice: ReplyChoice) -> Iterable[Event]:
         """Events of what is not told yet."""
@@ -122,16 +128,16 @@ class ResponseAnswer(Answer):
 
     def _store_response(self) -> dict[str, Any]:
         """Return the finished response; kept for later requests if the body says so."""
-        response = self._response(self._final_status)
+        response = self._response_json(self._final_status)
         prompt = self._prompts[0].requests[0].prompt
-        self._served.prompts.remember(self._body.salt, self._id, prompt, self._parts())
+        self._served.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())
         if self._body.store:
             messages = [*self._turn.chat.messages, self._choice.message.as_json]
             stored = StoredResponse(response, messages, self._turn.input_items)
             self._served.responses.put(self._body.salt, stored)
         return response
 
-    def _response(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _response_json(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
         ended = status in ("completed", "incomplete")
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
         response = {
@@ -145,25 +151,25 @@ class ResponseAnswer(Answer):
             **self._repeated(),
             "output": self._output.items if status != "in_progress" else [],
             **({"warnings": left_out} if (left_out := self._turn.chat.tools.left_out) else {}),
-            "usage": self._usage() if ended else None,
+            "usage": self._usage_json() if ended else None,
         }
         if not ended:
             return response
-        return response | measured(self._choice.stats()) | self._diagnostics()
+        return response | measured(self._choice.stats()) | self._cache_diagnostics()
 
-    def _parts(self) -> dict[str, str]:
+    def _prompt_parts(self) -> dict[str, str]:
         """Return what the prompt is made of, in OpenAI's names for changes of it."""
         chat = self._turn.chat.chat
         told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
         return {name: repr(value) for name, value in told.items()}
 
-    def _diagnostics(self) -> dict[str, Any]:
+    def _cache_diagnostics(self) -> dict[str, Any]:
         """Return where the prompt parts from that of the response that the request compares with."""
         id = self._body.prompt_cache_options.comparison_response_id
         if id is None:
             return {}
         prompt = self._prompts[0].requests[0].prompt
-        found = self._served.prompts.divergence(self._body.salt, id, prompt, self._parts())
+        found = self._served.prompts.divergence(self._body.salt, id, prompt, self._prompt_parts())
         if found is None:
             return {"prompt_cache_diagnostics": {"type": "comparison_response_not_found"}}
         if not found.n_missed:
@@ -172,7 +178,7 @@ class ResponseAnswer(Answer):
         about = {"cache_missed_tokens": found.n_missed, "comparison_reusable_tokens": found.n_common}
         return {"prompt_cache_diagnostics": {"type": "cache_miss", "reason": reason, **about}}
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage_json(self) -> dict[str, Any]:
         stats = self._choice.stats()
         n_evaluated = stats.n_prompt - stats.n_cached
         return {

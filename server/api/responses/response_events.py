@@ -66,7 +66,7 @@ class Output:
                     yield from self._add_text(text, untold)
                     untold = []
                 case CallBegun():
-                    yield from self._call(piece)
+                    yield from self._begin_call(piece)
                 case Arguments(_, text):
                     yield from self._more_arguments(text)
         if untold and self._is_open("message"):
@@ -79,7 +79,7 @@ class Output:
         """
         if all(item["type"] == "compaction" for item in self.items):
             yield from self._add_text("", [])
-        yield from self._close(status)
+        yield from self._close_item(status)
 
     def _is_open(self, type: str) -> bool:
         return self._open is not None and self._open["type"] == type
@@ -105,7 +105,7 @@ class Output:
         if text:
             yield from self._add_delta("response.output_text.delta", text, content_index=0, logprobs=logprobs)
 
-    def _call(self, call: CallBegun) -> Iterator[Event]:
+    def _begin_call(self, call: CallBegun) -> Iterator[Event]:
         """Begin a call, in the form in which its tool was given."""
         tool = self._telling.tools.get(call.name)
         name = tool.name if tool else call.name
@@ -140,7 +140,7 @@ class Output:
 
     def _begin_item(self, kind: str, type: str, **fields: Any) -> Iterator[Event]:
         """Begin an item with these fields."""
-        yield from self._close("completed")
+        yield from self._close_item("completed")
         item: Json = {"id": self._id_of(kind), "type": type, **fields, "status": "in_progress"}
         self.items.append(item)
         self._grown = []
@@ -156,7 +156,7 @@ class Output:
         index = {"summary_index": 0} if summary else {"content_index": 0}
         yield {"type": type, **self._item_place(), **index, "part": deepcopy(part)}
 
-    def _close(self, status: str) -> Iterator[Event]:
+    def _close_item(self, status: str) -> Iterator[Event]:
         """End the item that grows, if there is one."""
         if self._open is None:
             return

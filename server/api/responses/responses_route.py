@@ -91,7 +91,7 @@ async def count(request: Request, served: Served) -> Response:
 
 async def input_items(request: Request, served: Served) -> Response:
     """Answer with the conversation that led to a stored response, as a page of items."""
-    stored = _stored(request, served)
+    stored = _stored_response(request, served)
     query = request.query_params
     limit = query.get("limit", "20")
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
@@ -113,12 +113,12 @@ async def input_items(request: Request, served: Served) -> Response:
 async def retrieve(request: Request, served: Served) -> Response:
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
         raise FieldError("stream", "a response that has ended is told whole")
-    return Json(_stored(request, served).response)
+    return Json(_stored_response(request, served).response)
 
 
 async def delete(request: Request, served: Served) -> Response:
     """Delete a stored response; those that continue it stay."""
-    id = _stored(request, served).response["id"]
+    id = _stored_response(request, served).response["id"]
     served.responses.delete(_salt_of_request(request), id)
     return Json({"id": id, "object": "response", "deleted": True})
 
@@ -162,7 +162,7 @@ def _previous_response(served: Served, body: ResponseRequest) -> StoredResponse 
     return stored
 
 
-def _stored(request: Request, served: Served) -> StoredResponse:
+def _stored_response(request: Request, served: Served) -> StoredResponse:
     id = request.path_params["id"]
     stored = served.responses.get(_salt_of_request(request), id)
     if stored is None or not id.startswith("resp_"):  # Anthropic's messages are kept there, too

@@ -68,7 +68,7 @@ async def _reply_to(request: Request, asked: Call | Reply) -> Reply | None:
     return None if asked.notified else reply
 
 
-async def _init(request: Request, served: Served, given: Given) -> Any:
+async def _report_model(request: Request, served: Served, given: Given) -> Any:
     """Report the model, which was loaded when the server started."""
     check_model(params_of(request, InitParams, given).model, served.model)
     vocabulary, model = served.vocabulary, served.model
@@ -91,13 +91,15 @@ async def _poll_system_status(_request: Request, served: Served, _: Given) -> An
     return {**told, "async_completions": len(served.handles)}
 
 
-async def _tokenize(request: Request, served: Served, given: Given) -> Any:
+async def _tokenize_text(request: Request, served: Served, given: Given) -> Any:
     text = params_of(request, TokenizeParams, given).text
     tokens = await aside(request, partial(served.vocabulary.tokenize, special=True), text)
     return {"tokens": tokens, "length": len(tokens)}
 
 
-async def _read(request: Request, served: Served, given: Given) -> tuple[CompletionParams, Prompted]:
+async def _read_completion(
+    request: Request, served: Served, given: Given
+) -> tuple[CompletionParams, Prompted]:
     body = params_of(request, CompletionParams, given)
     check_model(body.model, served.model)
     [prompt] = await aside(request, prompted, served, body)
@@ -105,7 +107,7 @@ async def _read(request: Request, served: Served, given: Given) -> tuple[Complet
 
 
 async def _get_completion(request: Request, served: Served, given: Given) -> Any:
-    completion = RpcCompletion(served, *await _read(request, served, given))
+    completion = RpcCompletion(served, *await _read_completion(request, served, given))
     try:
         return await completion.whole()
     finally:
@@ -114,7 +116,7 @@ async def _get_completion(request: Request, served: Served, given: Given) -> Any
 
 async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
     """Begin a completion; how much of the prompt was cached is in its last update."""
-    body, prompt = await _read(request, served, given)
+    body, prompt = await _read_completion(request, served, given)
     handle = served.handles.open(lambda: RpcCompletion(served, body, prompt), salt_of(request, None))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
 
@@ -147,9 +149,9 @@ async def _speculative_status(_request: Request, served: Served, _: Given) -> An
 
 
 METHODS: dict[str, Method] = {
-    "init": _init,
+    "init": _report_model,
     "poll_system_status": _poll_system_status,
-    "tokenize": _tokenize,
+    "tokenize": _tokenize_text,
     "get_completion": _get_completion,
     "async_completion_init": _async_completion_init,
     "async_completion_poll": _async_completion_poll,

@@ -98,7 +98,7 @@ class LookupPool:
         self._waiting.append(text)
         self._n_waiting += len(text)
         while self._n_waiting > self._max_tokens:
-            self._next()
+            self._next_text()
 
     @property
     def is_behind(self) -> bool:
@@ -111,24 +111,24 @@ class LookupPool:
         while self._waiting and left > 0:
             text, begin = self._waiting[0], self._end
             if begin == self.ngram:
-                self._keep(text)
+                self._keep_text(text)
             self._end, before = min(len(text), begin + left), self._begins[-1]
             found = grams(text[begin - self.ngram : self._end - 1], self.ngram)
             self._ends.update(zip(found, count(before + begin), strict=False))
             left -= self._end - begin
             if self._end == len(text):
-                self._next()
+                self._next_text()
         return most - left
 
-    def _next(self) -> None:
+    def _next_text(self) -> None:
         """Continue with the text after the first waiting one."""
         self._n_waiting -= len(self._waiting.popleft())
         self._end = self.ngram
 
-    def _keep(self, text: list[int]) -> None:
+    def _keep_text(self, text: list[int]) -> None:
         before = self._begins[-1] + len(self._texts[-1]) if self._texts else 0
         while self._texts and self.n_tokens + len(text) > self._max_tokens:
-            self._forget(self._texts.pop(0), self._begins.pop(0))
+            self._forget_text(self._texts.pop(0), self._begins.pop(0))
         self._texts.append(text)
         self._begins.append(before)
         self.n_tokens += len(text)
@@ -144,7 +144,7 @@ class LookupPool:
         i = bisect_right(self._begins, at) - 1
         return self._texts[i], at - self._begins[i]
 
-    def _forget(self, text: list[int], before: int) -> None:
+    def _forget_text(self, text: list[int], before: int) -> None:
         self.n_tokens -= len(text)
         for end, gram in enumerate(grams(text[:-1], self.ngram), start=before + self.ngram):
             if self._ends.get(gram) == end:
@@ -216,7 +216,7 @@ class Lookup:
                 followed = min(self._length + 1, MAX_LENGTH) if hit else 0
             self._tokens.append(token)
             self._gram = gram_after(self._gram, token) & self._ends[-1][1]
-            self._match(followed)
+            self._match_text(followed)
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
         """Return at most n tokens that together have at least probability `least`; none without a match."""
@@ -229,26 +229,26 @@ class Lookup:
             guessed += guessed[: len(rates) - len(guessed)]
         return guessed, rates
 
-    def _match(self, followed: int) -> None:
+    def _match_text(self, followed: int) -> None:
         """Choose the text to follow after one more token; the current one agrees in `followed` tokens."""
-        end, length = self._occurred()
+        end, length = self._last_occurrence()
         at = self._at + 1
         if followed and at < len(self._text) and followed >= length:
             own = self._text is self._tokens
-            if followed > length and not (own and self._agrees(end, followed)):
+            if followed > length and not (own and self._agrees_before(end, followed)):
                 self._at, self._length = at, followed
                 return
             length = followed  # the most recent occurrence agrees in as much
         if length:
-            self._follow(self._tokens, end, length, self._own_rates)
+            self._follow_text(self._tokens, end, length, self._own_rates)
         else:
             self._length = 0
         if self._pool is not None and length < self._pool.ngram:
             found = self._pool.find(self._gram)
             if found is not None:
-                self._follow(*found, self._pool.ngram, self._pool.rates)
+                self._follow_text(*found, self._pool.ngram, self._pool.rates)
 
-    def _occurred(self) -> tuple[int, int]:
+    def _last_occurrence(self) -> tuple[int, int]:
         """Return where the sequence's end occurred before and its length, then index the end."""
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0
@@ -260,11 +260,11 @@ class Lookup:
                 end, length = before, n
         return end, length
 
-    def _agrees(self, end: int, length: int) -> bool:
+    def _agrees_before(self, end: int, length: int) -> bool:
         """Return True if the last `length` tokens also stand before `end`."""
         return end >= length and self._tokens[end - length : end] == self._tokens[-length:]
 
-    def _follow(self, text: list[int], at: int, length: int, rates: MatchRates) -> None:
+    def _follow_text(self, text: list[int], at: int, length: int, rates: MatchRates) -> None:
         self._text, self._at, self._length, self._rates = text, at, length, rates
 
 
@@ -297,7 +297,7 @@ class PredictedReply:
             self._at += 1
             self._length = min(self._length + 1, MAX_LENGTH) if hit else 0
             if self._length < self._ngram:
-                self._resync()
+                self._resynchronise()
             else:
                 self._synced = self._at
 
@@ -306,7 +306,7 @@ class PredictedReply:
         rates = self._rates.after(self._length, min(n, len(self._text) - self._at), least)
         return self._text[self._at : self._at + len(rates)], rates
 
-    def _resync(self) -> None:
+    def _resynchronise(self) -> None:
         """Go to where the text has the reply's last tokens.
 
         That is the first such place after the divergence, since texts are edited in order, else the last one

@@ -166,16 +166,16 @@ class _Reader:
         return layout.unpack(self._take(layout.size))
 
     def text(self) -> str:
-        text = self._take(self._length(MAX_TEXT)).decode()
+        text = self._take(self._read_length(MAX_TEXT)).decode()
         if not text.isprintable():
             raise WireError("text that would garble a log")
         return text
 
     def confidences(self) -> bytes:
-        return self._take(self._length(MAX_NODES))
+        return self._take(self._read_length(MAX_NODES))
 
     def tokens(self, bound: int = MAX_MESSAGE_TOKENS) -> tuple[int, ...]:
-        n = self._length(bound)
+        n = self._read_length(bound)
         return struct.unpack(f"<{n}i", self._take(4 * n))
 
     def nodes(self) -> tuple[int, ...]:
@@ -185,7 +185,7 @@ class _Reader:
         if self._at != len(self._data):
             raise WireError("trailing bytes")
 
-    def _length(self, bound: int) -> int:
+    def _read_length(self, bound: int) -> int:
         (n,) = self.unpack(_LENGTH)
         if n > bound:
             raise WireError(f"{n} items, at most {bound} allowed")
@@ -211,24 +211,24 @@ class _Layout:
 
     def pack(self, message: Message) -> bytes:
         numbers = self._packed.pack(*[get(message) for get in self._get])
-        return numbers + b"".join(_list(getattr(message, name)) for name in self._lists)
+        return numbers + b"".join(_packed_list(getattr(message, name)) for name in self._lists)
 
     def read(self, reader: _Reader) -> Message:
         numbers = dict(zip(self._names, reader.unpack(self._packed), strict=True))
         return self._make(**numbers, **{name: read(reader) for name, read in self._lists.items()})
 
 
-def _list(value: str | bytes | Sequence[int]) -> bytes:
+def _packed_list(value: str | bytes | Sequence[int]) -> bytes:
     items = value.encode() if isinstance(value, str) else value
     data = items if isinstance(items, bytes) else struct.pack(f"<{len(items)}i", *items)
     return _LENGTH.pack(len(items)) + data
 
 
-def _open(temperature: float, top_k: int, top_p: float, min_p: float, seed: int, **fields: Any) -> Open:
+def _make_open(temperature: float, top_k: int, top_p: float, min_p: float, seed: int, **fields: Any) -> Open:
     return Open(sampling=SamplingParams(temperature, top_k, top_p, min_p, seed), **fields)
 
 
-def _draft(**fields: Any) -> Draft:
+def _make_draft(**fields: Any) -> Draft:
     draft = Draft(**fields)
     if not len(draft.parents) == len(draft.tokens) == len(draft.confidences):
         raise WireError("parents, tokens and confidences differ in length")
@@ -243,7 +243,7 @@ _TAGS = {Open: 1, Commit: 2, Close: 3, Refuse: _REFUSE, Draft: 5, Want: 6}
 _TEXT, _TOKENS, _NODES = _Reader.text, _Reader.tokens, _Reader.nodes
 _LAYOUTS = {
     1: _Layout(
-        _open,
+        _make_open,
         "<QQIIdiddQ",
         f"session chain max_ahead n_dropped {_SAMPLING}",
         lead=_TEXT,
@@ -254,7 +254,7 @@ _LAYOUTS = {
     3: _Layout(Close, "<Q?", "session keep", lead=_TEXT),
     _REFUSE: _Layout(Refuse, "<", "", lead=_TEXT, reason=_TEXT),
     5: _Layout(
-        _draft,
+        _make_draft,
         "<QIQI",
         "session base chain td_us",
         drafter=_TEXT,

@@ -50,7 +50,7 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
     client.set_retry(Retry(NoBackoff(), TRIES - 1, supported_errors=(RedisTimeoutError,)))
     place = place_of(url)
     try:
-        _ask(client, f"duo:{{{pool}}}:{member}")
+        _ask_server(client, f"duo:{{{pool}}}:{member}")
     except AuthenticationError as error:
         raise StartupError(
             f"the Redis server at {place} wants a user or password ({error}): "
@@ -74,7 +74,7 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
         client.close()
 
 
-def _ask(client: redis.Redis, key: str) -> None:
+def _ask_server(client: redis.Redis, key: str) -> None:
     """Raise a RedisError unless the server takes commands for this key, after a failover if one runs."""
     deadline = time.monotonic() + FAILOVER_S
     waits = False
@@ -100,7 +100,7 @@ def connect(url: str) -> redis.Redis:
     timeouts = {"socket_timeout": IO_TIMEOUT_S, "socket_connect_timeout": IO_TIMEOUT_S}
     common = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "driver_info": None, **timeouts}
     try:
-        by_sentinels = SENTINEL in _split(url).scheme
+        by_sentinels = SENTINEL in _split_url(url).scheme
         client = _by_sentinels(url, common) if by_sentinels else redis.Redis.from_url(url, **common)
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # not connected: a bad option is told here
@@ -110,7 +110,7 @@ def connect(url: str) -> redis.Redis:
             f"not a Redis URL ({reason}): give redis://[user:password@]host[:port][/db], "
             "rediss://… for TLS, unix:///path/to/socket, or redis+sentinel://…@host:port,host:port/service"
         ) from error
-    client.set_response_callback("XREAD", _entries)
+    client.set_response_callback("XREAD", _stream_entries)
     return client
 
 
@@ -142,10 +142,10 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     User, password and options are the server's; with sentinel_ before their names, the sentinels'. rediss:
     TLS to both. Raises ValueError.
     """
-    parts = _split(url)
+    parts = _split_url(url)
     scheme = parts.scheme.removesuffix(SENTINEL)
     service, _, db = parts.path.strip("/").partition("/")
-    addresses = [_address(place) for place in parts.places.split(",")]
+    addresses = [_address_of(place) for place in parts.places.split(",")]
     if not service:
         raise ValueError("it names no service behind the sentinels' addresses")
     said = cast(dict[str, Any], parse_url(f"{scheme}://{parts.account}master/{db}?{parts.query}"))
@@ -169,7 +169,7 @@ class _Parts(NamedTuple):
     query: str  # without the ? before it
 
 
-def _split(url: str) -> _Parts:
+def _split_url(url: str) -> _Parts:
     """Split a URL that may name several hosts.
 
     urlsplit() refuses an IPv6 address beside others where Python has the fixes of CVE-2024-11168 and
@@ -180,7 +180,7 @@ def _split(url: str) -> _Parts:
     return _Parts(*(part or "" for part in found.groups()))
 
 
-def _address(place: str) -> tuple[str, int]:
+def _address_of(place: str) -> tuple[str, int]:
     parts = urlsplit(f"//{place}")
     if not parts.hostname:
         raise ValueError(f"{place!r} is no address of a sentinel")
@@ -189,7 +189,7 @@ def _address(place: str) -> tuple[str, int]:
 
 def place_of(url: str) -> str:
     """Return the URL without user, password and options, for people to read."""
-    parts = _split(url)
+    parts = _split_url(url)
     return f"{parts.scheme}://{parts.places}{parts.path}"
 
 
@@ -198,7 +198,7 @@ def without_password(url: str) -> str:
     return re.sub(r"(//[^/:?]*:)[^/?]*(?=@)|(password=)[^&]*", r"\1\2PASSWORD", url)
 
 
-def _entries(reply: Any, **_: Any) -> list[StreamEntry]:
+def _stream_entries(reply: Any, **_: Any) -> list[StreamEntry]:
     """Return XREAD's entries of a single stream: RESP2 sends [[name, entries]], RESP3 a map, both nil."""
     if not reply:
         return []

@@ -89,8 +89,11 @@ class RedisBus:
 
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox, in the background. Once per bus."""
-        for name, target, args in (("read", self._read, (listener,)), ("write", self._write, ())):
-            work = functools.partial(self._run, target, *args)
+        for name, target, args in (
+            ("read", self._read_inbox, (listener,)),
+            ("write", self._write_queued, ()),
+        ):
+            work = functools.partial(self._run_thread, target, *args)
             thread = threading.Thread(target=work, name=f"duo-bus-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -98,7 +101,7 @@ class RedisBus:
     def send(self, to: str, message: Message) -> None:
         """Queue a message; see Bus. The writer encodes it."""
         if not self._up or self._queue.qsize() >= MAX_UNSENT:
-            self._drop(1)
+            self._count_dropped(1)
         else:
             self._queue.put((to, message))
 
@@ -119,7 +122,7 @@ class RedisBus:
         self._closed.set()
         self._client.close()  # also frees a thread that a hung server holds
 
-    def _run(self, work: Callable[..., None], *arguments: Listener) -> None:
+    def _run_thread(self, work: Callable[..., None], *arguments: Listener) -> None:
         """Run a thread's work to its end."""
         try:
             work(*arguments)
@@ -129,13 +132,13 @@ class RedisBus:
 
     # -- the reader's thread
 
-    def _read(self, listener: Listener) -> None:
+    def _read_inbox(self, listener: Listener) -> None:
         pause, longest = BACKOFF_S
         while not self._closing.is_set():
             try:
-                self._announce()
+                self._announce_inbox()
                 pause = BACKOFF_S[0]
-                self._follow(listener)
+                self._follow_inbox(listener)
             except Exception as error:  # whatever broke the link, the answer is the same
                 if self._closing.is_set():
                     return
@@ -146,38 +149,38 @@ class RedisBus:
                     logger.warning("lost the Redis server at %s (%s); trying again", self._place, error)
                 self._closing.wait(pause)
                 pause = min(2 * pause, longest)
-        self._leave()
+        self._leave_bus()
 
-    def _announce(self) -> None:
+    def _announce_inbox(self) -> None:
         """Make or keep our inbox, and choose where to read on."""
         inbox = self._inbox
         with self._client.pipeline(transaction=True) as pipe:
             pipe.execute_command("XADD", inbox, "MAXLEN", "~", INBOX_LENGTH, "*", _WAKE, b"")
             pipe.pexpire(inbox, INBOX_TTL_MS)
             hello = cast(bytes, pipe.execute()[0])
-        if _order(hello) < _order(self._last):
+        if _id_numbers(hello) < _id_numbers(self._last):
             self._last = _START  # another server, whose clock is behind: all that is there is new
         self._up = True
         if self._outage:
             self._outage = False
             logger.warning("the Redis server at %s is back", self._place)
 
-    def _follow(self, listener: Listener) -> None:
+    def _follow_inbox(self, listener: Listener) -> None:
         """Read the inbox and keep our keys alive, until closing or an error."""
         due = 0.0
         while not self._closing.is_set():
             if time.monotonic() >= due:
-                self._tell_peers(listener, self._beat())
+                self._tell_peers(listener, self._beat_once())
                 due = time.monotonic() + BEAT_S
             if self._intake.flooded:
                 self._closing.wait(due - time.monotonic())
                 continue
             block_ms = max(1, int((due - time.monotonic()) * 1000))  # 0 would block for ever
             began = time.thread_time()
-            n = self._receive(listener, block_ms)
+            n = self._receive_entries(listener, block_ms)
             self._intake.took(time.thread_time() - began, n, full=n == READ_COUNT)
 
-    def _receive(self, listener: Listener, block_ms: int) -> int:
+    def _receive_entries(self, listener: Listener, block_ms: int) -> int:
         """Read once, and return the number of entries; READ_COUNT if there may be more."""
         found = cast(
             list[StreamEntry],
@@ -194,17 +197,17 @@ class RedisBus:
                 self.counters.undecodable += 1
                 continue
             self.counters.received += 1
-            _tell(listener.received, message)
+            _tell_listener(listener.received, message)
         return len(found)
 
-    def _beat(self) -> tuple[Presence, ...]:
+    def _beat_once(self) -> tuple[Presence, ...]:
         """Renew our keys, trim what was read (in a flood, all), and return who is here.
 
         Raises _InboxLostError. Reads at most MAX_MEMBERS names. A larger set is emptied: its members are in
         it again after a beat, and known ones stay so by their cards.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
-        kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _after(self._last))
+        kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _id_after(self._last))
         self._intake.beat()
         with self._client.pipeline(transaction=True) as pipe:
             pipe.pexpire(inbox, INBOX_TTL_MS)
@@ -243,9 +246,9 @@ class RedisBus:
         if peers == self._peers:
             return
         self._peers = peers
-        _tell(listener.peers, peers)
+        _tell_listener(listener.peers, peers)
 
-    def _leave(self) -> None:
+    def _leave_bus(self) -> None:
         if not self._up:
             return
         try:
@@ -258,7 +261,7 @@ class RedisBus:
 
     # -- the writer's thread
 
-    def _write(self) -> None:
+    def _write_queued(self) -> None:
         open_ = True
         while open_:
             size = 0
@@ -266,13 +269,13 @@ class RedisBus:
             while open_ and size < MAX_BYTES and (not batch or not self._queue.empty()):
                 item = self._queue.get()
                 open_ = item is not None
-                if item is not None and (data := self._encode(item[1])) is not None:
+                if item is not None and (data := self._encode_message(item[1])) is not None:
                     batch.append((f"{self._their_role}:{item[0]}", data))
                     size += len(data)
-            self._flush(batch)
+            self._flush_batch(batch)
         self._wake_reader()
 
-    def _encode(self, message: Message) -> bytes | None:
+    def _encode_message(self, message: Message) -> bytes | None:
         """Return the bytes, None (counted) for what cannot or should not be sent."""
         try:
             data = encode(message)
@@ -280,27 +283,27 @@ class RedisBus:
             logger.error("a %s cannot be encoded: %s", type(message).__name__, error)
             data = None
         if data is None or len(data) > MAX_BYTES:
-            self._drop(1)
+            self._count_dropped(1)
             return None
         return data
 
-    def _flush(self, batch: list[tuple[str, bytes]]) -> None:
+    def _flush_batch(self, batch: list[tuple[str, bytes]]) -> None:
         """Send messages in one round trip; what fails is counted and dropped."""
         if not batch or not self._up:
-            return self._drop(len(batch))
+            return self._count_dropped(len(batch))
         try:
             with self._client.pipeline(transaction=False) as pipe:
                 for member, data in batch:
-                    pipe.execute_command(*self._append(member, _MESSAGE, data))
+                    pipe.execute_command(*self._append_command(member, _MESSAGE, data))
                 results = pipe.execute(raise_on_error=False)
         except Exception as error:  # the reader says so, once, if the link is broken
             logger.debug("could not send %d messages: %s", len(batch), error)
-            return self._drop(len(batch))
+            return self._count_dropped(len(batch))
         arrived = sum(isinstance(result, bytes) for result in results)  # None: no such inbox
         self.counters.sent += arrived
-        return self._drop(len(results) - arrived)
+        return self._count_dropped(len(results) - arrived)
 
-    def _append(self, member: str, field: bytes, data: bytes) -> tuple[str | bytes | int, ...]:
+    def _append_command(self, member: str, field: bytes, data: bytes) -> tuple[str | bytes | int, ...]:
         return ("XADD", self._prefix + member, "NOMKSTREAM", "MAXLEN", "~", INBOX_LENGTH, "*", field, data)
 
     def _wake_reader(self) -> None:
@@ -308,16 +311,16 @@ class RedisBus:
         if not self._up:
             return
         try:
-            self._client.execute_command(*self._append(self._me, _WAKE, b""))
+            self._client.execute_command(*self._append_command(self._me, _WAKE, b""))
         except Exception as error:
             logger.debug("could not wake the reader: %s", error)
 
-    def _drop(self, count: int) -> None:
+    def _count_dropped(self, count: int) -> None:
         with self._count_lock:
             self.counters.dropped += count
 
 
-def _tell(listener: Callable[[T], None], what: T) -> None:
+def _tell_listener(listener: Callable[[T], None], what: T) -> None:
     """Call a listener; an exception, which is a bug, is logged and does not cut the link."""
     try:
         listener(what)
@@ -335,13 +338,13 @@ def message_of(fields: list[bytes], most: int = MAX_BYTES) -> Message | None:
         return None
 
 
-def _order(entry: bytes) -> tuple[int, int]:
+def _id_numbers(entry: bytes) -> tuple[int, int]:
     """Return a stream id as two numbers."""
     milliseconds, _, sequence = entry.partition(b"-")
     return int(milliseconds), int(sequence)
 
 
-def _after(entry: bytes) -> str:
+def _id_after(entry: bytes) -> str:
     """Return the smallest stream id behind this one."""
-    milliseconds, sequence = _order(entry)
+    milliseconds, sequence = _id_numbers(entry)
     return f"{milliseconds}-{sequence + 1}"

@@ -69,9 +69,9 @@ def test_multiples_beyond_their_bound_are_unchecked(choice: str):
 class Counting(Compiler):
     n_compiled = 0
 
-    def _compile(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
+    def _compile_deep(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
         self.n_compiled += 1
-        return super()._compile(kind, text, param)
+        return super()._compile_deep(kind, text, param)
 
 
 async def answered(grammars: Compiler, path: str = "/v1/chat/completions", **body: Any) -> Call:

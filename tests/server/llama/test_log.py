@@ -22,6 +22,6 @@ def test_only_fatal_output_is_shown(
 ):
     """Also of drafters that `duo up` starts, whose log nobody reads."""
     with caplog.at_level(logging.ERROR):
-        library._log(level, line, None)  # pyright: ignore[reportPrivateUsage]
+        library._log_line(level, line, None)  # pyright: ignore[reportPrivateUsage]
     assert not caplog.records
     assert capsys.readouterr().err == line.decode() * seen

@@ -19,7 +19,7 @@ from server.local import up as local_up
 from server.local.up import up
 from server.settings import LeadSettings, UpSettings
 
-PROGRAM = local_up._program  # pyright: ignore[reportPrivateUsage]
+PROGRAM = local_up._program_name  # pyright: ignore[reportPrivateUsage]
 ROOM = 10**9  # bytes, more than the bundled models want
 
 
@@ -55,7 +55,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         "EmbeddedServer": embedded,
         "drafter": found.drafter,
         "run_lead": found.run_lead,
-        "_program": lambda: "duo",
+        "_program_name": lambda: "duo",
     }
     for name, value in replaced.items():
         monkeypatch.setattr(f"server.local.up.{name}", value)
@@ -159,7 +159,7 @@ def test_the_commands_can_be_pasted(
         return "/usr/bin/duo" if found else None
 
     monkeypatch.setattr("shutil.which", which)
-    monkeypatch.setattr("server.local.up._program", PROGRAM)
+    monkeypatch.setattr("server.local.up._program_name", PROGRAM)
     up(UpSettings.model_validate({"redis_listen": "10.0.0.1"}))
     assert started.site is not None
     assert shlex.split(started.site.join or "")[0] == ("duo" if found else str(programs / "duo"))
