@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.machines import REPACKED
 from server.engine.proposer import Ask, Proposal
 from server.speculation import inline_plan, planner
 from server.speculation.hits import HitRates, Outlook
@@ -103,6 +104,17 @@ def test_choice_is_the_best_one(curve: list[float], offers: list[list[float]], r
 def test_faster_text_bars_no_guesses():
     """Guesses double what this step makes, and the text before made ten times as much."""
     assert choose([0.0, 1.0, 1.2, 1.4, 1.6], 1, [[0.9, 0.8, 0.7]], 10.0) == [3]
+
+
+@pytest.mark.parametrize("right", [0.3, 0.5, 0.6, 0.7, 0.8])
+def test_whole_groups_of_rows_are_verified(right: float):
+    """Where four rows are multiplied at once, and no guess, three or seven are worth their time."""
+    curve = StepTimes(9, {n: REPACKED.step_s(n) for n in range(1, 10)}).curve(0)
+    chain = [right**k for k in range(1, 9)]
+    found = {choose(curve, 1, [chain], rate / curve[1])[0] for rate in (1.0, 1.5, 2.0, 2.5, 3.0)}
+    assert found <= {0, 1, 3, 7}
+    assert (3 in found) is (right >= 0.5)
+    assert (7 in found) is (right >= 0.8)
 
 
 def lost(offer: list[float], n: int, pending: int) -> float:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.machines import REPACKED
 from server.speculation.hits import HitRates
 from server.speculation.potential import potential
 from server.speculation.step_times import REFRESH, StepTimes
@@ -35,6 +36,19 @@ def test_unmeasured_widths_lie_on_line():
 
 def test_dear_width_costs_wider_one():
     assert known(4, {1: 1.0, 2: 3.0, 3: 2.0, 4: 2.0}) == [0.0, 1.0, 2.0, 2.0, 2.0]
+
+
+def test_each_measured_width_keeps_its_share():
+    """Steps of four and eight rows do not tell what five take, where four are multiplied at once."""
+    measured = {n: REPACKED.step_s(n) for n in range(1, 10)}
+    times = StepTimes(9, measured)
+    for _ in range(20):
+        for rows in (1, 4, 8):
+            times.observe(rows, 0, 2 * measured[rows])
+    curve = times.curve(0)
+    assert [curve[n] for n in (1, 4, 8)] == pytest.approx([2 * measured[n] for n in (1, 4, 8)])
+    assert curve[5] > curve[4] + 0.4 * (curve[8] - curve[4]), "not a fourth of the way to eight"
+    assert curve[6] < curve[7] == curve[8], "seven are padded to eight"
 
 
 def test_step_pads_to_fastest_rows():
