@@ -339,6 +339,22 @@ def test_a_constant_has_one_number():
     assert {name for name, numbers in values.items() if len(numbers) > 1} == set()
 
 
+SPECULATION = sorted((ROOT / "server" / "speculation").rglob("*.py"))
+ESTIMATORS = ("Mean", "Smoothed", "Median", "Ratio", "Slope")  # of server/estimators.py
+SPECULATION_COUNTS = {"classes": 70, "numbers": 114, "estimators": 15}  # they only fall: to 45, 50 and 10
+
+
+def test_speculation_has_few_parts():
+    found: Counter[str] = Counter()
+    for path in SPECULATION:
+        found["numbers"] += len(list(numbers_of(path)))
+        for node in ast.walk(ast.parse(path.read_text())):
+            found["classes"] += isinstance(node, ast.ClassDef)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found["estimators"] += node.func.id in ESTIMATORS
+    assert {what: n for what, n in found.items() if n > SPECULATION_COUNTS[what]} == {}
+
+
 SECOND_READING = re.compile(r"(Whether|What|How|Who|Of|As|Those|That)\b")
 
 

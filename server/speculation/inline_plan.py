@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Literal
 
 from server.speculation import gain
 from server.speculation.step import Drafting, DraftPath, Request
@@ -12,7 +13,6 @@ from server.speculation.view import Price, View, offer
 
 # Path probability to which a draft looks ahead. Half: 64 rows are looked at, not 49, where 0.94 are right
 LEAST_PATH = 0.05
-GUESS, PROBE = 1, 2  # what a path gets: a guess that pays, or one to see whether it is right
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
@@ -109,7 +109,7 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
     for session, path in paths.items():
         if kind := _wanted(gate, drafting, path, n):
             guess.append(session)
-            if kind == PROBE:
+            if kind == "probe":
                 probe.append(session)
     if guess:
         return Request(guess, probe)
@@ -120,20 +120,20 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
     return Request(list(paths), is_last_resort=True)
 
 
-def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> int:
-    """Return GUESS, PROBE or 0 (no guess) for a path, if n sessions share the time of a round.
+def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
+    """Return what a path gets, "" for no guess, if n sessions share the time of a round.
 
     A guess pays, or is a probe: no affordable number of guesses pays, but a larger one would, so one guess is
     made to see whether it is right.
     """
     left = path.limit - len(path.tokens)
     if not gate:
-        return GUESS if left > 0 else 0
+        return "guess" if left > 0 else ""
     if left > 0 and _pays(path, drafting, n, left):
-        return 0 if path.is_probe else GUESS
+        return "" if path.is_probe else "guess"
     if not path.tokens and path.limit < path.most and _pays(path, drafting, n, path.most):
-        return PROBE
-    return 0
+        return "probe"
+    return ""
 
 
 def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.speculated import INDEXED, Speculated
@@ -41,7 +40,7 @@ class Lookups:
             The seconds taken.
         """
         sessions = [one for one in self._sessions.values() if one.is_behind] if guesses else []
-        behind = [*sessions, *self._pools.behind()]
+        behind = [one.index for one in (*sessions, *self._pools.behind())]
         if not behind:
             return 0.0
         began = self._clock()
@@ -49,21 +48,16 @@ class Lookups:
         return self._clock() - began
 
 
-class Indexing(Protocol):
-    """An index that lags behind its tokens."""
+def index(behind: Iterable[Callable[[int], int]], end: float, clock: Callable[[], float]) -> None:
+    """Call these in order until `end` on this clock, for at least INDEXED tokens.
 
-    def index(self, most: int) -> int:
-        """Index at most `most` more tokens, and return how many were indexed."""
-        ...
-
-
-def index(behind: Iterable[Indexing], end: float, clock: Callable[[], float]) -> None:
-    """Update these indexes in order until `end` on this clock, by at least INDEXED tokens."""
+    Each indexes at most as many tokens as it is given, and returns how many were indexed.
+    """
     n_done = 0
-    for one in behind:
+    for index_more in behind:
         n = INDEXED
         while n == INDEXED:
-            n = one.index(INDEXED)
+            n = index_more(INDEXED)
             n_done += n
             if n_done >= INDEXED and clock() >= end:
                 return

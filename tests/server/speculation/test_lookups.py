@@ -54,14 +54,14 @@ class Text:
 def test_sessions_share_lookup_time(seconds: float, left: list[int]):
     clock = Clock()
     texts = [Text(n, clock) for n in (100, 100, 10, 10)]
-    index(texts, clock() + seconds, clock)
+    index([one.index for one in texts], clock() + seconds, clock)
     assert [one.n_left for one in texts] == left
 
 
 def test_small_texts_index_despite_time():
     clock = Clock()
     texts = [Text(1, clock) for _ in range(2 * INDEXED)]
-    index(texts, clock(), clock)
+    index([one.index for one in texts], clock(), clock)
     assert sum(one.n_left for one in texts) == INDEXED
 
 
