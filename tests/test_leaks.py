@@ -35,7 +35,7 @@ def test_a_test_that_fails_leaves_nothing_either():
     assert made[0].fileno() == -1
 
 
-def test_what_was_closed_is_not_named():
+def test_closed_resources_are_not_named():
     with leaks.watched() as left:
         with socket.socket():
             pass

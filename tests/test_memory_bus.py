@@ -56,7 +56,7 @@ def pair() -> Pair:
     return Pair()
 
 
-def test_they_meet_and_talk(pair: Pair) -> None:
+def test_two_members_meet_and_talk(pair: Pair) -> None:
     assert (pair.lead.peers_seen, pair.drafter.peers_seen) == ([["D"]], [["L"]])
     pair.lead_bus.send("D", Close("L", 1, True))
     pair.drafter_bus.send("L", Want("D", 1, 2))

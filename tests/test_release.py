@@ -16,7 +16,7 @@ from tests.contract.contract import CONTRACT
 ROOT = Path(__file__).parent.parent
 
 
-def test_one_version_everywhere():
+def test_versions_agree_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     newest = re.search(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None

@@ -89,7 +89,7 @@ def test_metadata_follow_the_shape(tmp_path: Path, draft: GGUFSource):
     assert after.field(eps) == pytest.approx(draft.field(eps) / 2)
 
 
-def test_the_same_file_each_time(tmp_path: Path, draft: GGUFSource):
+def test_inflating_gives_equal_files(tmp_path: Path, draft: GGUFSource):
     shape = read_shape(draft).widened(2, 5)
     for name in ("a.gguf", "b.gguf"):
         inflate(DRAFT, tmp_path / name, shape, "q8_0")
@@ -203,7 +203,7 @@ def test_odd_q4_1_heads_keep_logits(tmp_path: Path, odd_heads: Path, flags: list
 
 
 @pytest.mark.parametrize("text", ["", "M", "many", "-3M", "0"])
-def test_what_is_no_count_is_refused(text: str):
+def test_non_count_is_refused(text: str):
     with pytest.raises(ValueError, match=r".*"):
         parse_count(text)
 

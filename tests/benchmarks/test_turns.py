@@ -106,7 +106,7 @@ def test_a_turn_of_a_real_stream(stub: Process):
     assert pieces_of(stub.port, "one  two three") == ["one", "  two", " three"]
 
 
-def test_what_a_server_refuses_is_told(stub: Process):
+def test_refusal_of_a_server_is_reported(stub: Process):
     with pytest.raises(ReplyError, match=r"/slots/0\?action=save: HTTP 501: no such thing here"):
         call(stub.port, "/slots/0?action=save", {"filename": "f"})
     stub.stop()

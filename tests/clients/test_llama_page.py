@@ -68,7 +68,7 @@ def streamed(lead: Lead, **body: Any) -> list[dict[str, Any]]:
     return [json.loads(one) for one in data]
 
 
-def test_what_it_knows_of_the_server(lead: Lead):
+def test_page_learns_the_servers_properties(lead: Lead):
     props = got(lead, "/props?autoload=false")
     assert props["default_generation_settings"]["n_ctx"] == 1024
     defaults = props["default_generation_settings"]["params"]
@@ -117,7 +117,7 @@ def test_llama_page_shows_progress(lead: Lead):
     ],
     ids=lambda body: next(iter(body)),
 )
-def test_its_other_requests_are_answered(lead: Lead, body: dict[str, Any]):
+def test_other_page_requests_are_answered(lead: Lead, body: dict[str, Any]):
     assert streamed(lead, **body)[-1]["timings"]["predicted_n"] > 0
 
 

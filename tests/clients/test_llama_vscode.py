@@ -39,7 +39,7 @@ def asked(lead: Lead, path: str, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("chunks", [CHUNKS, []])
-def test_its_chunks_are_evaluated_beforehand(lead: Lead, chunks: list[Any]):
+def test_chunks_are_evaluated_beforehand(lead: Lead, chunks: list[Any]):
     body: dict[str, Any] = {"input_prefix": "", "input_suffix": "", "input_extra": chunks, "prompt": ""}
     quick = {"t_max_prompt_ms": 500, "t_max_predict_ms": 1}
     told = asked(lead, "/infill", **body, n_predict=0, samplers=[], cache_prompt=True, **quick)

@@ -190,7 +190,7 @@ def test_raw_responses_and_request_ids(client: openai.OpenAI):
     assert all(line.startswith("data: {") for line in lines[:-1])
 
 
-def test_what_is_duos_goes_through_the_sdk(client: openai.OpenAI):
+def test_duos_fields_pass_the_sdk(client: openai.OpenAI):
     extra = {"top_k": 5, "speculative": False, "cache_salt": "a", "min_p": 0.1}
     reply: Any = client.chat.completions.create(**WARM, extra_body=extra, stream=False)
     assert reply.timings["predicted_n"] == reply.usage.completion_tokens

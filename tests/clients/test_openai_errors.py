@@ -97,7 +97,7 @@ def test_wrong_request_fails_before_streaming(client: openai.OpenAI):
         client.chat.completions.create(model="toy", messages=[], stream=True)
 
 
-def test_what_is_not_there(client: openai.OpenAI):
+def test_unknown_names_raise_not_found(client: openai.OpenAI):
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="gpt-4o", messages=HELLO)
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
@@ -225,7 +225,7 @@ async def test_closed_stream_frees_slot(slow_lead: Lead):
         await asyncio.to_thread(slow_lead.until_idle)
 
 
-def test_so_does_one_of_the_synchronous_client(slow_lead: Lead):
+def test_closed_synchronous_stream_frees_slot(slow_lead: Lead):
     with openai.OpenAI(base_url=f"{slow_lead.url}/v1", api_key="none", max_retries=0) as client:
         with client.chat.completions.create(**LONG, stream=True) as stream:
             next(iter(stream))

@@ -99,9 +99,7 @@ def coherent(body: Any) -> Any:
         HealthCheck.function_scoped_fixture,  # the session may be shared
     ],
 )
-def test_it_is_answered_as_the_contract_says(
-    case: schemathesis.Case[Any], lead: Lead, session: requests.Session
-):
+def test_answers_fit_the_contract(case: schemathesis.Case[Any], lead: Lead, session: requests.Session):
     rpc = case.operation.label == TELLS_IN_ITS_REPLY
     if case.meta and case.meta.generation.mode == GenerationMode.POSITIVE and not rpc:
         case.body = coherent(case.body)

@@ -103,7 +103,7 @@ def test_contract_lists_exactly_read_fields(name: str):
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
-def test_the_same_fields_are_required(name: str):
+def test_contract_and_code_require_alike(name: str):
     kept = {field for field, info in FORMS[name].model_fields.items() if info.is_required()}
     if name == "RpcCompletionParams":
         kept |= {"prompt"}  # which the form of a legacy completion does not require
@@ -159,7 +159,7 @@ def test_first_wrong_item_stops_reading(name: str):
         ("TokenizeRequest", {"content": [None] * 1000}),
     ],
 )
-def test_there_are_few_complaints_about_many_faults(name: str, body: dict[str, Any]):
+def test_many_faults_give_few_complaints(name: str, body: dict[str, Any]):
     with pytest.raises(ValidationError) as raised:
         FORMS[name].model_validate(body)
     assert raised.value.error_count() < 10

@@ -123,7 +123,7 @@ def test_table_covers_the_sdk(kind: str):
 
 
 @pytest.mark.parametrize(("kind", "name"), [row for row in rows("honoured") if row[1] != "prediction"])
-def test_what_is_honoured_makes_a_difference(lead: Lead, kind: str, name: str):
+def test_honoured_parameter_makes_a_difference(lead: Lead, kind: str, name: str):
     base, value = HONOURED[kind][name]
     body = {**BASES[kind], **base}
     if value is KEPT:
@@ -150,7 +150,7 @@ async def test_a_prediction_reaches_the_engine():
 
 
 @pytest.mark.parametrize(("kind", "name"), rows("refused"))
-def test_what_is_refused_is_refused_by_name(lead: Lead, kind: str, name: str):
+def test_refused_parameter_is_named(lead: Lead, kind: str, name: str):
     response = asked(lead, kind, {**BASES[kind], name: REFUSED[name]})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
@@ -162,7 +162,7 @@ def test_what_is_refused_is_refused_by_name(lead: Lead, kind: str, name: str):
 
 
 @pytest.mark.parametrize(("kind", "name"), rows("ignored"))
-def test_what_is_ignored_changes_nothing(lead: Lead, kind: str, name: str):
+def test_ignored_parameter_changes_nothing(lead: Lead, kind: str, name: str):
     body = BASES[kind]
     for value in IGNORED[name]:
         changed = observed(lead, kind, {**body, name: value})

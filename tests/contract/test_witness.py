@@ -56,7 +56,7 @@ async def faults_of(method: str, path: str, status: int, headers: list[Any], *bo
         ("POST", "/v1/completions", 499, [], [b""]),
     ],
 )
-async def test_what_the_contract_says_is_no_fault(
+async def test_contractual_answer_is_no_fault(
     method: str, path: str, status: int, headers: list[Any], bodies: list[bytes]
 ):
     assert await faults_of(method, path, status, [*FRAME, *headers], *bodies) == []

@@ -53,7 +53,7 @@ def test_the_command_is_one_the_project_installs(service: str) -> None:
 
 
 @each_of_ours
-def test_it_waits_for_redis_and_uses_it(service: str) -> None:
+def test_drafter_waits_for_redis(service: str) -> None:
     described = COMPOSE["services"][service]
     assert described["depends_on"] == {"redis": {"condition": "service_healthy"}}
     password = f"${{DUO_{service.upper()}_PASSWORD}}"
@@ -94,13 +94,13 @@ def test_lead_reports_its_health() -> None:
 
 
 @each_of_ours
-def test_it_runs_as_nobody_in_particular(service: str) -> None:
+def test_image_runs_unprivileged(service: str) -> None:
     assert int(last(service, "USER")) > 0
     assert "HEALTHCHECK" in dict(instructions(service))
 
 
 @each_of_ours
-def test_its_health_check_compiles(service: str) -> None:
+def test_health_check_compiles(service: str) -> None:
     python, flag, source = json.loads(last(service, "HEALTHCHECK").partition("CMD")[2])
     assert (python, flag) == ("python", "-c")
     compile(source, "healthcheck", "exec")

@@ -47,7 +47,7 @@ def error_of(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> st
     return line
 
 
-def test_it_wants_a_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_drafter_requires_a_redis(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("DUO_REDIS", raising=False)
     assert "--redis" in error_of([], capsys)
 

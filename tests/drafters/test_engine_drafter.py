@@ -51,7 +51,7 @@ def turn_until(scene: Scene, reached: Callable[[], bool]) -> None:
         scene.settle()
 
 
-def test_what_the_engine_says_is_drafted():
+def test_engine_text_is_drafted():
     with scene_of(completion=following) as (scene, engine):
         scene.send(open_(max_ahead=6))
         turn_until(scene, lambda: len(scene.drafted()) == 6)

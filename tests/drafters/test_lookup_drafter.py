@@ -13,7 +13,7 @@ def scene_of(drafter: LookupDrafter | None = None) -> Scene:
     return Scene(drafter=drafter or LookupDrafter())
 
 
-def test_what_was_said_before_is_drafted():
+def test_earlier_text_is_drafted():
     scene = scene_of()
     scene.send(open_((*SAID, *b"one two thr"), max_ahead=8))
     assert bytes(scene.drafted()) == b"ee four "
@@ -35,7 +35,7 @@ def test_where_it_was_wrong_it_looks_again():
     assert bytes(scene.drafted()[4:]) == b"ix s"
 
 
-def test_it_rests_where_nothing_was_said_before():
+def test_lookup_rests_without_earlier_text():
     scene = scene_of()
     scene.send(open_((1, 2, 3, 4)))
     assert scene.drafted() == []

@@ -45,7 +45,7 @@ def test_replay_drafts_its_own_text():
     assert scene.drafted() == TEXTS[1][7:15]
 
 
-def test_it_ends_with_the_text():
+def test_replay_ends_with_the_text():
     scene = replaying()
     scene.send(open_(TEXTS[1][:97], max_ahead=50))
     assert scene.drafted() == TEXTS[1][97:]

@@ -85,7 +85,7 @@ def test_guesses_are_of_the_same_text():
     assert max(scene.drafted()) < TARGET.size
 
 
-def test_what_is_committed_is_translated():
+def test_commits_are_translated():
     scene = scene_of()
     scene.send(open_(START, max_ahead=8))
     tokens = TARGET.tokenize("something else, to evaluate", special=True)

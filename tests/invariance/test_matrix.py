@@ -55,7 +55,7 @@ def test_no_drafter_changes_anything_a_client_sees(
 
 @of_kinds
 @at_temperatures
-def test_nor_does_all_of_it_together(temperature: float, kind: Kind):
+def test_all_sources_together_change_nothing(temperature: float, kind: Kind):
     """The default policy: gate, lookup, and late messages."""
     scene = Scene("tree", Policy(), every=2)
     during = two(scene)
@@ -131,7 +131,7 @@ class Failing(FakeBackend):
 
 
 @of_kinds
-def test_nor_does_a_draft_model_that_fails(kind: Kind):
+def test_failing_draft_model_changes_nothing(kind: Kind):
     backend = Failing(ERRING)
     scene = Scene("tree", ALL, inline=DraftModel(backend))
     clients = converse(asks_of(kind, 1.0), lambda asks: in_scene(scene, asks, nothing))
@@ -142,7 +142,7 @@ def test_nor_does_a_draft_model_that_fails(kind: Kind):
 
 @of_kinds
 @at_temperatures
-def test_nor_does_what_was_said_before(temperature: float, kind: Kind):
+def test_lookups_change_no_text(temperature: float, kind: Kind):
     """The lookup finds the first turn, which is asked for again."""
     scene = Scene("tree", Policy(gate=False))
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing), again=True)

@@ -63,7 +63,7 @@ def test_no_drafter_changes_anything_a_client_sees(fault: Fault, temperature: fl
 
 @of_kinds
 @at_temperatures
-def test_nor_do_gate_and_lookup(temperature: float, kind: Kind):
+def test_gate_and_lookup_change_nothing(temperature: float, kind: Kind):
     scene = RecurrentScene(policy=Policy(), every=2)
     during = two(scene)
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during), again=True)
@@ -84,7 +84,7 @@ def test_inner_draft_changes_no_text(temperature: float, kind: Kind):
 
 
 @at_temperatures
-def test_nor_any_of_four_conversations(temperature: float):
+def test_four_conversations_change_nothing(temperature: float):
     asks = [
         Ask(request((*PROMPT * 3, 97 + i), temperature=temperature, seed=40 + i, max_tokens=100))
         for i in range(4)

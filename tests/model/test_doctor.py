@@ -38,7 +38,7 @@ def test_disturbed_machine_has_no_verdict(
     assert "No verdict: other programs keep this machine busy" in capsys.readouterr().out
 
 
-def test_it_measures_and_forecasts(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_doctor_measures_and_forecasts(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     asked = tmp_path / "questions.jsonl"
     asked.write_text(json.dumps({"messages": [{"role": "user", "content": "What is a list in Python?"}]}))
     flags = ["--threads", "1", "--questions", str(asked), "--draft-mode", "async", "--guess-ms", "2"]

@@ -81,7 +81,7 @@ def test_drafters_do_not_join_head():
     assert f"--model {BUNDLED_DRAFT.name}" in _join(draft, "redis://x", _for_drafters(draft, BUNDLED_DRAFT))
 
 
-def test_it_replaces_a_block_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_head_replaces_a_block(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     join(BUNDLED_MODEL, BLOCK, tmp_path / "joined.gguf")
     given = {"model": tmp_path / "joined.gguf", "draft_model": HEAD, "ctx_size": 256}

@@ -214,7 +214,7 @@ async def test_embeddings_ignore_their_neighbours(
             assert np.allclose(embedder.embed([one])[0], vector, atol=1e-5)
 
 
-async def test_what_means_the_same_is_nearer(embedding: Callable[..., LlamaEmbedder]):
+async def test_similar_meanings_are_nearer(embedding: Callable[..., LlamaEmbedder]):
     with closing(embedding()) as embedder:
         texts = [
             "How do I sort a list in Python?",

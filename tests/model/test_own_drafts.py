@@ -144,7 +144,7 @@ def test_file_says_what_drafts(draft: Path, what: str, caplog: pytest.LogCapture
         (["--kind", "lookup", "--draft-model", str(DRAFT)], "--kind lookup has no model"),
     ],
 )
-def test_what_cannot_draft_is_refused(flags: list[str], why: str):
+def test_unusable_draft_model_is_refused(flags: list[str], why: str):
     with ExitStack() as stack, pytest.raises(StartupError) as refused:
         assemble(read(DrafterSettings, ["--model", str(BUNDLED_MODEL), *flags]), stack)
     assert why in refused.value.message

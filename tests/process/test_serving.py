@@ -86,7 +86,7 @@ def test_from_the_first_answer_to_the_last(keys: Path, tmp_path: Path, ending: s
     assert by_status[200]["key"]
 
 
-def test_what_cannot_be_served_is_one_line(tmp_path: Path):
+def test_unservable_model_is_one_line(tmp_path: Path):
     for flags, says in (
         (
             ["--ssl-key-file", str(tmp_path / "none"), "--ssl-cert-file", str(tmp_path / "none")],

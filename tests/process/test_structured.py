@@ -78,7 +78,7 @@ def test_forced_text_is_drafted(duo: Duo):
 
 
 @pytest.mark.parametrize("extra", [{"n": 3}, {"n_beams": 2}, {"logprobs": True, "top_logprobs": 3}], ids=str)
-def test_it_goes_with_choices_beams_and_logprobs(duo: Duo, extra: dict[str, Any]):
+def test_schema_allows_choices_beams_logprobs(duo: Duo, extra: dict[str, Any]):
     schema = {"type": "array", "items": {"enum": ["Python", "C", "Rust"]}, "minItems": 1, "maxItems": 3}
     reply = duo.ask("Name languages.", json_schema=schema, max_tokens=100, **{"temperature": 1, **extra})
     for choice in reply["choices"]:

@@ -23,7 +23,7 @@ INBOX = f"duo:{{{POOL}}}:drafter:D"
 LEADS_INBOX = f"duo:{{{POOL}}}:lead:lead"
 
 
-def test_they_meet_and_talk(join: Join) -> None:
+def test_two_members_meet_and_talk(join: Join) -> None:
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     drafter.wait_to_see("L")

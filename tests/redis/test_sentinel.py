@@ -129,7 +129,7 @@ def test_a_malformed_url_is_told(url: str):
         connect(url)
 
 
-def test_what_a_url_says():
+def test_sentinel_url_is_parsed():
     url = "rediss+sentinel://me:p%40ss@a,[::1]:99/the%20one/3?ssl_ca_certs=/ca.pem&sentinel_username=s"
     client = connect(url)
     pool = client.connection_pool

@@ -133,7 +133,7 @@ def test_keyless_status_shows_its_gaps(page: Page, problems: list[str]):
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_it_can_be_read_on_every_screen(browser: Browser, lead: Lead, problems: list[str], screen: str):
+def test_status_fits_every_screen(browser: Browser, lead: Lead, problems: list[str], screen: str):
     width, height = SCREENS[screen]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme="dark", bypass_csp=True

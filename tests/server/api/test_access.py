@@ -108,7 +108,7 @@ def test_openais_client_names_the_error(locked: Lead):
 
 
 @pytest.mark.parametrize("path", PUBLIC)
-def test_what_is_public_needs_no_key(locked: Lead, path: str):
+def test_public_routes_need_no_key(locked: Lead, path: str):
     assert httpx.get(locked.url + path).status_code == 200
 
 

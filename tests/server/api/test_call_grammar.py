@@ -129,7 +129,7 @@ def test_thoughts_precede_a_structured_answer(thoughts: str, vocabulary: str):
 
 
 @every
-def test_what_is_let_through_is_read(reply: Reply, thoughts: str, vocabulary: str):
+def test_allowed_calls_are_read(reply: Reply, thoughts: str, vocabulary: str):
     scene = Scene(reply, thoughts, vocabulary)
     reader = MessageReader(scene.form)
     message = folded(reader.feed(scene.before + scene.two) + reader.end())
@@ -139,7 +139,7 @@ def test_what_is_let_through_is_read(reply: Reply, thoughts: str, vocabulary: st
     assert message.reasoning == ("hm" if thoughts != "no" else "")
 
 
-def test_what_must_follow_is_known_in_advance():
+def test_forced_text_is_known_early():
     vocabulary = MarkedVocabulary()
     form = Form(calls=BY_FAMILY["json in tags"].form.calls, functions={"f": NUMBER}, most_calls=1)
     state = Compiler(vocabulary).lark(CallGrammar(vocabulary, form).required({"f": NUMBER}), "tools")()

@@ -170,7 +170,7 @@ async def test_full_queue_refuses_all_choices(stream: bool):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_one_that_fails_ends_all(stream: bool):
+async def test_failing_choice_ends_all(stream: bool):
     scripts = [
         Script(STARTED, step("ab")),
         Script(STARTED, step("cd"), Failed(BackendError("the model failed"))),

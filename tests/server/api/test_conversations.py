@@ -148,7 +148,7 @@ def test_salts_keep_conversations_apart(lead: Lead):
 
 
 @pytest.mark.parametrize("lead", [CHATML], indirect=True)
-def test_what_is_typed_is_precomputed(lead: Lead):
+def test_typing_is_precomputed(lead: Lead):
     typed = [{"role": "user", "content": "I have a long question about " + "things " * 20}]
     response = httpx.post(f"{lead.url}/v1/precompute", json={"messages": typed})
     assert response.status_code == 200

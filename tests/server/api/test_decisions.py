@@ -160,7 +160,7 @@ def test_llama_servers_form(lead: Lead):
         ({"input": "x" * 9000}, "input"),
     ],
 )
-def test_what_cannot_be_decided_is_refused(lead: Lead, body: dict[str, Any], param: str):
+def test_undecidable_question_is_refused(lead: Lead, body: dict[str, Any], param: str):
     assert refused(lead, **body) == param
 
 

@@ -156,7 +156,7 @@ async def test_names_that_it_answers_to(client: httpx.AsyncClient, model: str | 
     assert (await embedded(client, input="a", model=model))["model"] == "toy-embedder"
 
 
-async def test_what_cannot_be_is_refused_by_name(client: httpx.AsyncClient, embedder: FakeEmbedder):
+async def test_invalid_embedding_input_is_named(client: httpx.AsyncClient, embedder: FakeEmbedder):
     too_long = await refused(client, 400, input=["a", "b" * (embedder.n_ctx + 1)])
     assert (too_long["code"], too_long["param"]) == ("context_length_exceeded", "input")
     assert "maximum context length is 64 tokens" in too_long["message"]

@@ -113,7 +113,7 @@ TAGGED = [one for one in FAMILIES if one.calls and not one.channels and not one.
 
 
 @pytest.mark.parametrize("family", TAGGED, ids=lambda family: family.name)
-def test_so_it_is_in_every_family(family: Family):
+def test_idle_keywords_hold_everywhere(family: Family):
     assert family.calls
     request = request_of(source(family), tools=[tool("f")], tool_choice="required")
     none, some = (

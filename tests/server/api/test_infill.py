@@ -54,7 +54,7 @@ async def test_other_texts_come_before(vocabulary: FakeVocabulary, seen: list[in
     assert prompt == [256, *seen, 11, *b"ab", 12, *b"cd", 13]
 
 
-async def test_of_other_texts_the_end_is_kept():
+async def test_other_texts_keep_their_end():
     extra = [{"text": "A" * N_CTX}, {"text": "the end"}]
     _, prompt = await ask(Infilling(), input_extra=extra, n_predict=100)
     assert len(prompt) <= N_CTX - 100 + 1

@@ -83,7 +83,7 @@ def test_stream_ends_with_whole_reply(endless: Lead):
     [IDS, [*b"once", " upon a time"], {"prompt_string": PROMPT}, [{"prompt_string": PROMPT}]],
     ids=["ids", "mixed", "object", "objects"],
 )
-def test_one_prompt_in_every_form(endless: Lead, prompt: Any):
+def test_prompt_forms_give_one_reply(endless: Lead, prompt: Any):
     assert told(endless, prompt=prompt)["content"] == told(endless)["content"]
 
 
@@ -282,7 +282,7 @@ def test_counted_prompt_checks_its_biases(endless: Lead, bias: Any):
 
 
 @pytest.mark.parametrize("part", ["slots", "metrics", "ui"])
-def test_what_is_hidden_is_not_served(part: Any):
+def test_hidden_routes_are_not_served(part: Any):
     path, status = {"slots": ("/slots", 501), "metrics": ("/metrics", 501), "ui": ("/", 404)}[part]
     with serving(FakeBackend(FakeModel()), hidden=frozenset([part])) as one:
         assert httpx.get(one.url + path).status_code == status

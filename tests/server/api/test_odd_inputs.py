@@ -115,7 +115,7 @@ def test_deep_nesting_is_refused_by_name(lead: Lead, field: str, param: str | No
 
 
 @pytest.mark.parametrize("field", [f'"x": {DEEP}', f'"chat_template_kwargs": {{"x": {DEEP}}}'])
-def test_what_nobody_reads_may_be_nested_deeply(lead: Lead, field: str):
+def test_ignored_fields_may_nest_deeply(lead: Lead, field: str):
     assert post_bytes(lead, with_field(f'"max_tokens": 2, {field}')).status_code == 200
 
 
@@ -199,7 +199,7 @@ def exchanged(lead: Lead, data: bytes) -> bytes:
     ],
     ids=lambda head: repr(head[:60]),
 )
-def test_what_is_no_http_is_a_400(lead: Lead, head: bytes):
+def test_non_http_is_400(lead: Lead, head: bytes):
     assert exchanged(lead, head).startswith(b"HTTP/1.1 400 ")
 
 
@@ -273,7 +273,7 @@ EMPTY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", [*EMPTY, "stop="])
-def test_what_is_empty_changes_nothing(lead: Lead, name: str):
+def test_empty_fields_change_nothing(lead: Lead, name: str):
     given = {"stop": ""} if name == "stop=" else {name: EMPTY[name]}
     assert text_of(post(lead, {**BODY, **given})) == text_of(post(lead, BODY))
 

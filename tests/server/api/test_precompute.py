@@ -36,7 +36,7 @@ def test_precompute_yields_to_a_reply():
             assert lead.thread.engine.n_active == 1
 
 
-def test_it_counts_in_no_metric():
+def test_precompute_counts_in_no_metric():
     with serving(FakeBackend()) as lead:
         assert precompute(lead).json()["completed"]
         assert not lead.served.traffic.endings

@@ -25,7 +25,7 @@ def test_stored_response_lives_until_deleted():
     assert store.n_bytes == len(store) == 0
 
 
-def test_those_of_other_salts_are_not_there():
+def test_other_salts_find_nothing():
     store = ResponseStore()
     store.put("one", stored("a"))
     assert store.get("", "a") is None

@@ -35,7 +35,7 @@ async def until_cancelled(work: Work) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_what_nobody_asks_for_is_cancelled():
+async def test_unpolled_handle_is_cancelled():
     asked_for, forgotten = Work(), Work()
     handles = Handles(kept_s=0.5)
     lost, kept = handles.open(lambda: forgotten), handles.open(lambda: asked_for)
@@ -58,7 +58,7 @@ async def test_expired_handle_cancels_by_itself():
     assert len(handles) == 0
 
 
-async def test_there_are_only_so_many():
+async def test_number_of_handles_is_bounded():
     handles = Handles(most=2, kept_s=0.05)
     works = [Work(), Work()]
     for work in works:
@@ -90,7 +90,7 @@ async def test_end_is_reported_once():
     handles.close_all()
 
 
-async def test_what_fails_to_begin_has_no_handle():
+async def test_failing_start_leaves_no_handle():
     handles = Handles()
 
     def fails() -> Work:

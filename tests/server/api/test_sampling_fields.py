@@ -161,7 +161,7 @@ async def test_logprobs_only_where_needed(body: Any, expected: int | None):
     ],
     ids=["null", "true", "false", "nothing", "everything", "no drafters"],
 )
-async def test_what_is_said_about_drafts(given: Any, expected: Speculation):
+async def test_speculative_fields_reach_the_engine(given: Any, expected: Speculation):
     assert (await asked(speculative=given)).speculation == expected
 
 

@@ -153,7 +153,7 @@ async def test_restoring_over_itself_and_into_two_slots(tmp_path: Path):
         check_engine(server.thread.engine)
 
 
-async def test_what_is_restored_finds_room(tmp_path: Path):
+async def test_restored_conversation_finds_room(tmp_path: Path):
     async with serving(tmp_path) as server:
         await server.chat()
         saved = await server.done(await server.occupied(), "save", filename="story")
@@ -365,7 +365,7 @@ async def test_event_loop_never_waits(tmp_path: Path):
         assert len(await listing) == N_PLACES
 
 
-async def test_what_was_given_up_is_never_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_abandoned_restore_never_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     held = threading.Event()
     async with serving(tmp_path) as server:
         await server.chat()

@@ -44,7 +44,7 @@ def test_store_false_is_honoured(lead: Lead):
     assert post(lead, previous_response_id=body["id"]).status_code == 404
 
 
-def test_those_of_another_salt_are_not_there(lead: Lead):
+def test_other_salt_finds_nothing(lead: Lead):
     body = answered(lead, cache_salt="mine")
     path = f"{lead.url}/v1/responses/{body['id']}"
     assert httpx.get(path).status_code == httpx.delete(path).status_code == 404
@@ -53,7 +53,7 @@ def test_those_of_another_salt_are_not_there(lead: Lead):
     assert httpx.get(path, params={"cache_salt": "mine"}).status_code == 200
 
 
-def test_those_of_another_key_are_not_there():
+def test_other_key_finds_nothing():
     door = Door(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     with http_lead.serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         anna, bert = ({"authorization": f"Bearer {key}"} for key in ("sk-anna", "sk-bert"))

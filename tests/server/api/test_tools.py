@@ -184,7 +184,7 @@ async def test_without_tools_nothing_is_a_call(fields: dict[str, Any]):
     assert choice["finish_reason"] == "stop"
 
 
-async def test_one_call_at_most():
+async def test_parallel_off_allows_one_call():
     choice = await whole(f"{A_CALL}\n{ANOTHER}", tools=TOOLS, parallel_tool_calls=False)
     assert len(choice["message"]["tool_calls"]) == 1
 

@@ -121,7 +121,7 @@ def test_any_object_will_do(lead: Lead):
     ],
     ids=str,
 )
-def test_what_is_not_honoured_is_named(lead: Lead, fields: dict[str, Any], param: str | None):
+def test_unsupported_field_is_named(lead: Lead, fields: dict[str, Any], param: str | None):
     response = post(lead, **fields)
     if param is None:
         assert response.status_code == 200

@@ -48,7 +48,7 @@ def test_names_depend_on_model_salt_tokens():
     assert len(names) == 12
 
 
-def test_others_can_read_neither_files_nor_salts(folder: Folder):
+def test_others_read_no_files_or_salts(folder: Folder):
     one = folder.write(salt="sk-secret")
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     assert stat.S_IMODE(folder.file(one).stat().st_mode) == 0o600

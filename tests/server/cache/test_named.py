@@ -222,7 +222,7 @@ def test_full_budget_refuses_new_files(path: Path):
     assert here.read("b").tokens == [5, 6, 70_000, 9]
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(path: Path):
+def test_failed_write_leaves_nothing(path: Path):
     here = files(path)
     here.write("other", TOKENS, PAYLOAD)
     (path / "a").mkdir()

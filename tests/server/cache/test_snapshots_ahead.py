@@ -102,7 +102,7 @@ def test_read_ahead_evicts_nothing(make: Make, path: Path):
     assert lead.snapshots.counters().loads == 2
 
 
-def test_what_came_meanwhile_needs_the_room(make: Make, path: Path):
+def test_later_snapshot_takes_the_room(make: Make, path: Path):
     kept(make, path, (1, 1))
     lead = make(path, memory=250)
     assert lead.tier

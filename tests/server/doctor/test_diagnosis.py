@@ -28,7 +28,7 @@ def found(**rates: float) -> Findings:
     )
 
 
-def test_it_says_what_pays():
+def test_verdict_says_what_pays():
     text = "\n".join(told(found(inside=60.0, away=90.0)))
     assert "40.0 ms for a token; at once 4 take 1.30 times as long" in text
     assert "3.0 GiB of weights; 22.0 GiB free, 80.0 GiB on a GPU" in text
@@ -39,7 +39,7 @@ def test_it_says_what_pays():
     )
 
 
-def test_it_says_what_does_not_pay():
+def test_verdict_says_what_loses():
     text = "\n".join(told(found(inside=25.5, away=26.0)))
     assert "drafts made on this machine gain little" in text
     assert "A second device adds little" in text

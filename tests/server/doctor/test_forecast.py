@@ -32,7 +32,7 @@ def test_inside_drafting_stops_when_unprofitable():
     assert found == pytest.approx(best, rel=0.02)
 
 
-def test_it_is_never_slower_than_no_drafts():
+def test_forecast_never_loses_to_undrafted():
     guesses = text(0.1)
     steep = [0.0] + [1.0 + 0.9 * row for row in range(MAX_GUESSES + 1)]
     assert inside([guesses], steep, 0.5) == undrafted([guesses], steep)

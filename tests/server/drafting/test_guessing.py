@@ -94,7 +94,7 @@ def test_the_third_guess_is_the_next_best(seed: int, sampling: SamplingParams):
 
 @pytest.mark.parametrize("sampling", [PLAIN, USUAL], ids=["plain", "usual"])
 @pytest.mark.parametrize("seed", range(10))
-def test_it_mirrors_the_draw(seed: int, sampling: SamplingParams):
+def test_guess_mirrors_the_draw(seed: int, sampling: SamplingParams):
     row = row_of(seed, 40_000, 1.0)
     guessed = NextToken(row, sampling, seed, likeliest=False).guess(second=True)
     assert guessed.token == draw(row, sampling, seed) != guessed.second
@@ -175,7 +175,7 @@ def test_equal_rules_do_not_waver():
     assert sum(a != b for a, b in pairwise(taken)) < 20
 
 
-def test_it_changes_its_mind():
+def test_rule_changes_with_evidence():
     rule = Rule()
     for _ in range(100):
         rule.judge(DraftGuess(1, 0.5, drawn=1, likeliest=2), 2)

@@ -93,7 +93,7 @@ def test_more_beams_find_likelier_texts(n_beams: int):
     assert sum(many < one - 1e-9 for one, many in zip(*means, strict=True)) <= 4
 
 
-def test_what_is_decided_is_never_taken_back():
+def test_decided_tokens_stay_decided():
     early = 0
     for seed in range(30):
         result, decided = run(toy(seed, stop=-2.0), asked(4), 25)

@@ -354,7 +354,7 @@ def test_lost_beginning_is_reevaluated():
         assert outcome.tokens == plain(turn)[0]
 
 
-def test_what_a_proposer_is_told_of_rows():
+def test_proposer_is_told_of_rows():
     """So that a gate can say what they would cost again."""
     asked: list[int] = []
 

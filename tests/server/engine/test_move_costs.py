@@ -112,7 +112,7 @@ def learned() -> MoveCosts:
     return costs
 
 
-def test_what_was_learned_survives_being_written_down():
+def test_learned_costs_survive_saving():
     costs, again = learned(), MoveCosts()
     assert again.recall(orjson.loads(orjson.dumps(costs.memory())))
     assert again.memory() == costs.memory()

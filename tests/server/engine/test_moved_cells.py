@@ -70,7 +70,7 @@ def test_moved_cells_are_not_reused_afterwards(can_shift: bool):
 
 
 @pytest.mark.parametrize("can_shift", [True, False])
-def test_nor_beside_the_session_that_has_them(can_shift: bool):
+def test_neighbour_keeps_moved_cells(can_shift: bool):
     harness = Harness(backend(can_shift=can_shift))
     [id] = harness.submit(asked())
     while len(harness.outcomes[id].tokens) < N_CTX - len(PROMPT) + 5:

@@ -63,7 +63,7 @@ def test_prompt_waits_for_equal_one(n_tokens: int, salts: tuple[str, str], waits
     assert two.started.n_cached == (n_tokens - 1 if waits else 0)
 
 
-def test_there_is_no_such_slot():
+def test_missing_slot_is_refused():
     with pytest.raises(FieldError, match="no slot 99"):
         Harness().run(replace(request(), slot=99))
 

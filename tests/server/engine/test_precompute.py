@@ -30,7 +30,7 @@ def ending(found: Harness, id: int) -> str | None:
     return last.reason if isinstance(last, Finished) else None
 
 
-def test_what_was_precomputed_is_not_evaluated_again():
+def test_precomputed_prompt_is_not_reevaluated():
     found = harness()
     plain = harness().run(ask([*PROMPT, 9]))[0].tokens
     (before,) = found.run(ask(PROMPT, precompute=True))
@@ -74,7 +74,7 @@ def test_patient_precompute_waits_for_others():
     check_engine(found.engine)
 
 
-def test_what_is_cached_already_ends_at_once():
+def test_cached_precompute_ends_at_once():
     found = harness()
     found.run(ask(PROMPT, precompute=True))
     (again,) = found.run(ask(PROMPT, precompute=True))

@@ -148,7 +148,7 @@ def test_oversized_state_is_reevaluated():
     check_snapshots(tiers)
 
 
-def test_what_is_loaded_finds_room():
+def test_loaded_conversation_finds_room():
     """A KV cache for two and a half conversations, of which three take turns."""
     plain = texts_of(harness(None, n_seqs=8), 3, 3)[0]
     tiers = memory()

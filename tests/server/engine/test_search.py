@@ -65,7 +65,7 @@ def test_beam_search_equals_uncached_search(model: FakeModel, reason: str, n: in
     assert outcome.finished.stats.n_steps >= len(expected.tokens)
 
 
-def test_it_is_likelier_than_greedy():
+def test_search_beats_greedy():
     def total(n: int) -> float:
         ask = replace(beams(n), n_logprobs=0)
         [outcome] = harness(ENDLESS).run(ask)
@@ -154,7 +154,7 @@ def test_search_shares_a_running_prompt():
     assert one.outcomes[id].tokens == expected_of(beams(3), ENDLESS).tokens
 
 
-def test_there_are_no_drafts_for_it():
+def test_search_has_no_drafts():
     ask = beams(3)
     oracle = OracleProposer([PROMPT + expected_of(ask).tokens])
     [outcome] = Harness(FakeBackend(FLAT), oracle).run(ask)

@@ -112,5 +112,5 @@ def test_endless_choices_allow_any_type():
 @pytest.mark.parametrize(
     "odd", [True, {"anyOf": [True]}, {"$ref": 5}, {"type": [7]}, {"$ref": "#/$defs/x/y"}]
 )
-def test_what_is_no_schema_limits_nothing(odd: Any):
+def test_non_schema_limits_nothing(odd: Any):
     assert types_of(resolved(odd, {"$defs": {"x": 1}})) in (None, frozenset())

@@ -58,7 +58,7 @@ def reader(body: str) -> tuple[ChatTemplate, Form]:
 
 
 @pytest.mark.parametrize("body", WRITTEN.values(), ids=WRITTEN)
-def test_what_a_template_writes_is_read(body: str):
+def test_template_writing_is_read(body: str):
     template, form = reader(body)
     assert template.style.family.name == "learned"
     given = [{"what": "a <b>\n'c'", "n": 3}, {"what": "x", "n": 4}]
@@ -88,6 +88,6 @@ def test_thoughts_are_learned_too():
     "body",
     ["", "{{- m.tool_calls | length -}}", "{{- 1 / 0 -}}", EACH.replace("ONE", "{{- f.name -}}" + JSON)],
 )
-def test_what_cannot_be_learned_is_left(body: str):
+def test_unlearnable_template_is_left(body: str):
     template, _ = reader(body)
     assert template.style.family.name == "unknown"

@@ -243,7 +243,7 @@ EXAMPLES: dict[str, tuple[str, Form, Message]] = {
 
 
 @pytest.mark.parametrize(("text", "form", "message"), EXAMPLES.values(), ids=EXAMPLES)
-def test_what_a_text_says(text: str, form: Form, message: Message):
+def test_reading_gives_the_parts(text: str, form: Form, message: Message):
     assert read(text, form) == message
 
 

@@ -22,7 +22,7 @@ WITH_CALLS = [
 
 
 @pytest.mark.parametrize("reply", WITH_CALLS, ids=lambda reply: reply.family)
-def test_what_is_written_is_read(reply: Reply):
+def test_written_arguments_are_read(reply: Reply):
     assert reply.form.calls
     reader = MessageReader(reply.form)
     message = folded([*reader.feed(written(CALLS, reply.form.calls)), *reader.end()])

@@ -35,7 +35,7 @@ def test_idle_keyword_is_accepted(idle: dict[str, Any]):
     ("keyword", "value"),
     [("uniqueItems", True), ("propertyNames", {"pattern": "^a"}), ("unevaluatedProperties", False)],
 )
-def test_one_that_changes_something_is_refused(keyword: str, value: Any):
+def test_effective_keyword_is_refused(keyword: str, value: Any):
     error = refusal(lambda: start({"items": {keyword: value}}))
     assert error.param == f"json_schema.items.{keyword}"
     assert "not supported" in error.message

@@ -72,7 +72,7 @@ BOTH = {
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",
 )
-def test_what_the_keywords_mean(schema: dict[str, Any], fits: list[str], does_not: list[str]):
+def test_keywords_have_their_meaning(schema: dict[str, Any], fits: list[str], does_not: list[str]):
     for text in fits:
         assert accepts(start(schema), text), text
         jsonschema.validate(json.loads(text), schema)

@@ -18,7 +18,7 @@ def cut(grammar: str) -> list[Lexeme]:
 
 
 @pytest.mark.parametrize("grammar", [LIST, CHESS, 'root ::= [a-z]* "x" | "in" [a-z] | "int("'])
-def test_what_does_not_recur_is_one_lexeme(grammar: str):
+def test_non_recursive_rule_is_one_lexeme(grammar: str):
     assert len(cut(grammar)) == 1
 
 

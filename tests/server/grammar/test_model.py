@@ -72,7 +72,7 @@ def test_model_output_is_in_language(backend: LlamaBackend, grammar: str):
         assert len(text) > 80 or matches(rules, text), text
 
 
-def test_what_the_model_says_fits_the_schema(backend: LlamaBackend):
+def test_model_output_fits_the_schema(backend: LlamaBackend):
     schema = {
         "type": "object",
         "properties": {"name": {"enum": ["Ada", "Alan"]}, "age": {"type": "integer", "maximum": 99}},

@@ -63,7 +63,7 @@ def test_the_rest_is_held(part: Schema, left_out: list[str], right: Any, wrong: 
     assert wrong is None or not takes(held, {"kept": True, "part": wrong})
 
 
-def test_what_can_be_held_is_held_whole():
+def test_holdable_parts_are_held_whole():
     schema = with_members(a={"type": "integer", "minimum": 3})
     assert COMPILER.held(schema, "x") == (schema, [])
 
@@ -80,7 +80,7 @@ def test_too_large_a_schema_is_any_object():
     assert COMPILER.held(schema, "x") == ({"type": "object"}, [""])
 
 
-def test_what_is_no_schema_is_refused():
+def test_non_schema_is_refused():
     with pytest.raises(InvalidRequestError) as caught:
         COMPILER.held({"properties": 1}, "tools.0.function.parameters")
     assert caught.value.param == "tools.0.function.parameters.properties"

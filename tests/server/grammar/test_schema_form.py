@@ -53,7 +53,7 @@ def test_reference_must_lead_to_schema():
     assert refusal(lambda: start(schema)).param == "json_schema.$defs.a.x.items.enum"
 
 
-def test_what_clients_write_for_nothing_is_nothing():
+def test_empty_values_mean_nothing():
     absent = {"enum": None, "required": None, "items": None, "minItems": None, "additionalProperties": None}
     of_draft_3 = {"type": "string", "required": True, "format": None}
     schema = {"type": "object", "properties": {"a": of_draft_3}, **absent}

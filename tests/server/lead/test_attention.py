@@ -40,7 +40,7 @@ def kind_of(of: AttentionTimes, steps: dict[StepKind, float], now: Kind | None =
     return chosen(of, steps, now, shared=True)[0]
 
 
-def test_what_was_not_measured_lies_on_lines():
+def test_unmeasured_times_are_interpolated():
     one = AttentionTimes({"on": [[1, 2, 8], [4, 5, 11], [16, 17, 23]], "off": [[0] * 3] * 3})
     assert one.step_s("on", 1, 64) == one.step_s("on", 1, 10) == 1
     assert one.step_s("on", 1, 160) == 1.5

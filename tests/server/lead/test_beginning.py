@@ -22,7 +22,7 @@ WAIT_S = 10.0
 
 
 @pytest.mark.parametrize("module", ["server.local.up", "server.lead.beginning"])
-def test_what_serves_is_imported_later(module: str):
+def test_serving_modules_are_imported_later(module: str):
     code = f"import sys, {module}; print([name for name in {LATER} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
@@ -89,7 +89,7 @@ def test_abandoned_models_are_left_open(target: Target):
     assert target.n_closed == 0
 
 
-def test_what_loading_raises_is_raised(monkeypatch: pytest.MonkeyPatch):
+def test_loading_errors_are_raised(monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise StartupError("no such file")
 

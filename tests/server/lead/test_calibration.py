@@ -62,7 +62,7 @@ def test_model_without_spare_sequence_is_unmeasured():
     assert measure(FakeBackend(can_trim=False, can_copy=False), 8) == {}
 
 
-def test_what_was_measured_is_remembered(cache: Path):
+def test_measurements_are_remembered(cache: Path):
     what = ("model", 1)
     first = remembered(FakeBackend(n_batch=CONTEXT, step_s=0.002), 8, what)
     again = FakeBackend(n_batch=CONTEXT, step_s=0.002)

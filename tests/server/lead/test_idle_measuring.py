@@ -134,5 +134,5 @@ def test_attempts_end_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch):
     assert n_decodes > 1
 
 
-def test_one_that_never_began_can_be_closed():
+def test_unbegun_measurement_can_be_closed():
     IdleMeasuring(lambda: False, [lambda _: None]).close()

@@ -58,7 +58,7 @@ def test_default_is_quarter_of_memory():
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_was_asked_for_stands():
+def test_given_budget_stands():
     assert budget(0, Loaded()) == 0
     assert budget(123, Loaded()) == 123
 

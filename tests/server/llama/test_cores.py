@@ -50,7 +50,7 @@ def test_a_range_may_leave_out_an_end():
         (["-Cd", "!"], "--cpu-mask-draft: ! is no hexadecimal number"),
     ],
 )
-def test_what_names_no_cores_is_told(flags: list[str], said: str):
+def test_empty_core_list_is_reported(flags: list[str], said: str):
     with pytest.raises(StartupError, match=said):
         read(UpSettings, flags)
 

@@ -63,7 +63,7 @@ def test_half_precision_avoids_updated_graphs(at: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("at")
-def test_there_are_no_graphs_with_many_slots(monkeypatch: pytest.MonkeyPatch):
+def test_many_slots_have_no_graphs(monkeypatch: pytest.MonkeyPatch):
     have(monkeypatch, "CUDA0", "CPU")
     assert not forgo_graphs_of_many(MOST_SLOTS)
     assert each_has_its_own(Weights(), whole=True)
@@ -78,7 +78,7 @@ def test_no_graphs_ignore_many_slots(monkeypatch: pytest.MonkeyPatch):
     assert OFF not in os.environ
 
 
-def test_what_the_user_set_stays(at: Path, monkeypatch: pytest.MonkeyPatch):
+def test_users_setting_stays(at: Path, monkeypatch: pytest.MonkeyPatch):
     have(monkeypatch, "CUDA0", "CPU")
     write(at, matrix=np.zeros(N, np.float16))
     os.environ[OFF] = ""

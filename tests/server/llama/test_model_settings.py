@@ -216,7 +216,7 @@ def test_logit_changes_change_fingerprints(folder: Path):
     assert len({of_model(one) for one in made}) == len(made)
 
 
-def test_what_changes_no_logits_keeps_saved_states(folder: Path):
+def test_harmless_options_keep_saved_states(folder: Path):
     before = fingerprint(in_folder(folder))
     for flags in (["-b", "64"], ["-tb", "1"], ["--no-mmap"], ["--mlock"]):
         assert fingerprint(in_folder(folder, *flags)) == before

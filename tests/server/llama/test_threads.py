@@ -158,7 +158,7 @@ def test_second_long_load_costs_thread(machine: Machine, seconds: float, n: int)
     assert numbers[-1] == 2
 
 
-def test_one_look_decides_for_a_while(machine: Machine):
+def test_one_look_lasts_a_while(machine: Machine):
     ours = Threads(None)
     machine.lets_run(ours, 2, user=1.0)
     machine.passes(PERIOD_S / 2, idle=1.0)
@@ -224,7 +224,7 @@ def test_unpinnable_threads_mean_unknown(machine: Machine, fixed: bool):
 
 
 @pytest.mark.parametrize("text", ["", "\n", "cpu0 1 2\n", "cpu0 a b c d e f g h\n", "cpu 1 2 3 4 5 6 7 8\n"])
-def test_what_cannot_be_read_tells_nothing(machine: Machine, text: str):
+def test_unreadable_load_tells_nothing(machine: Machine, text: str):
     machine.stat.write_text(text)
     assert threads.used_by_others(CORES) is None
 
@@ -238,7 +238,7 @@ def test_unknown_load_uses_all_threads(machine: Machine):
     assert machine.library.set == [(1, 1), (2, 2)]
 
 
-def test_what_the_system_tells_is_read():
+def test_system_load_is_read():
     """Of this machine, unless it tells nothing."""
     if not threads.STAT.exists():
         pytest.skip("the system does not tell")

@@ -141,7 +141,7 @@ class Lead:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_guesses_from_what_its_sequence_holds(seed: int):
+def test_block_guesses_from_its_sequence(seed: int):
     lead = Lead(seed)
     for _ in range(60):
         lead.step()
@@ -233,7 +233,7 @@ def test_failing_block_is_not_asked_again():
     lead.trim(0, 3)
 
 
-def test_what_another_lead_saved_is_refused():
+def test_other_leads_state_is_refused():
     lead = Lead()
     lead.decode(0, [97] * 9)
     for data in (lead.backend.save(0), b"", lead.model.save(0)[:-3]):

@@ -91,7 +91,7 @@ def test_terminal_keys_do_not_reach_drafters():
         assert os.getsid(child.pid) == child.pid
 
 
-def test_none_is_started_once_it_is_closing():
+def test_closing_children_start_none():
     allowed, starts = threading.Event(), Starts()
 
     def start() -> subprocess.Popen[bytes]:

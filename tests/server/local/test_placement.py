@@ -48,7 +48,7 @@ def test_small_draft_leaves_only_gpu():
     assert placed(Machine(2, [ROOMY]), TINY) == Placement(False, 0, 1)
 
 
-def test_what_was_said_stands():
+def test_explicit_placement_stands():
     assert not placed(LAPTOP, TINY, draft_mode="async").sync
     assert placed(TWO_GPUS, TINY, draft_mode="sync").sync
     assert placed(ONE_GPU, TINY, draft_mode="sync").gpu_layers is None

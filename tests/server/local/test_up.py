@@ -140,7 +140,7 @@ def test_no_password_is_logged(started: Started, url: str, told: str, monkeypatc
         ("desktop:6380", "from other machines too"),
     ],
 )
-def test_it_says_from_where_drafters_join(started: Started, listen: str | None, reach: str):
+def test_join_command_says_from_where(started: Started, listen: str | None, reach: str):
     up(UpSettings.model_validate({"redis_listen": listen}))
     assert started.site is not None
     assert started.site.reach == reach
@@ -175,7 +175,7 @@ def test_the_commands_can_be_pasted(
         (2, "2 cores: the draft model runs inside the lead and in 2 drafter processes; the lead measures"),
     ],
 )
-def test_it_says_who_drafts_on_few_cores(
+def test_few_cores_name_their_drafter(
     started: Started, n_drafters: int, said: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("server.local.up.n_cores", lambda: 2)

@@ -328,9 +328,7 @@ ROW = noise(77, 60)
     chosen=st.integers(0, len(SETTINGS) - 1),
     elsewhere=st.lists(st.integers(0, 1000), max_size=3),
 )
-def test_the_same_history_gives_the_same_token(
-    seed: int, history: list[int], chosen: int, elsewhere: list[int]
-):
+def test_equal_history_draws_equal_token(seed: int, history: list[int], chosen: int, elsewhere: list[int]):
     """Whatever else was drawn before, and whether tokens came as prompt or were committed one by one."""
     params = SETTINGS[chosen].reseeded(seed)
     token = Sampler(params, history, None).choose(ROW, len(history))

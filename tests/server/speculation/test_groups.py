@@ -219,7 +219,7 @@ def test_resting_drafter_returns_within_reply():
     assert scene.neighbour.n_opened - before > 1
 
 
-def test_it_is_told_why_one_rests(caplog: pytest.LogCaptureFixture):
+def test_resting_is_told_with_reason(caplog: pytest.LogCaptureFixture):
     caplog.set_level("DEBUG", "duo.drafters")
     scene = Scene(lies=False)
     scene.beside(200, per_reply=200)
@@ -265,7 +265,7 @@ def test_a_memory_of_something_else_is_ignored(memory: object):
     assert ledger.memory() == {LOOKUP: {}}
 
 
-def test_those_on_the_leads_cores_wait_once():
+def test_sharing_drafters_wait_once():
     pool = MemoryPool()
     remote = listening(pool)
     for id, host in ("a", "here"), ("b", "elsewhere"):

@@ -8,7 +8,7 @@ from server.speculation.hits import MAX_SOURCES, MEAN, SUREST, HitRates, Session
 from server.speculation.wire.roster import MAX_PEERS
 
 
-def test_what_a_session_learns_all_learn():
+def test_sessions_share_what_they_learn():
     everybody = HitRates()
     session = SessionHitRates(everybody)
     for _ in range(200):

@@ -229,7 +229,7 @@ def test_reachable_rate_is_best_depth(a: float, td: float, curve: list[float], l
     assert inline_plan.reachable(price, curve, [a], limit, td) == pytest.approx(best)
 
 
-def test_what_several_sessions_can_reach():
+def test_several_sessions_share_reachable_rates():
     curve = [0.0, 1.0, 1.5, 2.0, 2.25, 2.5]
     price = Price(2, 2, curve, 1.5, 1.0)
     rates = [2 / 1.5, (2 + 0.9 + 0.5) / (2.25 + 0.1)]

@@ -209,7 +209,7 @@ def test_guesses_within_width_are_free():
     assert len(seconds) == 18
 
 
-def test_what_a_change_costs_is_measured():
+def test_change_cost_is_measured():
     scene = Scene(change_s=0.003)
     scene.widths = ShapeTimes(STEADY, CHANGE_S)
     for _ in range(40):

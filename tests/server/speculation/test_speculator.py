@@ -227,7 +227,7 @@ def test_repeated_prompt_is_looked_up():
     assert len(quoted) == 135
 
 
-def test_what_the_client_expects_is_a_draft():
+def test_prediction_becomes_a_draft():
     [plain] = Harness(FakeBackend(MODEL)).run(request(max_tokens=60))
     expected = list(plain.tokens)
     expected[30] = 1

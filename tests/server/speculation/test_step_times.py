@@ -67,7 +67,7 @@ def test_padding_follows_recent_times():
         assert costs.padded(3, 0) == width
 
 
-def test_what_only_steps_show_pads_nothing():
+def test_steps_alone_pad_nothing():
     """Steps of three rows that a busy moment made slow: padded ones would not show that it is over."""
     costs = StepTimes(8, {1: 1.0, 3: 2.0, 4: 2.0})
     for _ in range(50):

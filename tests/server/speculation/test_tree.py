@@ -167,7 +167,7 @@ def test_flood_memory_is_bounded():
     assert len(places) <= 2 * MAX_NODES
 
 
-def test_the_same_draft_twice_is_one():
+def test_repeated_draft_counts_once():
     tree = tree_with(draft(1, 2), draft(1, 2))
     assert best(tree, 8).tokens == (1, 2)
 

@@ -71,7 +71,7 @@ def asked(child: Child, text: str) -> None:
     child.send(text + "\r")
 
 
-def test_one_chats_edits_the_line_and_leaves(start: Start, lead: Lead, tmp_path: Path):
+def test_chat_edits_lines_and_leaves(start: Start, lead: Lead, tmp_path: Path):
     child = start(lead)
     child.expect("toy at http")
     asked(child, "helo\x1b[Dl")  # the arrow to the left, and the letter that was missing
@@ -207,7 +207,7 @@ def test_missing_key_is_explained(tmp_path: Path):
             assert run(lead.url, tmp_path, "--max-tokens", "3", "hello", DUO_API_KEY=key).returncode == 0
 
 
-def test_what_is_no_address_is_one_line(tmp_path: Path):
+def test_bad_address_is_one_line(tmp_path: Path):
     refused = run("http://[::", tmp_path, "hello")
     assert refused.returncode == 1
     assert refused.stderr.startswith("duo chat: http://[:: is no address of a lead")

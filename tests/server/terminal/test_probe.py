@@ -156,7 +156,7 @@ def test_a_small_context_gets_a_short_prefix():
         probe_backend(FakeBackend(), (65,))
 
 
-def test_what_is_shown():
+def test_probe_report_is_complete():
     result = probe_backend(WidthBackend(), (1, 2, 8))
     out = io.StringIO()
     Console(file=out, width=100).print(table(result, "a model"), *verdict(result), sep="\n")

@@ -172,7 +172,7 @@ def test_roles_that_a_template_does_not_know():
     ]
 
 
-def test_what_is_adapted_is_said_once(caplog: pytest.LogCaptureFixture):
+def test_adaptation_is_logged_once(caplog: pytest.LogCaptureFixture):
     template = ChatTemplate(
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
         "{{ m.role }}: {{ m.content }}\n{% endfor %}"

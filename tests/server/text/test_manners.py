@@ -22,7 +22,7 @@ def manners(source: str) -> Any:
     return ChatTemplate(source).manners
 
 
-def test_what_the_known_kinds_take():
+def test_known_templates_keep_their_forms():
     kinds = [CHATML, templates.THINKING, templates.LLAMA3_TOOLS, templates.MISTRAL, templates.REASONING]
     found = [manners(source) for source in kinds]
     assert [one.tools for one in found] == [False, False, True, True, False]

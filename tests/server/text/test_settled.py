@@ -34,7 +34,7 @@ def test_chatml_settles_reply_and_beginning():
     assert template.settled(HELLO, REPLY) == expected
 
 
-def test_what_the_template_changes_is_changed():
+def test_template_changes_are_settled():
     assert str(ChatTemplate(TRIMMING).settled(HELLO, REPLY)).endswith(
         "assistant\n<think>hm</think>\n\nyes<|im_end|>\n<|im_start|>user\n"
     )

@@ -84,7 +84,7 @@ def test_tojson_escapes_no_html():
     )
 
 
-def test_what_templates_expect_to_be_there():
+def test_expected_template_functions_exist():
     assert render("{{ tools is none and documents is none }}") == "True"
     assert len(render("{{ strftime_now('%Y-%m-%d') }}")) == len("2000-01-01")
     assert render("{% for m in messages %}{% break %}{% endfor %}x") == "x"
@@ -223,7 +223,7 @@ def test_texts_are_padded_as_jinja_does_it():
     assert render("{{ [1] | tojson(indent=2) }}") == "[\n  1\n]"
 
 
-def test_what_a_template_joins_is_text():
+def test_joined_template_text_is_text():
     assert (
         render("{{ 'a' ~ 1 ~ messages | length ~ none }}{{ 'b' + 'c' * 2 }}{{ '%d' % 3 }}") == "a12Nonebcc3"
     )

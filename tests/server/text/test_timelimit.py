@@ -93,7 +93,7 @@ def watchers() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "duo-limit"}
 
 
-def test_one_thread_looks_after_all_calls():
+def test_one_thread_watches_all_calls():
     limit, before = TimeLimit(1000), watchers()
     for n in range(50):
         assert limit.run(lambda n=n: n) == n

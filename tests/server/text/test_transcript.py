@@ -162,7 +162,7 @@ def test_prompts_alone_change_no_tokens(prompts: list[str], asked: str):
         transcript.remember(text, tokens, (), "")
 
 
-def test_what_is_known_is_not_tokenised_again():
+def test_known_text_is_not_retokenised():
     vocabulary = ToyBpe()
     conversation = Conversation(vocabulary)
     conversation.ask("hello the world " * 2000)
@@ -311,7 +311,7 @@ def test_bounds_hold(steps: list[tuple[bool, str, str, str]]):
         check_transcript(transcript)
 
 
-def test_one_that_is_too_long_displaces_nothing():
+def test_overlong_conversation_displaces_nothing():
     transcript = Transcript(TOY, most_tokens=10)
     transcript.remember("x", list(b"x"), list(b"aa"), "")
     transcript.remember("y", list(b"y"), list(b"a" * 10), "")

@@ -17,6 +17,6 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("source", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_is_told(source: str):
+def test_unreadable_template_is_reported(source: str):
     with pytest.raises(StartupError, match="chat template cannot be read"):
         Sandboxed(source)

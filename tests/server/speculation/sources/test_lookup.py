@@ -40,7 +40,7 @@ def searched(tokens: list[int], max_ngram: int, min_ngram: int) -> tuple[int, in
     return 0, 0
 
 
-def test_what_followed_the_last_time_is_guessed():
+def test_latest_continuation_is_guessed():
     assert looked_up([1, 2, 3, 4, 5, 9, 1, 2]) == [3, 4, 5, 9]
 
 
@@ -66,7 +66,7 @@ def test_long_match_outlasts_recent_short():
 
 
 @given(few, st.integers(1, 3), st.integers(0, 3))
-def test_it_agrees_with_a_plain_search(tokens: list[int], min_ngram: int, more: int):
+def test_lookup_equals_plain_search(tokens: list[int], min_ngram: int, more: int):
     lookup = Lookup(min_ngram=min_ngram, max_ngram=min_ngram + more)
     for i, token in enumerate(tokens):
         lookup.extend([token])

@@ -269,7 +269,7 @@ def test_resting_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture):
     assert said[1:] == 2 * ["rests: it is too slow", "goes on"]
 
 
-def test_others_may_know_why_a_drafter_rests():
+def test_drafter_may_tell_why_resting():
     scene = Scene()
     scene.add(host="there")
     [record] = scene.remote.drafters()

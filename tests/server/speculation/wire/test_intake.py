@@ -21,7 +21,7 @@ def n_read_in(intake: Intake, n_offered: int, at_once: int = AT_ONCE) -> int:
     return n
 
 
-def test_what_takes_little_time_is_read_always(caplog: pytest.LogCaptureFixture):
+def test_cheap_messages_are_always_read(caplog: pytest.LogCaptureFixture):
     intake = Intake()
     assert [n_read_in(intake, 49) for _ in range(100)] == [49] * 100
     assert caplog.records == []

@@ -64,7 +64,7 @@ def test_pieces_do_not_run_into_each_other() -> None:
     assert one.blocks != other.blocks
 
 
-def test_the_same_vocabulary_fits() -> None:
+def test_equal_vocabularies_fit() -> None:
     assert misfit(LEAD, vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10))) is None
 
 
@@ -95,7 +95,7 @@ def test_misfits_have_a_reason(drafter: Pieces, reason: str) -> None:
     assert reason in (misfit(LEAD, vocabulary_card(drafter)) or "")
 
 
-def test_who_refuses_says_what_would_fit() -> None:
+def test_refusal_names_a_fitting_vocabulary() -> None:
     other = vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10, eos=7))
     reason = refusal(replace(ANNE, role="lead"), replace(ANNE, vocabulary=other)) or ""
     assert reason.startswith("EOS tokens differ: lead 2, drafter 7; ")
