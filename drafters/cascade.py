@@ -58,6 +58,8 @@ class Cascade(OwnDrafts):
         self._hits = HitRates()
         self._followed: dict[int, _OwnSession] = {}
         self._plain: dict[int, Median] = {}  # seconds of a decode without guesses, by sessions
+        self._guessed: dict[int, Median] = {}  # the same with guesses, without the seconds for each of them
+        self._n_asked = 0  # guesses of the last decode for the session that has most
         self._probe_s = 0.0  # seconds that may be spent on guesses that do not seem to pay
         self.n_verified = self.n_right = 0
 
@@ -91,11 +93,17 @@ class Cascade(OwnDrafts):
         n, source = len(sessions), self._model.source
         known = [one.hits for session in sessions if (one := self._followed.get(session.id))]
         right = mean(hits.mean(source) for hits in known) if known else self._hits.mean(source)
-        plain_s, each_s = self._plain[n].value, self._model.td.value + n * self._row_s
+        plain_s, each_s = self._plain[n].value, self._each_s(n)
         tokens = [1.0 + brought for brought in gain.chain(right, min(MOST_OWN, self._model.most))]
-        seconds = [plain_s, *(plain_s + self._wide_s + k * each_s for k in range(1, len(tokens)))]
+        known_s = self._guessed.get(n)
+        first_s = known_s.value if known_s else plain_s + self._wide_s
+        seconds = [plain_s, *(first_s + k * each_s for k in range(1, len(tokens)))]
         rate = gain.reached(tokens, seconds)
         return gain.best(tokens, seconds, rate)[0], rate
+
+    def _each_s(self, n_sessions: int) -> float:
+        """Return the seconds that a guess for each session takes to make and to verify."""
+        return self._model.td.value + n_sessions * self._row_s
 
     def _follow_session(self, session: DraftSession, seq: int, *, likeliest: bool) -> None:
         """Tell the model what the session's tokens are now."""
@@ -129,6 +137,7 @@ class Cascade(OwnDrafts):
                 one = self._followed[id]
                 one.guesses.append(guess)
                 one.sure *= one.hits.probability(source, int(255 * guess.confidence))
+        self._n_asked = max((len(self._followed[id].guesses) for id in going), default=0)
 
     def learn(self, session: int, n_right: int, n_judged: int) -> None:
         one, source = self._followed[session], self._model.source
@@ -142,6 +151,8 @@ class Cascade(OwnDrafts):
         self._probe_s = min(self._probe_s + LOSS * seconds, self._model.td.value + seconds)
         account = self._accounts.of(n_sessions)
         if guessed:
+            rest_s = max(0.0, seconds - self._n_asked * self._each_s(n_sessions))
+            self._guessed.setdefault(n_sessions, Median(PLAIN_ROUNDS)).observe(rest_s)
             account.book(n_tokens / n_sessions - seconds / plain.value)
             return
         plain.observe(seconds)
