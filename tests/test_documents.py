@@ -30,7 +30,7 @@ def test_links_lead_somewhere(path: Path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_have_flags_that_exist(path: Path):
-    """In blocks of code: every flag behind a duo command."""
+    """Check every flag behind a duo command in blocks of code."""
     known = set(re.findall(r"--?[a-z][a-z0-9-]*", page())) | set(SYNONYMS) | {"--help", "--version"}
     blocks = re.findall(r"```sh\n(.*?)```", path.read_text(), re.DOTALL)
     lines = [line.split("#")[0] for block in blocks for line in block.replace("\\\n", " ").splitlines()]
@@ -50,7 +50,7 @@ def test_programs_that_measure_exist(path: Path):
 
 
 def test_promised_tests_exist():
-    """In SECURITY.md: each row of a table of promises names at least one."""
+    """Each row of a table of promises in SECURITY.md names at least one test."""
     text = (ROOT / "SECURITY.md").read_text()
     rows = [
         line

@@ -45,7 +45,7 @@ def test_installs_require_hashes():
 
 
 def test_audit_fails_for_known_faults():
-    """In the form in which pip-audit reports."""
+    """The report has pip-audit's form."""
     verdict = runpy.run_path(str(ROOT / ".ci" / "audit.py"))["verdict"]
     sound: dict[str, Any] = {"name": "idna", "version": "3.20", "vulns": []}
     skipped = {"name": "jinja2", "skip_reason": "Dependency not found on PyPI and could not be audited"}

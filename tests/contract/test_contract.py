@@ -22,7 +22,7 @@ OWN = {("POST", "/completions"), ("GET", "/health")}
 
 
 def test_the_contract_is_that_of_the_code():
-    """After a change: make openapi."""
+    """Run make openapi after a change."""
     assert (Path(__file__).parents[2] / "openapi.yaml").read_text() == text()
 
 
@@ -58,7 +58,7 @@ RPC = "POST /rpc"
 
 @pytest.mark.parametrize("operation", list(operations()), ids=lambda operation: operation.name)
 def test_operations_list_all_their_answers(operation: Operation):
-    """No key; no model yet; a defect of ours; and of a body that it is malformed, late or large."""
+    """Answers include a missing key, a loading model, a defect, and a malformed, late or large body."""
     listed = set(operation.item["responses"])
     expected = {"200"}
     if operation.path not in PAGE:

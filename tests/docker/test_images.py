@@ -63,7 +63,7 @@ def test_drafter_waits_for_redis(service: str) -> None:
 
 
 def test_redis_starts_with_the_roles(tmp_path: Path) -> None:
-    """Its command as a shell runs it, with the file where it is here and its output beside."""
+    """Run the service's command in a shell, with the file from here and its output beside."""
     redis = COMPOSE["services"]["redis"]
     assert redis["volumes"] == ["../deploy/redis:/roles:ro"]
     *_, script = redis["command"]

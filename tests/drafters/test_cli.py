@@ -199,7 +199,7 @@ def test_a_process_drafts_without_a_model(
 @pytest.mark.redis
 @pytest.mark.model
 def test_process_translates_other_vocabularies(server: EmbeddedServer, card: VocabularyCard):
-    """The other one is the same here: what counts is that it takes the lead's for its own."""
+    """Both vocabularies are equal here; the drafter must take the lead's for its own."""
     flags = ["--translate", str(BUNDLED_MODEL), "--capacity", "2"]
     with Lead(server.url, card) as lead, drafter_process(server, *flags) as process:
         try:

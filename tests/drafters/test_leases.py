@@ -119,7 +119,7 @@ def test_long_waiting_session_is_asked_for(pair: Pair):
 
 
 def test_unanswered_session_ends(pair: Pair):
-    """Its lead died before it was seen, say."""
+    """Its lead may have died before it was seen."""
     pair.is_lost = lambda message: not isinstance(message, Open)
     for _ in range(UNANSWERED):
         pair.sleep(LEASE_S + 0.1)

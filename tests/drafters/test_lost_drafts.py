@@ -72,7 +72,7 @@ def test_lost_draft_costs_one_exchange(n_lost: int):
 
 
 def test_wrong_guess_needs_no_resending():
-    """They were under way: the drafter will know by itself."""
+    """The drafter notices by itself that drafts under way are lost."""
     reply = Reply()
     for _ in range(4):
         reply.pool.hold(LEAD.id)

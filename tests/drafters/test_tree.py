@@ -291,7 +291,7 @@ def test_noise_is_mirrored_in_branches():
 
 @pytest.mark.parametrize(("drafter_seed", "likeliest"), [(1, False), (9, True)])
 def test_better_rule_wins_by_measurement(drafter_seed: int, likeliest: bool):
-    """A lead with the drafter's own model and noise, and one whose noise is another."""
+    """One lead has the drafter's own model and noise, the other has other noise."""
     model = FakeModel(eog_rate=0.0, sharpness=1.5)
     scene = Scene(FakeBackend(model), n_branches=8)
     said = list[int]()
@@ -318,7 +318,7 @@ class Flying(FakeBackend):
 @pytest.mark.parametrize("n_branches", [8, 0])
 @pytest.mark.parametrize("seed", range(12))
 def test_all_guesses_are_the_toys(seed: int, n_branches: int):
-    """A lead that takes the path, branches of it or neither, or begins anew, between two decodes.
+    """Between two decodes the lead takes the path, branches or neither, or begins anew.
 
     The toy's cache is strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or
     an error. Without branches decodes are begun ahead, as on a GPU.

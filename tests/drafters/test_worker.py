@@ -236,7 +236,7 @@ def test_tokens_outside_the_vocabulary_are_not_evaluated(token: int, caplog: pyt
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_message_in_any_order_breaks_it(seed: int):
-    """Nor makes it mix up its sequences: a session told plainly afterwards is drafted for as ever."""
+    """Sequences must not be mixed up either: a session opened afterwards is drafted for as usual."""
     chance = random.Random(seed)
     scene = Scene(FakeBackend(ENDLESS, n_cells=60, n_seqs=2, n_batch=8))
     tokens = [*range(60, 64)] * 4 + [-1, 258, 259, 10_000]

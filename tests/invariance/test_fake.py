@@ -60,7 +60,7 @@ def test_no_drafter_changes_any_of_four_conversations(fault: Fault, temperature:
 def test_guesses_during_decode_change_nothing(
     fault: Fault, temperature: float, monkeypatch: pytest.MonkeyPatch
 ):
-    """Messages come while a GPU decodes only, in answer to commits that were sent before the decode."""
+    """Messages arrive only while a GPU decodes, in answer to commits sent before the decode."""
     monkeypatch.setattr(engine, "MANY_SESSIONS", 1)
     asks = [
         Ask(request((*PROMPT, 97 + i), temperature=temperature, seed=40 + i, max_tokens=100))

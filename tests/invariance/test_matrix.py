@@ -56,7 +56,7 @@ def test_no_drafter_changes_anything_a_client_sees(
 @of_kinds
 @at_temperatures
 def test_all_sources_together_change_nothing(temperature: float, kind: Kind):
-    """The default policy: gate, lookup, and late messages."""
+    """The default policy runs gate and lookup, with late messages."""
     scene = Scene("tree", Policy(), every=2)
     during = two(scene)
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, during))
@@ -79,7 +79,7 @@ def test_gpu_overlap_changes_no_text(shape: Shape, temperature: float, kind: Kin
 
 @at_temperatures
 def test_message_timing_changes_no_text(temperature: float):
-    """Another thread delivers them, so that each run has another order."""
+    """Another thread delivers messages, so each run has another order."""
     scene = Scene("tree", Policy(), live=True)
     during = two(scene)
     for _ in range(3):
@@ -143,7 +143,7 @@ def test_failing_draft_model_changes_nothing(kind: Kind):
 @of_kinds
 @at_temperatures
 def test_lookups_change_no_text(temperature: float, kind: Kind):
-    """The lookup finds the first turn, which is asked for again."""
+    """The first turn is asked for again, so the lookup finds it."""
     scene = Scene("tree", Policy(gate=False))
     clients = converse(asks_of(kind, temperature), lambda asks: in_scene(scene, asks, nothing), again=True)
     assert_same(clients, alone(kind, temperature, again=True))

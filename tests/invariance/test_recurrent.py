@@ -103,7 +103,7 @@ def test_four_conversations_change_nothing(temperature: float):
 
 @at_temperatures
 def test_stop_string_ends_accepted_run(temperature: float):
-    """The tokens after it cannot be trimmed: the next turn begins from an earlier state."""
+    """Tokens after the stop cannot be trimmed: the next turn begins from an earlier state."""
     text = alone(PLAIN, temperature)[0].text
     [plain] = asks_of(PLAIN, temperature)
     overrun = 0

@@ -30,7 +30,7 @@ WIDTH = 6
 @pytest.mark.parametrize("fault", FAULTS[:3], ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("server", ["default", "width-stable"])
 def test_stable_steps_share_one_width(server: Exactness, fault: Fault, kind: Kind):
-    """Set by the server's exactness, or by the request's."""
+    """The server's exactness sets it, or the request's."""
     asked = None if server == "width-stable" else "width-stable"
     asks = [
         ask._replace(request=replace(ask.request, speculation=Speculation(exactness=asked)))

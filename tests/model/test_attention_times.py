@@ -54,7 +54,7 @@ def test_every_width_is_timed_at_every_depth(model: LoadedModel):
 
 
 def test_deep_contexts_hold_as_many_tokens(model: LoadedModel, monkeypatch: pytest.MonkeyPatch):
-    """Else they would be timed as short ones."""
+    """Otherwise they would be timed as short ones."""
     lengths: list[int] = []
 
     def shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_rounds: int) -> list[float]:

@@ -241,7 +241,7 @@ async def test_no_drafter_changes_the_text(
 
 
 async def test_the_quantised_pair_too_on_one_thread(q8_target: LlamaBackend, server: EmbeddedServer):
-    """Not at temperature 1: near-ties are common, and quantised activations enlarge small differences."""
+    """Temperature 1 is left out: near-ties are common, and quantised activations enlarge differences."""
     requests = asks(q8_target.vocab, 1, 0.0)
     async with lead(q8_target, None) as plain:
         [expected] = await plain.run(requests)
@@ -263,7 +263,7 @@ async def test_joining_drafter_changes_no_text(
     server: EmbeddedServer,
     alone: Alone,
 ):
-    """The drafter is a process that was stopped until the lead forgot it, then continued."""
+    """The drafter's process is stopped until the lead forgets it, then continued."""
 
     async def run(pause_s: float) -> list[Outcome]:
         how = How(draft_max=DRAFT_MAX[n_sessions], pause_s=pause_s)
@@ -285,7 +285,7 @@ async def test_joining_drafter_changes_no_text(
 async def test_a_stop_token_inside_an_accepted_run(
     f32_target: LlamaBackend, f32_pair: tuple[Path, Path], server: EmbeddedServer, alone: Alone
 ):
-    """The stop token is one of the plain text, so that accepted drafts go beyond it."""
+    """The stop token occurs in the plain text, so accepted drafts go beyond it."""
     [whole] = await expected_of(alone, f32_target, 1, 0.0)
     [request] = asks(f32_target.vocab, 1, 0.0)
     stopped = [replace(request, stop_tokens=frozenset({token})) for token in whole.tokens[30:200:40]]

@@ -137,7 +137,7 @@ def test_experts_in_host_memory_change_no_logits(tmp_path: Path):
 
 
 def test_weights_make_remembered_tokens_count(subject: Subject):
-    """Tokens farther back than the window count, which one layer alone does not see."""
+    """Tokens beyond the window count, though no single layer sees them."""
     tokens = list(range(300, 300 + 2 * WINDOW))
     logits = last_logits(subject.target, tokens)
     other = last_logits(subject.target, [tokens[0] + 1, *tokens[1:]])

@@ -173,7 +173,7 @@ def test_lender_lost_idle_is_noticed(row: Row):
 
 
 def test_stopped_lender_ends_waiting_lead(tmp_path: Path):
-    """Its kernel confirms what comes, so that only the missing steps tell."""
+    """Its kernel confirms what arrives, so only missing steps tell."""
     with closing(Lender()) as lender:
         flags = ("--draft-max", "0", "--rpc", lender.address, "--watchdog", "1")
         with Duo(tmp_path, "serve", *EXACT, *flags) as lead:

@@ -153,7 +153,7 @@ class Mistaken(Padded):
 
 
 async def test_a_mistake_is_no_near_tie(target: LlamaBackend, known: list[Measured]):
-    """The measure finds it."""
+    """The measure finds a real mistake."""
     measured = await measure(target, known)
     with closing(LlamaBackend(LlamaOptions(DRAFT, n_cells=4096, n_seqs=4))) as draft:
         async with lead(Mistaken(target), None, How(inline=DraftModel(draft))) as live:

@@ -115,14 +115,14 @@ def test_without_flash_place_matters(opened: Open):
 
 
 def test_reused_prompts_end_differently(opened: Open):
-    """So the first of several equal requests has other bits than those that find its prompt in the cache."""
+    """The first of several equal requests has other bits than those that find its prompt in the cache."""
     backend = opened(1, "on")
     whole = score(backend, Scored(0, 0, 60))[-1]
     assert not np.array_equal(score(backend, Scored(59, 59, 1))[-1], whole)
 
 
 def test_streams_ignore_all_others(f32_pair: tuple[Path, Path]):
-    """The worst case above; and a prompt that is copied from another conversation."""
+    """This holds in the worst case above, and for a prompt copied from another conversation."""
     options = LlamaOptions(f32_pair[1], 6144, 3, n_threads=2, flash_attention="off", n_streams=3)
     with closing(LlamaBackend(options)) as backend:
         assert (backend.n_seqs, backend.n_ctx) == (3, 2048)

@@ -303,7 +303,7 @@ def test_block_is_fed_as_trained(target: LlamaBackend, model: WithBlock):
 
 
 def test_waiting_rows_join_the_guess(target: LlamaBackend, model: WithBlock):
-    """Of several conversations at once, with more and fewer of them: each guess is as if it were alone."""
+    """Several conversations with more and fewer waiting rows each guess as if they were alone."""
     texts = [ask.prompt for ask in asks(target, 3, 0.0)]
 
     def guessed(seqs: Sequence[int], n_late: int) -> list[AnyArray]:

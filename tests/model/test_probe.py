@@ -86,7 +86,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_lead_finds_what_the_probe_found(capsys: pytest.CaptureFixture[str]):
-    """Flash attention, which both choose by measuring, is among what it is kept by."""
+    """Both choose flash attention by measuring, and it is part of the key."""
     flags = ["--model", str(DRAFT), "--threads", "1", "--flash-attn", "auto"]
     assert probe(read(ProbeSettings, [*flags, "--max-width", "2", "--json"])) == 0
     found = json.loads(capsys.readouterr().out)

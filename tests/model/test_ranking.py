@@ -29,7 +29,7 @@ DOCUMENTS = ["A machine", "Learning is", "Paris, capitale de la France", "x" * 3
     ids=["bert", "qwen3"],
 )
 def test_scores_are_those_of_llama_server(kind: Kind, n_tokens: int, scores: list[float], tmp_path: Path):
-    """What the server of llama.cpp 0.3.36's sources told for this file."""
+    """The expected scores come from llama.cpp 0.3.36's server with this file."""
     path = tmp_path / "ranker.gguf"
     write(path, kind)
     with closing(LlamaEmbedder(LlamaOptions(path, 2048, 1, n_threads=1), pooling="rank")) as ranker:

@@ -88,7 +88,7 @@ def test_conversations_that_leave_the_cache_come_back(kind: Kind):
 
 
 def test_guesses_are_those_of_these_tokens_alone(kind: Kind):
-    """After several conversations in one KV cache a guess is what it is in an empty one."""
+    """A guess after several conversations in one KV cache equals that in an empty one."""
     converse(harness(kind.model, 4), noisy(4))
     text = list(range(300, 360))
     among = guesses_after(kind.model, 1, text)

@@ -111,7 +111,7 @@ def test_tiers_survive_disk_and_restart(f32_target: LlamaBackend, plain: list[li
 
 
 def test_a_state_of_another_model_is_refused(f32_target: LlamaBackend, q8_target: LlamaBackend):
-    """By llama.cpp itself, should a file ever claim to be another's: then it is evaluated instead."""
+    """llama.cpp itself refuses it if a file claims to be another model's, and it is evaluated instead."""
     snapshots = Snapshots(memory_bytes=1 << 30)
     history = opening(f32_target, TOPICS[0])
     snapshots.put(history, "", b"no state at all" * 100)

@@ -119,7 +119,7 @@ async def test_trees_of_a_drafter(
 async def test_inner_draft_makes_trees(
     policy: Policy, temperature: float, f32_target: LlamaBackend, f32_pair: tuple[Path, Path], alone: Alone
 ):
-    """With the default policy the gate decides how much is decoded, on a small machine perhaps nothing."""
+    """The gate decides how much is decoded, on a small machine perhaps nothing."""
     requests = requests_for(f32_target, temperature)
     expected = await expected_of(alone, f32_target, temperature)
     backend = Crossing(f32_target, n_conversations=(f32_target.n_seqs - 1) // 3)

@@ -62,7 +62,7 @@ def test_chunks_return_their_wanted_rows(at: tuple[int, ...]):
 
 @pytest.mark.parametrize(("n_between", "made"), [(1, [1, 2, 1]), (8, [1, 2, 1]), (17, [1, 2, 1])])
 def test_steps_keep_the_prompt_graph(n_between: int, made: list[int]):
-    """They have graphs of their own, so that a prompt with as many rows as that before would be recorded."""
+    """Steps have their own graphs; otherwise a prompt with as many rows as before would be recorded again."""
     options = LlamaOptions(BUNDLED_MODEL, n_cells=256, n_seqs=1, n_batch=64, n_threads=1)
     with closing(LlamaBackend(options)) as backend:
         backend.unlike_rows = 16
@@ -85,7 +85,7 @@ def test_guessing_step_keeps_its_graph():
 
 
 def test_block_returns_wanted_rows(tmp_path: Path):
-    """Of what it catches up with the last row is wanted."""
+    """Only the last row of a catch-up is wanted."""
     join(BUNDLED_MODEL, BLOCK, tmp_path / "joined.gguf")
     options = LlamaOptions(tmp_path / "joined.gguf", 256, 1, n_batch=64, weights=Weights(mtp=True))
     found = list[list[tuple[Logits, Hidden]]]()

@@ -88,7 +88,7 @@ def test_remote_drafter_needs_the_password(tmp_path: Path):
 
 
 def test_another_server_drafts(tmp_path: Path):
-    """The engine of a drafter is a second duo, which serves the draft model."""
+    """A second duo serves the draft model."""
     draft = ("--model", str(BUNDLED_MODEL), "--threads", "1", "--draft-max", "0")
     (tmp_path / "engine").mkdir()
     with Duo(tmp_path / "engine", "serve", *draft) as engine, started(tmp_path, "--drafters", "0") as duo:

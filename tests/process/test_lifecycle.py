@@ -150,7 +150,7 @@ def test_no_redis_means_no_drafters(duo: Duo):
 
 
 def test_endless_template_allows_shutdown(tmp_path: Path):
-    """For one message: a template that does not end for any is refused at the start."""
+    """It does not end for one message; one that never ends is refused at the start."""
     loops = "{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3
     loops = "{% if messages[0].content == 'loop' %}" + loops + "{% endif %}{{ messages[0].content }}"
     body = {"messages": [{"role": "user", "content": "loop"}]}

@@ -99,7 +99,7 @@ def test_logprobs_are_those_of_the_model(client: openai.OpenAI):
 
 
 def test_ignore_eos_bans_every_end(lead: Lead, smollm2: LlamaBackend):
-    """As llama-server does: all tokens that end a text, not only the one that ends a turn."""
+    """As in llama-server, every token that ends a text is banned, not only the one that ends a turn."""
     body = {"prompt": "The end.<|im_end|>", "n_predict": 60, "ignore_eos": True, "temperature": 0}
     told = httpx.post(f"{lead.url}/completion", json={**body, "return_tokens": True}, timeout=100).json()
     ends = {"<|endoftext|>", "<|im_end|>", "<reponame>"}

@@ -61,7 +61,7 @@ def test_both_reply_shapes_are_understood(url: str, option: str) -> None:
 
 
 def test_early_answer_reaches_the_lead(join: Join) -> None:
-    """It looks for leads four times a second only, but is told of sessions at once."""
+    """A drafter looks for leads four times a second, but learns of sessions at once."""
     drafter = join("D", "drafter")
     eventually(lambda: drafter.bus.counters.received == 0)
     lead = join("L", "lead")
@@ -251,7 +251,7 @@ def test_raising_listener_keeps_the_link(join: Join, url: str, caplog: pytest.Lo
 
 
 def test_a_lost_inbox_is_made_anew(join: Join, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
-    """Also on a server whose clock is behind the ids already read."""
+    """This also holds on a server whose clock is behind the ids already read."""
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     drafter.wait_to_see("L")
@@ -268,7 +268,7 @@ def test_a_lost_inbox_is_made_anew(join: Join, client: redis.Redis, caplog: pyte
 def test_a_flood_is_dropped_until_it_ends(
     join: Join, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Also one of entries that say nothing. What counts as a flood is made small here."""
+    """A flood may also be of empty entries. Its bound is small here."""
     monkeypatch.setattr(intake, "MOST_S", 0.002)
     monkeypatch.setattr(intake, "RESTS", (1, 1))
     lead, drafter = join("lead", "lead"), join("drafter", "drafter")

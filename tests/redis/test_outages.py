@@ -64,7 +64,7 @@ def test_a_server_killed_and_started_again(
 
 
 def test_nothing_blocks_without_a_server() -> None:
-    """If a send took only 25 ms, the test would run out of time."""
+    """The test would run out of time if a send took 25 ms."""
     server = Server()
     member = Member(server.url, "L", "lead").start()
     try:
@@ -81,7 +81,7 @@ def test_nothing_blocks_without_a_server() -> None:
 
 
 def test_nothing_blocks_on_a_server_that_hangs(server: Server, pair: tuple[Member, Member]) -> None:
-    """Who waited for the server would wait for ever: it goes on only at the end."""
+    """The server goes on only at the end, so waiting for it would last for ever."""
     lead, _ = pair
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)

@@ -65,7 +65,7 @@ def test_dead_master_yields_to_replica(watched: Watched, join: Join, caplog: pyt
 
 
 def test_a_master_that_steps_down_is_left(watched: Watched, join: Join):
-    """It goes on to answer, as a replica that takes nothing."""
+    """It still answers, as a replica that accepts nothing."""
     lead, drafter = join("L", "lead"), join("D", "drafter")
     lead.wait_to_see("D")
     eventually(watched.begins_failover)
@@ -81,7 +81,7 @@ def test_a_master_that_steps_down_is_left(watched: Watched, join: Join):
 def test_start_waits_for_a_master(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """There is no replica to promote, so that the sentinel goes on to watch the master that it knows."""
+    """There is no replica to promote, so the sentinel keeps watching the known master."""
     watched.replica.kill()
     watched.be_attentive()
     watched.master.send_signal(signal.SIGSTOP)

@@ -68,7 +68,7 @@ def test_saving_blocks_no_sending(page: Page, lead: Lead):
 
 @pytest.mark.parametrize("n_stored", [0, 1])
 def test_closed_page_keeps_whole_reply(page: Page, lead: Lead, n_stored: int):
-    """Of the question, and of the question with its reply, the browser stores n_stored."""
+    """The browser stores n_stored: of the question, or of the question with its reply."""
     Script(page, Reply((("A", "d"), (" b", None))))
     page.goto(lead.url)
     page.evaluate(

@@ -195,7 +195,7 @@ def test_guesses_have_their_own_colours(blank: Page):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_marking_keeps_text_and_elements(blank: Page, n: int):
-    """Tokens end anywhere: in the middle of marks, words and escapes."""
+    """Tokens end anywhere, also inside marks, words and escapes."""
     pieces = [run(at, at + n, at % 4) for at in range(0, len(DOCUMENT), 2 * n)]
     assert Normal(shown(blank, DOCUMENT, pieces)).found == Normal(shown(blank, DOCUMENT)).found
 
@@ -243,7 +243,7 @@ UNSETTLED = (  # read otherwise when the next characters come
 
 @pytest.mark.parametrize("text", [*UNSETTLED, DOCUMENT.replace("[ref]: ", "ref ")])
 def test_changed_text_is_parsed_again(blank: Page, text: str):
-    """No definition is in most of these: with one the whole text is read anew each time."""
+    """Most of these have no definition; with one the whole text is parsed anew each time."""
     runs = [run(at, at + 2, at % 4) for at in range(0, len(text), 5)]
     grown, whole = blank.evaluate(STREAM, [text, runs, 1])
     assert grown == whole

@@ -189,7 +189,7 @@ def test_page_passes_accessibility_checks(
 
 
 def test_a_phone_and_its_keyboard_are_enough(browser: Browser, lead: Lead):
-    """From an empty page to a second conversation, found again after a reload, by keys alone."""
+    """Go from an empty page to a second conversation, found again after a reload, by keys alone."""
     context = browser.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
     Script(page)

@@ -231,7 +231,7 @@ async def test_slot_files_belong_to_their_key(tmp_path: Path):
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch):
-    """Counted, since clocks tell of the machine: as many comparisons of digests for any key."""
+    """Counted rather than timed: every key takes as many comparisons of digests."""
     compared: list[tuple[bytes, bytes]] = []
 
     def counted(one: bytes, other: bytes) -> bool:

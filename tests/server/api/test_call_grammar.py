@@ -305,7 +305,7 @@ def test_tagged_text_has_schema_length():
 
 
 def test_one_line_break_surrounds_short_values():
-    """More of them would be a part of the value that is read."""
+    """A second line break would be a part of the value."""
     grammar = CallGrammar(FakeVocabulary(), BY_FAMILY["function tags"].form)
     schema = {**FUNCTIONS["g"], "properties": {"s": {"enum": ["x", "y"]}}}
     reply = "<tool_call>\n<function=g>\n<parameter=s>{}x{}</parameter>\n</function>\n</tool_call>"

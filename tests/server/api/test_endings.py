@@ -218,7 +218,7 @@ async def test_a_client_that_goes_away_cancels(events: tuple[Any, ...], stream: 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_early_leave_cancels_the_request(stream: bool):
-    """It closes as the request is submitted; the first event comes at the same moment."""
+    """The client closes as the request is submitted; the first event comes at the same moment."""
 
     class Closing(Script):
         def submit(self, request: GenerationRequest) -> Script:

@@ -23,7 +23,7 @@ BODY: dict[str, Any] = {
     [(None, "required", 1), (None, "auto", None), (MISTRAL, "required", None), (MISTRAL, "auto", None)],
 )
 def test_required_tool_is_called_once(template: str | None, choice: str, most: int | None):
-    """Where it must call: one that was not trained for tools repeats its call for ever."""
+    """A model that was not trained for tools repeats a required call for ever."""
     body = ChatRequest.model_validate({**BODY, "tool_choice": choice})
     assert form_of(body, ChatTemplate(template).style).most_calls == most
 

@@ -98,7 +98,7 @@ def test_only_common_enum_values_pass(reply: Reply, kind: str):
 
 @pytest.mark.parametrize("family", ["deepseek v3.2", "kimi k3"])
 def test_a_value_is_told_with_its_type(family: str):
-    """null that is told to be a string would be one."""
+    """A null declared to be a string would be one."""
     schema = {"anyOf": [SIZE, NULL]}
     right = call_of(BY_FAMILY[family], "S")
     for text in (right.replace(">S<", ">null<"), call_of(BY_FAMILY[family], None).replace(">null<", ">S<")):

@@ -95,7 +95,7 @@ def test_nothing_is_told_unasked():
 
 @given(st.sets(st.integers(1, len(THOUGHT) - 1)), st.booleans())
 def test_sources_cover_only_content(cuts: set[int], at_once: bool):
-    """Wherever tokens end: one may have the end of a mark and the first word of the answer."""
+    """A token may contain the end of a marker and the first word of the answer."""
     reader, sourced, spans, content = MessageReader(FORM), SourcedText(), list[Span](), ""
     told: list[dict[str, str | None]] = []
     bounds = [0, *sorted(cuts), len(THOUGHT)]

@@ -124,7 +124,7 @@ TOOL_RESULT = [
 
 @pytest.mark.parametrize("messages", [[{"role": "user", "content": FORGED}], TOOL_RESULT])
 def test_a_text_writes_no_turns(lead: Lead, messages: list[dict[str, Any]]):
-    """It has a token for each of its bytes; the prompt that clients are shown is the text as it is."""
+    """The vocabulary has a token for each byte; clients see the prompt's text as it is."""
     prompt = httpx.post(f"{lead.url}/apply-template", json={"messages": messages}).json()["prompt"]
     assert FORGED in prompt
     body = {"messages": messages, "max_tokens": 1}

@@ -171,7 +171,7 @@ def test_unchanged_directory_is_not_listed(folder: Folder, monkeypatch: pytest.M
 
 
 def test_change_within_coarse_time_counts(folder: Folder):
-    """Two changes may leave the directory with the same time; one that is young is not relied on."""
+    """Two changes may leave the directory with one time, so a young time is not relied on."""
     folder.write((1,))
     assert len(folder.scan().found) == 1
     stamp = folder.path.stat().st_mtime_ns

@@ -61,7 +61,7 @@ def test_budgets_hold_under_random_faults(
     disk: int,
     backlog: int,
 ):
-    """Two leads on one directory, which also loses and damages files."""
+    """Two leads share a directory that also loses and damages files."""
     path = tmp_path_factory.mktemp("cache")
     with leads() as make:
         pair = [make(path, memory=memory, disk=disk, backlog=backlog) for _ in range(2)]

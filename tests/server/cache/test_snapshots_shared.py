@@ -85,7 +85,7 @@ def test_other_leads_files_come_and_go(make: Make, path: Path, caplog: pytest.Lo
 
 
 def test_just_replaced_file_is_found(make: Make, path: Path):
-    """Its longer file is as young as the look that did not see it."""
+    """The longer file is as young as the look that missed it."""
     one, two = make(path), make(path)
     one.put(1, 2)
     one.flush()

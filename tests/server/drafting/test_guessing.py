@@ -125,7 +125,7 @@ def test_no_second_guess_where_none_is_wanted():
 
 
 def test_shared_noise_sharpens_confidence():
-    """Whether another model, whose logits differ by chance, draws the same: by log loss."""
+    """Compare by log loss whether another model with slightly other logits draws the same."""
     chance = np.random.default_rng(3)
     said, plain, right = list[float](), list[float](), list[bool]()
     for position in range(2000):

@@ -105,7 +105,7 @@ def test_decided_tokens_stay_decided():
 
 
 def test_likelier_beam_beats_better_beginning():
-    """The garden path: token 0 is likelier first, what follows token 1 is sure."""
+    """Token 0 is likelier first, but what follows token 1 is certain."""
     rows: dict[tuple[int, ...], list[float]] = {(): [0.6, 0.4, 0, 0], (0,): [0.25] * 4, (1,): [0, 0, 1, 0]}
 
     def model(tokens: Sequence[int]) -> Row:

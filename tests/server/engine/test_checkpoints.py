@@ -100,7 +100,7 @@ def test_toy_keeps_decoded_tail():
 @pytest.mark.parametrize("n_tail", [2, DRAFT_MAX])
 @pytest.mark.parametrize("n_seqs", [4, 8, 12])
 def test_tail_takes_back_last_guesses(n_seqs: int, n_tail: int, temperature: float):
-    """Two turns of four conversations, without room for checkpoints, with some, and with room for marks."""
+    """Two turns of four conversations run without room for checkpoints, with some, and for marks."""
     asks = [request((*LONG, i), seed=i, temperature=temperature, max_tokens=60) for i in range(4)]
     expected = plain(*asks)
     texts = [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)]
@@ -185,7 +185,7 @@ def test_no_spare_sequence_no_drafts():
 
 @pytest.mark.parametrize("wrong_every", [0, 4])
 def test_preempted_session_keeps_its_text(wrong_every: int):
-    """Three conversations in a cache that is too small for them."""
+    """Three conversations share a cache that is too small for them."""
     asks = [request((*PROMPT, i), seed=i, max_tokens=100) for i in range(3)]
     expected = plain(*asks)
     texts = [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)]
@@ -261,7 +261,7 @@ def test_drafts_cost_only_last_tokens():
 @pytest.mark.parametrize("n_tail", [0, 1, DRAFT_MAX])
 @pytest.mark.parametrize("n_seqs", [8, 12])
 def test_guessed_end_continues_correctly(n_seqs: int, n_tail: int):
-    """With a tail as without drafts, else without the last step."""
+    """With a tail the result is as without drafts, otherwise without the last step."""
     ask = request(LONG, max_tokens=None)
     [expected] = Harness(FakeBackend()).run(ask)
     assert expected.finished.reason == "stop"
@@ -355,7 +355,7 @@ def test_lost_beginning_is_reevaluated():
 
 
 def test_proposer_is_told_of_rows():
-    """So that a gate can say what they would cost again."""
+    """A gate then knows what evaluating them again would cost."""
     asked: list[int] = []
 
     class Watching(OracleProposer):

@@ -85,7 +85,7 @@ def test_saving_pays_below_both_costs():
 
 
 def test_interrupted_move_ends_no_saving():
-    """Only moves tell what they take, so that nothing would be saved again."""
+    """Only moves are timed, so otherwise nothing would be saved again."""
     costs = MoveCosts()
     costs.moved(10**6, 100, 1e-3)
     costs.moved(10**6, 100, 60.0)

@@ -29,7 +29,7 @@ def test_similar_sessions_keep_own_cells(can_shift: bool):
 @pytest.mark.parametrize("can_shift", [True, False])
 @pytest.mark.parametrize("drafted", [False, True])
 def test_preempted_session_repeats_its_shifts(can_shift: bool, drafted: bool):
-    """The second outgrows the context first; then the first one needs its cells."""
+    """The second session outgrows the context first; then the first one needs its cells."""
     asks = [asked(first=1, temperature=1.0), request((*PROMPT, *PROMPT[:31]), temperature=1.0, max_tokens=N)]
     asks[1] = replace(asks[1], n_keep=N_KEEP)
     expected = [alone(ask, can_shift=can_shift) for ask in asks]

@@ -75,7 +75,7 @@ def test_steps_with_guesses_are_padded():
 
 
 def test_a_width_stable_session_keeps_its_width():
-    """Also where its guesses fill that, and a wider step would be quicker."""
+    """It keeps the width even where its guesses fill it and a wider step would be quicker."""
     [ask] = asked(1)
     stable = replace(ask, speculation=Speculation(exactness="width-stable"))
     [text] = run(toy(), Proposer(), ask)

@@ -149,7 +149,7 @@ def test_oversized_state_is_reevaluated():
 
 
 def test_loaded_conversation_finds_room():
-    """A KV cache for two and a half conversations, of which three take turns."""
+    """Three conversations take turns in a KV cache for two and a half."""
     plain = texts_of(harness(None, n_seqs=8), 3, 3)[0]
     tiers = memory()
     texts, cached = texts_of(harness(tiers, n_seqs=4, n_cells=300), 3, 3)
@@ -158,7 +158,7 @@ def test_loaded_conversation_finds_room():
 
 
 def test_a_thousand_conversations_through_eight_slots(tmp_path: Path):
-    """No error, every conversation answered, both tiers within their budgets."""
+    """Every conversation is answered without an error, and both tiers keep their budgets."""
     n_bytes = 40_000
     disk = DiskTier(tmp_path, budget_bytes=100_000, fingerprint="fake")
     ready = threading.Event()

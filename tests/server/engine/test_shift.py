@@ -149,7 +149,7 @@ def test_drafters_over_a_bus_survive_a_shift(can_shift: bool, temperature: float
 
 
 def test_drafters_guess_draws_after_shift():
-    """They evaluate the tokens that remain, as this backend does; the noise must be the whole text's."""
+    """Drafters evaluate the remaining tokens, as this backend does, with the noise of the whole text."""
     ask = asked(temperature=1.0)
     outcome = run_with_drafters(ask, backend(can_shift=False), error=0.0)
     count = outcome.finished.stats.drafters["one"]

@@ -117,7 +117,7 @@ async def test_tokens_arrive_during_gpu_decode(overlaps: bool, monkeypatch: pyte
 
 @pytest.mark.parametrize("many", [1, 2])
 async def test_many_tokens_arrive_before_decode(many: int, monkeypatch: pytest.MonkeyPatch):
-    """The loop is done with them then when the decode ends."""
+    """The loop is done with the tokens when the decode ends."""
     monkeypatch.setattr(engine, "MANY_SESSIONS", many)
     events, handed = await told(True, monkeypatch)
     assert sum(len(event.tokens) for event in events if isinstance(event, Committed)) == 2 * N

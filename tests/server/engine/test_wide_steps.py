@@ -62,7 +62,7 @@ def texts(backend: Shapes, proposer: Proposer | None, n: int) -> list[list[int]]
 
 
 def test_undrafted_session_sets_own_width():
-    """Nobody is asked for guesses then: the width of an earlier step says nothing."""
+    """Nobody is asked for guesses, so the width of an earlier step says nothing."""
     backend = Shapes()
     oracle = Wide([])
     harness = Harness(backend, oracle, limits=Limits(draft_max=8, leaves=LEAVES))

@@ -148,7 +148,7 @@ def test_all_that_rest_are_written_once(start: Callable[..., Lead]):
 
 
 def test_equally_long_successor_is_written(start: Callable[..., Lead]):
-    """The way its predecessor left does not matter."""
+    """How its predecessor left does not matter."""
     lead = start(n_seqs=1, memory_bytes=0)
     lead.ask(prompt(0))
     assert lead.rest() == 1

@@ -112,7 +112,7 @@ def test_a_call_within_thoughts(reply: Reply):
 
 @every
 def test_text_about_calls_stays_text(reply: Reply):
-    """A mark that no call follows."""
+    """A marker is not followed by a call."""
     calls, channels = reply.form.calls, reply.form.channels
     if calls is None or channels or not calls.marks:
         return
@@ -151,7 +151,7 @@ def elements(value: Any) -> str:
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.channels], ids=lambda family: family.name)
 @pytest.mark.parametrize("headed", [True, False])
 def test_a_header_without_an_end_ends(family: Family, headed: bool):
-    """Broken off it is no text; what is too long for one is."""
+    """A broken header is no text; one that is too long is."""
     assert family.channels
     start = family.channels.start
     form = Form(family.thoughts, calls=family.calls, channels=family.channels, headed=headed)

@@ -50,7 +50,7 @@ def arguments_of(form: Form, text: str) -> list[Any]:
 
 @pytest.mark.parametrize("reply", THINKING, ids=lambda reply: reply.family)
 def test_thoughts_end_once(reply: Reply):
-    """The model closes thoughts that a call has ended already."""
+    """The model closes thoughts that a call has already ended."""
     thoughts = reply.form.thoughts
     assert thoughts
     form = replace(reply.form, thinking=True)

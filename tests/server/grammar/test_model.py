@@ -90,7 +90,7 @@ def test_model_output_fits_the_schema(backend: LlamaBackend):
 
 @pytest.mark.parametrize("name", USUAL)
 def test_every_way_of_asking_gives_one_answer(backend: LlamaBackend, name: str):
-    """The mask, a single token, several in a row; and looking for forced tokens changes none of them."""
+    """The mask, a single token and several in a row agree; looking for forced tokens changes none."""
     vocabulary = backend.vocab
     start = compile_gbnf(vocabulary, USUAL[name])
     rng = random.Random(4)

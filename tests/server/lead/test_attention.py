@@ -148,7 +148,7 @@ def test_no_start_measures(options: LlamaOptions, monkeypatch: pytest.MonkeyPatc
 
 
 def test_busy_measurement_is_repeated(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
-    """One in which wide decodes alone took longer, as they do beside other work on their cores."""
+    """Only wide decodes took longer, as beside other work on their cores."""
     calm, slow = Measured(MIXED), [20.0, 21.0, 22.0]
     single = [SINGLE_MS, 10.5, 11.0]
     busy = AttentionTimes({"on": [[30.0, 31.0, 50.0]] * 3, "off": [single, slow, slow]})

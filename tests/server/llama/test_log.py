@@ -20,7 +20,7 @@ from server.llama import library
 def test_only_fatal_output_is_shown(
     level: int, line: bytes, seen: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ):
-    """Also of drafters that `duo up` starts, whose log nobody reads."""
+    """This includes drafters of `duo up`, whose log nobody reads."""
     with caplog.at_level(logging.ERROR):
         library._log_line(level, line, None)  # pyright: ignore[reportPrivateUsage]
     assert not caplog.records

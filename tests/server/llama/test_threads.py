@@ -147,7 +147,7 @@ def test_momentary_load_costs_no_thread(machine: Machine):
 
 @pytest.mark.parametrize(("seconds", "n"), [(0.5, 2), (1.0, 1)])
 def test_second_long_load_costs_thread(machine: Machine, seconds: float, n: int):
-    """Others compute for this time. Decodes take a twentieth of a second."""
+    """Others compute for this time; decodes take a twentieth of a second."""
     ours = Threads(None)
     numbers = list[int]()
     for i in range(60):
@@ -239,7 +239,7 @@ def test_unknown_load_uses_all_threads(machine: Machine):
 
 
 def test_system_load_is_read():
-    """Of this machine, unless it tells nothing."""
+    """The numbers are this machine's, unless it tells nothing."""
     if not threads.STAT.exists():
         pytest.skip("the system does not tell")
     assert threads.used_by_others(threads.own_cores()) is not None

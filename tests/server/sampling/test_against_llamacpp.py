@@ -101,7 +101,7 @@ def test_chains_in_any_order(case: int):
 
 
 def test_top_n_sigma_follows_default_order():
-    """Without typical_p: llama.cpp's gives NaN where top_n_sigma has left tokens at minus infinity."""
+    """typical_p is left out: llama.cpp's gives NaN where top_n_sigma has left tokens at minus infinity."""
     params = SamplingParams(top_n_sigma=1.0, xtc_probability=1.0, xtc_threshold=0.1)
     for case in range(20):
         agree(row_of(case, 500, 2.0), params, [])

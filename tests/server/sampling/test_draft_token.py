@@ -43,7 +43,7 @@ def test_a_guess_is_the_draw(params: SamplingParams, n_vocab: int, scale: float)
 @pytest.mark.parametrize("params", WAYS, ids=repr)
 @pytest.mark.parametrize(("n_vocab", "most"), [(1_500, 1.0), (30_000, 1.2), (60_000, 1.2)])
 def test_confidence_is_the_probability(params: SamplingParams, n_vocab: int, most: float):
-    """Exactly for a small vocabulary; else rather more, since part of the vocabulary is not looked at."""
+    """This is exact for a small vocabulary; in a large one it is rather more, since part is not looked at."""
     rng = np.random.default_rng(n_vocab)
     row = rng.standard_normal(n_vocab).astype(np.float32)
     row[rng.choice(n_vocab, 4, replace=False)] = (13.0, 12.5, 12.0, 11.5)

@@ -104,7 +104,7 @@ def test_noise_is_standard_gumbel():
 
 
 def test_shared_noise_beats_greedy_drafts():
-    """Two close but flat distributions: what shared noise is for (Daliri et al., arXiv:2408.07978)."""
+    """The distributions are close but flat, the case for shared noise (Daliri et al., arXiv:2408.07978)."""
     rng = np.random.default_rng(1)
     params = SamplingParams(1.0, 0, 1.0, 0.0, 9)
     shared = greedy = 0
@@ -127,7 +127,7 @@ def test_probability_is_the_softmax():
 @pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 2.0, 4.0, 12.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.02])
 def test_race_equals_full_argmax(scale: float, min_p: float):
-    """Flat rows too, where the loud tokens decide."""
+    """Rows include flat ones, in which the loud tokens decide."""
     n_vocab = 40_000
     row = row_of(8, n_vocab, scale)
     every = np.arange(n_vocab)
@@ -166,7 +166,7 @@ def test_loud_tokens_are_those_with_much_noise():
 
 
 def test_loud_tokens_are_independent():
-    """As many as in independent trials, in every part of the vocabulary, at every position."""
+    """Every part of the vocabulary and every position has as many as independent trials."""
     n_vocab, n_positions = 64 * RARITY, 2_000
     counts = np.zeros(64)
     totals: list[int] = []

@@ -252,7 +252,7 @@ def test_dynamic_temperature_by_hand():
 @pytest.mark.parametrize("wanted", [1e-320, 1e-310, 1e-100, 1e-7])
 @pytest.mark.parametrize("order", [("top_k", "temperature"), ("temperature", "top_k")])
 def test_near_zero_dynatemp_is_greedy(order: tuple[str, ...], wanted: float):
-    """It is the share of the largest entropy to the power of the exponent."""
+    """The temperature is the share of the largest entropy to the power of the exponent."""
     params = replace(OFF, top_k=40, temperature=0.5, dynatemp_range=0.5, samplers=order)
     for seed in range(20):
         row = noise(seed, 64, 4.0) + np.float32(40.0)
@@ -329,7 +329,7 @@ ROW = noise(77, 60)
     elsewhere=st.lists(st.integers(0, 1000), max_size=3),
 )
 def test_equal_history_draws_equal_token(seed: int, history: list[int], chosen: int, elsewhere: list[int]):
-    """Whatever else was drawn before, and whether tokens came as prompt or were committed one by one."""
+    """Other draws before do not matter, nor whether tokens came as prompt or were committed one by one."""
     params = SETTINGS[chosen].reseeded(seed)
     token = Sampler(params, history, None).choose(ROW, len(history))
     for other in elsewhere:

@@ -82,7 +82,7 @@ def test_helping_group_returns():
 
 
 def test_hard_text_costs_next_nothing():
-    """Models rest in it once they have lost a few tokens; easy texts before it are no reason to lose more."""
+    """Models rest in a hard text after a few lost tokens; easy texts before it are no reason to lose more."""
     for n_easy in (0, 1, 5):
         group = GroupAccount(OF_INLINE)
         run(group, 2.0, 60 * n_easy)

@@ -185,7 +185,7 @@ def test_short_replys_only_step_counts():
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_liar_costs_one_percent(in_time: bool):
-    """Beside what it costs each reply until its drafters rest there."""
+    """This is beside its cost in each reply until its drafters rest there."""
     scene = Scene(lies=True, in_time=in_time)
     assert scene.beside(200) <= CREDIT / SLOWER + 20
     n_more = scene.beside(3000, per_reply=500)
@@ -211,7 +211,7 @@ def test_remote_liar_rests_each_reply(in_time: bool, caplog: pytest.LogCaptureFi
 
 
 def test_resting_drafter_returns_within_reply():
-    """Although such steps are passed over."""
+    """Steps without guesses are skipped meanwhile."""
     scene = Scene(lies=True, in_time=True, kernel="elsewhere")
     scene.beside(60, per_reply=60)
     before = scene.neighbour.n_opened
@@ -285,7 +285,7 @@ def test_sharing_drafters_wait_once():
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
 def test_drafters_on_another_machine_have_no_account(host: str, kernel: str):
-    """Nor do they pause after a hard text."""
+    """They do not pause after a hard text either."""
     pool = MemoryPool()
     remote = listening(pool)
     join(pool, "a", host, kernel)
@@ -301,7 +301,7 @@ def test_drafters_on_another_machine_have_no_account(host: str, kernel: str):
 
 
 def test_drafters_pause_where_no_guess_can_pay(caplog: pytest.LogCaptureFixture):
-    """For two sessions, where each row takes as long as a step, but for one."""
+    """For two sessions each row takes as long as a step; for one it does not."""
     caplog.set_level("INFO", "duo.drafters")
     pool = MemoryPool()
     remote = listening(pool)
@@ -340,7 +340,7 @@ def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, Draf
 
 @pytest.mark.parametrize(("saved", "rests"), [(0.0, True), (0.1, True), (0.3, False)])
 def test_sharing_drafters_must_save_time(saved: float, rests: bool):
-    """Not by right guesses, which the draft model would have had as well. Each step has one that is right."""
+    """Right guesses do not count, since the draft model would have had them. Each step has a right one."""
     remote, record = with_a_drafter()
     taught = Taught(remote, Median(1))
     n_on, charge = 0, Charge(crowded=0.2, saved=saved, most_saved=1.0)

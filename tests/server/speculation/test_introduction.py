@@ -19,7 +19,7 @@ def named(remote: RemoteDrafters, id: str) -> DrafterRecord:
 
 @pytest.mark.parametrize("at", [1, 20, 99])
 def test_newcomer_works_alone_until_right(at: int):
-    """And not for longer than it may cost. at: its step with that guess; each costs a token."""
+    """It may not exceed its cost limit. at: its step with the right guess; each step costs a token."""
     pool = MemoryPool()
     remote, first = with_a_drafter(pool)
     taught = Taught(remote)

@@ -33,7 +33,7 @@ MODEL = Guessers(inline=True, may_model=True)
 
 @pytest.mark.parametrize("row_s", [0.05, 0.5])
 def test_wrong_reply_pays_few_guesses(row_s: float):
-    """However good those of the replies before were."""
+    """Earlier good replies do not change that."""
     scene = Scene(error=0.0, row_s=row_s)
     rates = [scene.rate(request((*PROMPT, i), max_tokens=60)) for i in range(4)]
     assert rates[-1] > 1.2
@@ -104,7 +104,7 @@ def test_right_probe_raises_the_allowance(is_right: bool):
 
 @pytest.mark.parametrize("padded", [True, False])
 def test_unverified_right_guess_is_free(padded: bool):
-    """Its step was plain since a wider one did not pay; elsewhere it was made in vain."""
+    """Its step was plain since a wider one did not pay; elsewhere the guess was made in vain."""
     weighed = Weighed(StepTimes(4, shapes=ShapeTimes({1: 1.0, 4: 1.1} if padded else {})))
     weighed.step(0.1, path=path_of(PROMPT[-1], is_probe=False))
     assert weighed.account.net == (0.0 if padded else -0.1)
@@ -151,7 +151,7 @@ def test_drafter_costs_slower_decodes(
 
 
 def test_untimed_steps_cost_the_next(monkeypatch: pytest.MonkeyPatch):
-    """Two with rows of prompts, before one without."""
+    """Two steps have rows of prompts, before one without."""
     found, ledger = list[int](), Weighed().ledger
 
     def charge(*of_it: object) -> Charge:

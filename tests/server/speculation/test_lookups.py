@@ -124,7 +124,7 @@ def test_lone_lookups_pay_slower_steps():
 def test_choosing_and_searching_are_charged(
     guessers: Guessers, charged: float, monkeypatch: pytest.MonkeyPatch
 ):
-    """To search a text takes a second, and three seconds to choose among guesses."""
+    """Searching a text takes a second, choosing among guesses three."""
     clock = Clock()
     speculator = Speculator(Policy(), clock=clock, times=StepTimes(64, {1: 1.0, 2: 1.1}))
     speculator.open(OpenedSession(1, [1, 2, 3, 1, 2], SamplingParams(), Speculation()))
@@ -174,7 +174,7 @@ def test_warm_up_lookups_are_accounted():
 
 @pytest.mark.parametrize(("looked_s", "pause"), [(0.01, False), (0.05, True)])
 def test_unprofitable_lookups_pause(looked_s: float, pause: bool):
-    """One of 32 steps has a right guess of theirs, whose row takes a tenth of a step."""
+    """One of 32 steps has a right guess of a lookup, whose row takes a tenth of a step."""
     taught = Taught(lookup=True)
     taught.warm_up(LOOK_STEPS)
     taught.ledger.rates.plain_rate = 1.0

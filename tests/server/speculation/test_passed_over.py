@@ -56,7 +56,7 @@ def test_nobody_guessing_asks_no_sessions():
 
 
 def test_pausing_draft_model_is_skipped(monkeypatch: pytest.MonkeyPatch):
-    """And it goes on within the reply."""
+    """It continues within the reply."""
     scene = Scene(error=0.0, row_s=0.5)
     n_passed, plan = 0, scene.speculator.plan
 
@@ -132,7 +132,7 @@ def test_unprofitable_session_delays_no_reading():
 
 
 def test_losing_short_replies_are_skipped():
-    """Each of them would end before the draft model rests in it. Later it is asked again."""
+    """Each would end before the draft model rests in it. Later it is asked again."""
     scene = Scene(error=0.0, row_s=0.1, td_s=0.3, policy=Policy(leaves=1, lookup=False))
     scene.drafts.confused = 1.0
 
@@ -152,7 +152,7 @@ def test_losing_short_replies_are_skipped():
 
 
 def test_stable_losses_stay_their_own():
-    """They have their width in any case."""
+    """Width-stable sessions have their width in any case."""
     scene = Scene(error=0.0, row_s=0.1, td_s=0.3, policy=Policy(leaves=1, lookup=False))
     scene.drafts.confused = 1.0
     stable = replace(request(max_tokens=12), speculation=Speculation(exactness="width-stable"))

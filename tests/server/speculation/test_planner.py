@@ -102,7 +102,7 @@ def test_choice_is_the_best_one(curve: list[float], offers: list[list[float]], r
 
 
 def test_faster_text_bars_no_guesses():
-    """Guesses double what this step makes, and the text before made ten times as much."""
+    """Guesses double this step's tokens, and the former text made ten times as much."""
     assert choose([0.0, 1.0, 1.2, 1.4, 1.6], 1, [[0.9, 0.8, 0.7]], 10.0) == [3]
 
 
@@ -131,7 +131,7 @@ def lost(offer: list[float], n: int, pending: int) -> float:
 def test_replayed_rows_count_as_cost(
     curve: list[float], sessions: list[tuple[list[float], int]], rate: float
 ):
-    """Against all numbers of the most probable guesses, where a row more always costs the same."""
+    """Compare with all numbers of the most probable guesses, where each further row costs the same."""
     row_s = 0.25
     offers, pending = [offer for offer, _ in sessions], [n for _, n in sessions]
     n_rows = sum(pending)
@@ -157,7 +157,7 @@ def test_risky_session_guesses_sure_tokens():
 
 
 def test_guesses_in_the_tail_cost_nothing_later():
-    """One guess beyond a tail of two costs what a chain of one does without."""
+    """One guess beyond a tail of two costs as much as a chain of one without a tail."""
     curve = [0.0, 1.0, 1.25, 1.5, 1.75, 2.0]
     assert choose(curve, 1, [[0.6, 0.4, 0.2]], 1.2, [1]) == [1]
     assert choose(curve, 1, [[0.6, 0.4, 0.2]], 1.2, [1], 2) == [2]
@@ -255,7 +255,7 @@ def test_without_times_anything_is_reachable(curve: list[float]):
     ],
 )
 def test_guesses_take_no_longer_than_the_allowance(n_rows: int, allowance: float, td_s: float, n: int):
-    """Nine are all that there may be, of which rows are left for fewer."""
+    """Nine guesses are the maximum, and rows are left for fewer."""
     curve = [0.0, 1.0, 1.5, 1.5, 2.5]
     step = view(Price(n_rows, 1, curve, curve[n_rows], 1.0), sessions=[session(0.9, allowance)])
     assert inline_plan.draft_path(step, drafting(curve, td_s), 0, 9).limit == n
@@ -279,7 +279,7 @@ def test_without_times_all_guesses_are_afforded():
 def test_existing_guesses_spare_new_ones(
     td_s: float, offered: list[float], n_asking: int, needless: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of two guesses that are there 1.7 are right. The draft model's would bring 3.2 at most."""
+    """Of two existing guesses 1.7 are right. The draft model's would bring 3.2 at most."""
     curve, hits = [0.0, 1.0, *[1.2] * 16], HitRates()
     for i in range(200):
         hits.observe_best("draft", 200, hit=i % 4 > 0)
@@ -309,7 +309,7 @@ def test_guess_pays_its_width_share(n: int):
 
 
 def test_rows_evaluated_again_cost_plain_steps():
-    """Of two sessions, one of which has three rows."""
+    """One of the two sessions has three rows."""
     seconds = [0.0, 10.0, 12.0, 14.0, 16.0]
     assert Price(2, 2, seconds, 12.0, 1.0).again_cost() == 0.0
     assert 2 * Price(4, 2, seconds, 16.0, 1.0).again_cost() == pytest.approx(2 * (16.0 - 12.0) / 12.0)

@@ -51,7 +51,7 @@ def test_alone_there_is_one_account():
 
 @pytest.mark.parametrize("disturbed", [(), (0, 1), (7, 90, 150)])
 def test_a_guess_takes_time_outside_the_decode(disturbed: tuple[int, ...]):
-    """300 µs for each session, 40 for each of its guesses. What disturbs a step is no guess's cost."""
+    """It takes 300 µs for each session and 40 for each guess. A disturbance is no guess's cost."""
     rates = rates_of(StepTimes(5, dict.fromkeys(range(1, 6), 0.001)))
     for i in range(200):
         n = i % 4

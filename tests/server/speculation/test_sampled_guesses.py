@@ -18,7 +18,7 @@ from tests.support import Harness, request
 
 @pytest.mark.parametrize("prediction", [(), tuple(b"a text that the client expects")])
 def test_rejection_verifies_only_samples(prediction: tuple[int, ...]):
-    """Also while the draft model rests."""
+    """This also holds while the draft model rests."""
     clock = Clock()
     drafts = TimedBackend(clock, FakeModel(seed=99, eog_rate=0.0), 0.3, 0.0)
     target = TimedBackend(clock, FakeModel(eog_rate=0.0), 0.95, 0.05)

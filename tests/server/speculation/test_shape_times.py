@@ -99,7 +99,7 @@ def test_many_good_guesses_are_taken_at_once():
 
 
 def test_change_spreads_over_kept_widths():
-    """0.5 tokens for 0.2 more of them a step; there and back take 0.8 of them at once."""
+    """The gain is 0.5 tokens, less 0.2 for rows; there and back take 0.8 at once."""
     scene = Scene()
     assert scene.step([0.5]) == PLAIN
     scene.steps(SURE[:3], n=12)
@@ -130,7 +130,7 @@ def test_prompt_leaves_one_change():
 
 
 def test_interrupted_width_pays_at_start():
-    """Then it pays from the first step on, though guesses are there for one step at a time."""
+    """It pays from the first step on, though guesses are there for one step at a time."""
     scene, offer = Scene(), [0.5]
     assert scene.step(offer) == PLAIN
     for _ in range(20):
@@ -181,7 +181,7 @@ def test_long_run_ends_correctly():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mixed_texts_lose_under_twentieth(seed: int):
-    """Guesses are right as often as they are said to be."""
+    """Guesses are right as often as they claim."""
     rng, scene, n_tokens, n_guesses = random.Random(seed), Scene(), 0, 0
     for i in range(3000):
         if i % 50 == 0:
@@ -219,7 +219,7 @@ def test_change_cost_is_measured():
 
 
 def test_recorded_width_returns_cheaper():
-    """With as many cells: the graph of one shape is of one number of them, in steps of llama.cpp's."""
+    """The number of cells is equal: a graph belongs to one number of them, in llama.cpp's steps."""
     widths = ShapeTimes(STEADY, CHANGE_S)
     for n_cells in range(0, 60 * CELLS_STEP, CELLS_STEP):
         for first_s, second_s in ((0.002, 0.004), (0.001, 0.0)):
@@ -276,7 +276,7 @@ def test_a_longer_context_makes_all_widths_slower():
 
 
 def test_slow_width_is_retried():
-    """Others had the machine for a while, say: nobody would measure it otherwise."""
+    """Other programs may have slowed it; otherwise nobody would measure it again."""
     widths = ShapeTimes({1: 0.005, 17: 0.0065}, CHANGE_S)
     for _ in range(60):
         widths.observe(17, 0, 0.05)

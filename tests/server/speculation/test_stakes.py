@@ -93,7 +93,7 @@ def test_hopeless_inner_draft_pauses(curve: list[float]):
 
 
 def test_inner_draft_loses_at_most_potential():
-    """One whose guesses take too long has one try."""
+    """A source whose guesses take too long has one try."""
     for td_s in (0.0, 0.3, 0.9):
         td = Median(1)
         td.observe(td_s)

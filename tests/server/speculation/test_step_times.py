@@ -68,7 +68,7 @@ def test_padding_follows_recent_times():
 
 
 def test_steps_alone_pad_nothing():
-    """Steps of three rows that a busy moment made slow: padded ones would not show that it is over."""
+    """A busy moment slowed steps of three rows: padded ones would not show that it is over."""
     costs = StepTimes(8, {1: 1.0, 3: 2.0, 4: 2.0})
     for _ in range(50):
         costs.observe(3, 0, 4.0)
@@ -88,7 +88,7 @@ def test_long_context_padding_needs_measurement():
 
 
 def test_padding_steps_go_rarely_without():
-    """Two show it."""
+    """Two unpadded steps show it."""
     costs, many = StepTimes(8, {1: 1.0, 3: 3.0, 4: 2.0}), 4096
     widths = list[int]()
     for _ in range(400):
@@ -152,7 +152,7 @@ def test_unconfirmed_width_is_tried():
 
 
 def test_busy_wide_steps_are_forgotten():
-    """Else nobody guesses again after it, so that no wide step shows what one takes."""
+    """Otherwise nobody guesses again, and no wide step corrects the time."""
     calibrated = {1: 1.0, 2: 1.5, 4: 2.0, 8: 3.0}
     costs = StepTimes(8, calibrated)
     for _ in range(12):

@@ -120,7 +120,7 @@ def test_disagreeing_draft_is_stale():
 
 @pytest.mark.parametrize("n_commits", [1, 20])
 def test_wrong_continuation_stays_stale(n_commits: int):
-    """20 steps of 5 ms are the way to a drafter 100 ms away and back. Others guess meanwhile."""
+    """A drafter 100 ms away answers after 20 steps of 5 ms; others guess meanwhile."""
     first = tuple(range(30, 60))
     tree = tree_with(draft(*first))
     for _ in range(n_commits):

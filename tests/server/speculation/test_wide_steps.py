@@ -95,7 +95,7 @@ class Scene:
 
 
 def test_rowless_right_guess_pauses_nothing():
-    """It takes a fifth of a step and brings nothing, until a wider step pays."""
+    """A guess takes a fifth of a step and brings nothing, until a wider step pays."""
     scene = Scene(error=0.0)
     assert scene.rate(0, 100) > 1.5
 
@@ -124,7 +124,7 @@ def test_catching_up_guess_tells_no_time(late: bool):
 
 
 def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
-    """Of which no guess is right."""
+    """No guess is right."""
     scene = Scene(error=1.0)
     guess, sizes = scene.inline.guess, list[int]()
 

@@ -123,7 +123,7 @@ def test_thoughts_go_to_field_or_part():
 
 
 def test_ids_queue_in_template_list():
-    """As Kimi's templates do it: the immutable sandbox would refuse every history with calls."""
+    """Kimi's templates do this; the immutable sandbox would refuse every history with calls."""
     source = (
         "{% set ns = namespace(ids=[]) %}" + LOOP + "{{ m.role }}"
         "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments }}"
@@ -158,7 +158,7 @@ def test_thinking_and_date_have_defaults():
 
 
 def test_functions_may_be_text():
-    """As firefunction's does."""
+    """firefunction's template takes them so."""
     source = LOOP + "{{ m.content }}" + END + "{{ functions }}"
     said: list[Message] = [{"role": "user", "content": "q"}]
     tool = {"type": "function", "function": {"name": "f"}}

@@ -41,7 +41,7 @@ def ids(vocabulary: Vocabulary, texts: Sequence[str]) -> set[int]:
 def test_every_end_token_ends_reply(
     tmp_path: Path, ends: tuple[str, ...], others: tuple[str, ...], kind: KIND
 ):
-    """The file names one of them, and may call the rest text."""
+    """The file names one of them, and may call the others text."""
     tokens = [(ends[0], KIND.CONTROL), *((end, kind) for end in ends[1:])]
     path = tmp_path / "vocabulary.gguf"
     write_byte_level(path, [*tokens, *((other, KIND.CONTROL) for other in others)], eos=ends[0])
@@ -79,7 +79,7 @@ def test_prompt_has_one_bos(tmp_path: Path, written: str):
 
 
 def test_ids_without_text_are_harmless(tmp_path: Path):
-    """As where a vocabulary was filled up to a round number."""
+    """Some vocabularies are filled up to a round number."""
     path = tmp_path / "vocabulary.gguf"
     holes = [(f"[PAD{i}]", KIND.UNUSED) for i in range(30)] + [("", KIND.UNUSED)] * 2
     write_byte_level(path, [*holes[:10], ("<|im_end|>", KIND.CONTROL), *holes[10:]], eos="<|im_end|>")

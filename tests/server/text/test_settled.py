@@ -76,7 +76,7 @@ def test_hiding_template_settles_nothing(source: str):
 
 @pytest.mark.parametrize("source", [REASONING, THINKING, MISTRAL, LLAMA3_TOOLS, CHATML])
 def test_settled_text_begins_next_turn(source: str):
-    """Thoughts, calls, ids and tools included."""
+    """The turn has thoughts, calls, ids and tools."""
     template = ChatTemplate(source)
     function = {"name": "f", "arguments": '{"a": 1}'}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -126,7 +126,7 @@ def test_byte_vocabulary_turns_reuse_everything(said: list[tuple[str, str]], see
 
 @given(st.lists(st.tuples(texts, texts), max_size=6), texts, texts, seeds)
 def test_tokens_stand_for_the_text(replies: list[tuple[str, str]], asked: str, answered: str, seed: int):
-    """Whatever is remembered, and whatever the prompt is."""
+    """It holds for any remembered text and any prompt."""
     transcript, segmenter, randomness = Transcript(TOY), Segmenter(TOY), random.Random(seed)
     kept = [
         (TOY.tokenize(prompt, special=True), segmenter.cut(reply, randomness)) for prompt, reply in replies
@@ -154,7 +154,7 @@ def is_spliced(tokens: list[int], kept: list[int], canonical: list[int]) -> bool
 @given(st.lists(texts, max_size=6), texts)
 @example(["\n\naa"], "")  # two tokens before a word, one at the end
 def test_prompts_alone_change_no_tokens(prompts: list[str], asked: str):
-    """Only what a model has generated may differ from what the tokenizer makes of a text."""
+    """Only generated text may differ from the tokenizer's tokens."""
     transcript = Transcript(TOY)
     for text in (*prompts, asked, *(prompt[:-2] + asked for prompt in prompts)):
         tokens = transcript.tokens_for(text, "")
@@ -192,7 +192,7 @@ def test_trimmed_reply_parts_at_boundaries():
 
 
 def test_kept_end_loses_no_merge():
-    """The client has gone on with the last word of the reply."""
+    """The client continues the last word of the reply."""
     conversation = Conversation(TOY)
     prompt = conversation.ask("hello")
     conversation.reply([*b"h", TOY.pieces.index(b"ll"), *b"o t"])

@@ -33,7 +33,7 @@ def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabula
 
 
 def test_no_space_joins_messages(sentencepiece: Vocabulary):
-    """And no line break, where the end of a turn swallows it. The BOS is not written out."""
+    """Nor does a line break where the end of a turn swallows it. The BOS is not written out."""
     assert sentencepiece.add_bos
     assert sentencepiece.bos is not None
     (end,) = sentencepiece.tokenize("<|end|>", special=True)
@@ -52,7 +52,7 @@ def test_no_space_joins_messages(sentencepiece: Vocabulary):
 
 
 def test_reply_without_tokenizer_space_matches(sentencepiece: Vocabulary):
-    """As a client sees it. A template may write one of its own instead."""
+    """A client sees it without; a template may write one of its own."""
     (end,) = sentencepiece.tokenize("<|end|>", special=True)
     for template in (PHI, SPACED):
         conversation = Conversation(sentencepiece, template, end)

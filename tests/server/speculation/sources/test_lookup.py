@@ -168,7 +168,7 @@ def test_partly_indexed_text_is_known():
 def test_full_pool_follows_latest_end(
     steps: list[tuple[list[int], int]],
 ):
-    """Each step adds a text and indexes some tokens, so that some are dropped before they are known."""
+    """Each step adds a text and indexes some tokens, so some texts are dropped before they are known."""
     pool = LookupPool(max_tokens=20)
     for text, n in steps:
         pool.add(text)
@@ -290,7 +290,7 @@ def test_prediction_says_only_its_content(text: list[int], reply: list[int]):
 
 
 def test_a_token_costs_microseconds():
-    """On text that matches half of the time. The bound is a multiple of what it takes, for noisy machines."""
+    """The text matches half of the time. The bound is a multiple of the time, for noisy machines."""
     chance = random.Random(2)
     pool = pool_of([chance.randrange(60) for _ in range(4096)])
     tokens = [chance.randrange(60) for _ in range(4096)]

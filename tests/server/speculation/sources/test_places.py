@@ -112,7 +112,7 @@ def n_open(drafters: Iterable[Heard]) -> int:
 
 @pytest.mark.parametrize("says", [silent, wrong, seldom])
 def test_weak_drafters_never_block_strong(says: Says):
-    """Although they were first, and take less time for a guess."""
+    """The weak ones were first and take less time for a guess."""
     scene = Places()
     bad = [scene.join(f"bad {i}", says) for i in range(MAX_PER_SESSION)]
     scene.begin(1)
@@ -142,7 +142,7 @@ def test_silent_drafters_yield_to_good():
 
 
 def test_late_starter_gets_another_chance():
-    """When what it cost is a hundredth of the tokens that were made since."""
+    """The chance comes when its cost is a hundredth of the tokens made since."""
     scene = Places()
     bad = [scene.join(f"bad {i}", silent) for i in range(MAX_PER_SESSION)]
     scene.begin(1)
@@ -171,7 +171,7 @@ def test_better_drafter_replaces_worse():
 
 
 def test_about_equals_keep_their_places():
-    """To take one costs a prompt to read."""
+    """Taking a place costs a prompt to read."""
     scene = Places()
     drafters = [scene.join(f"{i}", share(0.7, i)) for i in range(MAX_PER_SESSION + 1)]
     scene.begin(1)
@@ -224,7 +224,7 @@ def test_early_guesses_count_once():
 
 
 def test_single_place_avoids_impossible_sessions():
-    """Which is too long for it, say, while another one has nobody."""
+    """A session may be too long for a drafter while another session has none."""
     scene = Places()
 
     def short(position: int) -> int | None:

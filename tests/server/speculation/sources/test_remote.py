@@ -178,7 +178,7 @@ def test_lead_answers_for_known_sessions():
 
 
 def test_excess_salt_forgets_oldest_texts():
-    """A reply is looked up in those of its salt, whatever others came since, until 16 did."""
+    """A reply is looked up among those of its salt until 16 other salts came."""
     harness = Harness(FakeBackend(), Speculator(Policy(gate=False)))
 
     def n_steps(salt: str) -> int:
@@ -195,7 +195,7 @@ def test_excess_salt_forgets_oldest_texts():
 
 
 def test_credit_counts_the_step_sessions(monkeypatch: pytest.MonkeyPatch):
-    """Those that wait for a slot are not in it, those without drafts are."""
+    """Sessions that wait for a slot are not counted, those without drafts are."""
     told: list[int] = []
     learn = Ledger.learn
 
@@ -320,7 +320,7 @@ def test_gpu_commits_wait_for_decode(overlaps: bool):
 
 
 def test_drafts_during_decode_are_taken():
-    """The step after it has them without more work."""
+    """The next step has them without more work."""
     scene = Scene(overlaps=True)
     drafter = scene.add()
     scene.open(1)
@@ -336,7 +336,7 @@ def test_drafts_during_decode_are_taken():
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_sharing_drafters_hear_first_token(overlaps: bool):
-    """And not at all if there is none. Where a GPU evaluates it, at once."""
+    """Without a first token they hear nothing. Where a GPU evaluates the prompt, they hear at once."""
     scene = Scene(overlaps=overlaps)
     scene.speculator = Speculator(Policy(gate=False), remote=scene.remote)
     away, beside = scene.add("away"), scene.add("beside", kernel=LEAD.kernel)

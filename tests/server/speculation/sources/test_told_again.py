@@ -33,7 +33,7 @@ def test_repeated_wants_are_not_repeated(lost: bool):
 
 
 def test_long_sessions_keep_their_drafts():
-    """One whole session a second is told, however long it is."""
+    """One whole session a second is resent, however long it is."""
     clock = Clock()
     scene = Scene(clock=clock)
     drafter = scene.add()
@@ -66,7 +66,7 @@ def test_resending_is_limited_per_second():
 
 
 def test_looping_drafter_is_told_rarely():
-    """Eight tokens are as many as it may guess ahead."""
+    """It may guess eight tokens ahead."""
     scene = Scene(clock=Clock())
     scene.speculator = Speculator(Policy(gate=False), remote=scene.remote)  # nobody rests
     drafter = scene.add()

@@ -42,7 +42,7 @@ def test_flood_takes_under_hundredth_core():
 
 
 def test_unread_inbox_counts_as_flood():
-    """Redis itself may have no more time for it."""
+    """Redis itself may have no time for more."""
     intake = Intake()
     for _ in range(2 * MOST_BEHIND):
         intake.took(MOST_S / 1000, AT_ONCE, full=True)

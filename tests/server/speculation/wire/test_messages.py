@@ -139,7 +139,7 @@ def test_text_that_would_garble_a_log(text: str) -> None:
 
 
 def test_refusal_reads_in_version_two() -> None:
-    """Such a drafter logs why it is refused."""
+    """A version 2 drafter logs why it is refused."""
     refusal = encode(Refuse("lead-1", "no"))
     assert refusal[0] == 2 != WIRE_VERSION
     with pytest.raises(WireError, match="wire version 3"):
