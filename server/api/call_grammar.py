@@ -189,7 +189,7 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {head}{body}", *thoughts, *rules, *self.made])
 
     def _answer_expression(self) -> str:
-        """Return the expression for an answer where content stands."""
+        """Return the expression for an answer, with its channel's header if it has one."""
         channels = self._form.channels
         return f"{self.written(channels.content)} answer" if channels and not self._form.headed else "answer"
 

@@ -39,7 +39,7 @@ class InputReader:
     def end(self) -> str:
         """Return the rest when the arguments have ended.
 
-        Arguments that have no `input` are returned whole, and so are most that broke off before it began.
+        Arguments without an `input` are returned whole, unless they broke off where an `input` may begin.
         """
         rest, self._unread = self._unread, ""
         if self._begun or _MAY_BEGIN.fullmatch(rest):

@@ -67,11 +67,12 @@ class ModelDrafter:
 
         Args:
             backend: The model.
-            path_min: Least probability of a path that grows.
+            path_min: Minimum probability of a path that grows.
             n_branches: Sequences of the backend for branches; 0: paths only.
-            shapes: Times of its decodes. Where padding pays, the backend has as many sequences more as the
-                widest of these has rows beyond the first.
-            own: What guesses for this model; its sequences have to be trimmed then.
+            shapes: Times of its decodes. If padding pays, the backend needs one more sequence per row of the
+                widest
+                decode beyond the first.
+            own: Guesses for this model, whose sequences must then be trimmable.
             clock: Seconds.
         """
         self._backend = backend

@@ -92,7 +92,7 @@ class ThinkingBudget:
         return self._inner.forced() if self._inner is not None else ()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Of those after the limit none, even if they may follow what is forced there."""
+        """Return how many of these tokens may follow, none beyond the limit."""
         if self._forced:
             pairs = enumerate(zip(tokens, self._forced, strict=False))
             return next(

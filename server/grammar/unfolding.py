@@ -1,4 +1,4 @@
-"""How large a JSON schema becomes where a compiler writes out what its references mean. Pure."""
+"""Compute how large a JSON schema becomes once a compiler writes out its references. Pure."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _model_files(names: Sequence[str]) -> list[str]:
 
 
 def _is_of(name: str, quant: str) -> bool:
-    """Whether the name of a file or of its folder contains this quantisation."""
+    """Return True if the name of a file or of its folder contains this quantisation."""
     return re.search(rf"(?:^|[-._/]){re.escape(quant)}(?=[-./])", name, re.IGNORECASE) is not None
 
 

@@ -39,7 +39,7 @@ class PackagedModel:
 
     @property
     def file_name(self) -> str:
-        """The GGUF file's name, in the wheel and in the cache."""
+        """Return the GGUF file's name, in the wheel and in the cache."""
         return self.member.rpartition("/")[2]
 
 

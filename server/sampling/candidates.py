@@ -116,7 +116,7 @@ def typical_p(c: Candidates, p: float) -> None:
 
 
 def xtc(c: Candidates, threshold: float) -> None:
-    """Of those with at least this probability keep only the least likely one, and all below.
+    """Drop all candidates of at least this probability except the least likely of them.
 
     The last among equals counts as the least likely. The caller decides by chance whether to call this.
     """

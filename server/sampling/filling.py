@@ -40,7 +40,7 @@ def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
 
 
 def _merge_prefixes(probabilities: Floats, texts: list[bytes]) -> None:
-    """Of two tokens of which one begins the other the likelier gets the other's probability."""
+    """Give the likelier of two tokens, one of which begins the other, the probability of both."""
     gone: set[int] = set()
     for i, text in enumerate(texts):
         for j, other in enumerate(texts):

@@ -1,8 +1,8 @@
-"""Finds the probabilities of a question's answers: one prompt, after which the label of each option is read.
+"""Find the probabilities of a question's answers by one prompt, after which each option's label is scored.
 
-The options stand in the prompt with labels, whose probabilities are those of the model's next token: all of
-them are in one row of logits. Labels of several tokens are read after the prompts that their beginnings make,
-which share what is cached.
+The options have labels in the prompt. A label's probability is that of the model's next token, so one row of
+logits has all of them. Labels of several tokens are scored after prompts with their beginnings, which share
+what is cached.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class Cost:
-    """Tokens of the prompts that a request has taken."""
+    """Tokens of a request's prompts."""
 
     n_prompt: int = 0
     n_cached: int = 0
 
     @property
     def as_json(self) -> Json:
-        """The usage in OpenAI's form."""
+        """Return the usage in OpenAI's form."""
         return {
             "input_tokens": self.n_prompt,
             "input_tokens_details": {
@@ -60,10 +60,10 @@ class LabelledPrompt:
 
 
 class Decider:
-    """Answers the questions of one request, as many at a time as there are slots."""
+    """Answers the questions of one request, one per slot at a time."""
 
     def __init__(self, request: Request, served: Served, names: Names) -> None:
-        """Args: names: what fields of a chat completion are called in the request."""
+        """Begin; `names` translates a chat completion's fields to the request's."""
         self._request = request
         self._served = served
         self._names = names
@@ -118,9 +118,9 @@ class Decider:
     async def _label_shares(
         self, request: GenerationRequest, labels: Sequence[Sequence[int]], *, first: bool
     ) -> list[float]:
-        """Return the probabilities of labels, none of which begins another one, after a prompt.
+        """Return the probabilities of labels after a prompt; no label begins with another one.
 
-        They are those of decoding that is held to the labels: what all of them begin with is no choice.
+        They are those of decoding constrained to the labels: a common beginning is no choice.
         """
         begun: list[int] = []
         while all(label[: len(begun) + 1] == labels[0][: len(begun) + 1] for label in labels):

@@ -36,7 +36,7 @@ class JsonInstruction(Body):
 
     @property
     def text(self) -> str:
-        """The data as text."""
+        """Return the data as text."""
         return json.dumps(self.data, ensure_ascii=False)
 
 
@@ -52,7 +52,7 @@ class AnyQuestion(Body):
 
     @property
     def said(self) -> str:
-        """The instructions as text."""
+        """Return the instructions as text."""
         given = self.instructions
         return given if isinstance(given, str) else "\n".join(part.text for part in given)
 
@@ -64,7 +64,7 @@ class PredicateQuestion(AnyQuestion):
 
     @property
     def asked(self) -> Question:
-        """The question that the model is asked."""
+        """Return the question for the model."""
         return Question(self.said)
 
 
@@ -92,7 +92,7 @@ class ChoiceQuestion(AnyQuestion):
 
     @property
     def asked(self) -> Question:
-        """The question that the model is asked."""
+        """Return the question for the model."""
         told = [
             Option(json.dumps(one.value) if isinstance(one.value, bool) else one.value, one.description or "")
             for one in self.choices
@@ -114,7 +114,7 @@ class ScoreQuestion(AnyQuestion):
 
     @property
     def asked(self) -> Question:
-        """The question that the model is asked."""
+        """Return the question for the model."""
         told = [Option(level.label, level.description or "") for level in self.levels]
         return Question(self.said, told, ordered=True)
 

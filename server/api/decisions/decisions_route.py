@@ -56,7 +56,7 @@ def _input_messages(body: DecisionRequest) -> Sequence[Json]:
 
 
 def _answer_json(question: DecisionQuestion, found: Sequence[float]) -> Json:
-    """Return an answer in OpenAI's form. found: the probabilities of the options, or of yes and no."""
+    """Return an answer in OpenAI's form, from the probabilities of its options, or of yes and no."""
     about: Json = {"type": question.type, "name": question.name}
     if isinstance(question, PredicateQuestion):
         return {**about, "probability": found[0]}

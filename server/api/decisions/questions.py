@@ -1,4 +1,4 @@
-"""Questions whose answers are among given options: how a model is asked, and what its answer says. Pure."""
+"""Questions with given options: how the model is asked, and what its answer means. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Question:
 
     @property
     def labels(self) -> list[str]:
-        """The label of each option, of which none begins another one.
+        """Return the label of each option; no label begins with another one.
 
         They are A to Z, or AA to ZZ if these are too few; yes and no without options.
         """
@@ -43,7 +43,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The question in the words that the model reads."""
+        """Return the question as the model reads it."""
         if not self.options:
             return f"{self.instructions}\n\nIs that so? Answer with Yes or No only."
         listed = "\n".join(

@@ -64,7 +64,7 @@ class StateQuestion(Body):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The possible answers and their descriptions; none of a yes or no."""
+        """Return the possible answers and their descriptions; none of a yes-or-no question."""
         if self.type == "noul":
             return {}
         if isinstance(self.criteria, list):
@@ -73,7 +73,7 @@ class StateQuestion(Body):
 
     @property
     def asked(self) -> Question:
-        """The question that the model is asked."""
+        """Return the question for the model."""
         said = _as_text(self.instructions)
         if self.type == "noul" and isinstance(self.criteria, dict):
             words = {"true": "Yes", "false": "No"}
@@ -113,7 +113,7 @@ async def create(request: Request, served: Served) -> Response:
 
 
 def _answer_json(question: StateQuestion, found: Sequence[float]) -> Json:
-    """Return an answer in llama-server's form. found: the probabilities of the options, or of yes and no."""
+    """Return an answer in llama-server's form, from the probabilities of its options, or of yes and no."""
     if question.type == "noul":
         return {"type": "noul", "noul": found[0]}
     options = question.options

@@ -1,4 +1,4 @@
-"""What a reply turns into in the Messages API: content blocks, and the events that tell of them. Pure."""
+"""Build content blocks of the Messages API from a reply's pieces, and the events about them. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Json: TypeAlias = dict[str, Any]
 
 
 class BlockEvents:
-    """The blocks of one message as they grow, one after the other. Each step returns events."""
+    """Blocks of one message, which grow one after the other. Each step returns events."""
 
     def __init__(self, *, omits: bool) -> None:
-        """omits: thoughts are in their signature only."""
+        """Begin a message; `omits`: thoughts are only in their signature."""
         self._omits = omits
         self._thoughts = ""  # of the block that grows, if they are omitted
         self._n = 0  # blocks that have ended
@@ -41,7 +41,7 @@ class BlockEvents:
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
 
     def end(self) -> Iterator[Json]:
-        """Yield the events that end the block that grows, if one does."""
+        """Yield the events that end the open block, if there is one."""
         if self._open == "thinking":
             signature = holding(self._thoughts) if self._omits else UNSIGNED
             self._thoughts = ""
@@ -51,7 +51,7 @@ class BlockEvents:
             self._n, self._open = self._n + 1, ""
 
     def _continue_block(self, begun: Json, delta: Json | None) -> Iterator[Json]:
-        """Yield the events of more of the open block, or of a new one if that has another type."""
+        """Yield the events of more of the open block, or of a new one for another type."""
         if self._open != begun["type"]:
             yield from self._begin_block(begun)
         if delta is not None:
@@ -89,7 +89,7 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
 
 
 def _whole_object(text: str) -> orjson.Fragment | Json:
-    """Return JSON text of an object as it was written; {} for one that was broken off."""
+    """Return the JSON text of an object unchanged; {} if it broke off."""
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The answer to a request to the Messages API, whole or as events."""
+"""Answer a request to the Messages API, whole or as events."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class MessagesAnswer(Answer):
 
     @property
     def _stop_reason(self) -> Json:
-        """Why the reply has ended."""
+        """Return why the reply has ended."""
         choice = self._choice
         if choice.reason == "tool_calls":
             reason = "tool_use"
@@ -104,12 +104,12 @@ class MessagesAnswer(Answer):
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return what the prompt is made of, in Anthropic's names for changes of it."""
+        """Return the parts of the prompt, under Anthropic's names of what may change."""
         chat, now = self._turn.chat, self._turn.now
         return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
 
     def _cache_diagnostics(self) -> Json | None:
-        """Return where the prompt parts from that of the message that it is compared with, if it does."""
+        """Return where the prompt departs from that of the message it is compared with."""
         id = self._compares.previous_message_id if self._compares else None
         if id is None:
             return None
@@ -123,7 +123,7 @@ class MessagesAnswer(Answer):
         return {"cache_miss_reason": {"type": kind, "cache_missed_input_tokens": found.n_missed}}
 
     def _keep_conversation(self) -> None:
-        """Keep the conversation for a later request, if this one asks for that."""
+        """Keep the conversation for later requests, if this one asks for it."""
         if self._compares is not None:
             prompt = self._prompts[0].requests[0].prompt
             self._served.prompts.remember(self._salt, self._id, prompt, self._prompt_parts())
@@ -138,7 +138,7 @@ class MessagesAnswer(Answer):
         return measured(self._choice.stats()) if self._tells_costs else {}
 
     def _usage_so_far(self) -> Json:
-        """So far. Tokens from the cache are none of the input's, as Anthropic counts."""
+        """Return the usage so far; as Anthropic counts, cached tokens are not input tokens."""
         stats = self._choice.stats()
         return {
             "input_tokens": stats.n_prompt - stats.n_cached,

@@ -1,4 +1,4 @@
-"""Turns a request to the Messages API into one for a chat completion. Pure."""
+"""Convert a request to the Messages API to one for a chat completion. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ so that nothing after it would be found in the cache."""
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A conversation as the server has kept it."""
+    """A conversation that the server has kept."""
 
     messages: Sequence[Json] = ()  # chat messages, without the system's
     system: Sequence[Json] = ()  # the system's
@@ -42,7 +42,7 @@ class MessagesAsChat:
 
     @property
     def names(self) -> Names:
-        """The names that fields of a chat completion have here."""
+        """Return this API's names of a chat completion's fields."""
         return (
             (re.compile(r"^max_completion_tokens$"), "max_tokens"),
             (re.compile(r"^stop\b"), "stop_sequences"),

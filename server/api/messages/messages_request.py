@@ -25,7 +25,7 @@ class ChoiceOfTool(Body):
 
 
 class Thinking(Body):
-    """The wish to have the model think, and the form of its thoughts."""
+    """Whether the model should think, and the form of its thoughts."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -47,7 +47,7 @@ class OutputConfig(Body):
 
 
 class ThreadOptions(Body):
-    """A wish to have the conversation kept, or to go on with a kept one."""
+    """A request to keep the conversation, or to continue a kept one."""
 
     type: Literal["create", "continue"]
     previous_message_id: str | None = None
@@ -55,7 +55,7 @@ class ThreadOptions(Body):
 
 
 class DiagnosticsOptions(Body):
-    """A wish to be told where the prompt parts from an earlier one, or to be compared with later."""
+    """A request to compare the prompt with an earlier one, or to allow such comparisons later."""
 
     previous_message_id: str | None = None
 

@@ -42,10 +42,10 @@ async def count_tokens(request: Request, served: Served) -> Response:
 
 
 def _earlier_conversation(served: Served, body: MessagesRequest) -> Before | None:
-    """Return the conversation that a request goes on with.
+    """Return the conversation that a request continues.
 
     Raises:
-        NotFoundError: the server has not kept it.
+        NotFoundError: The server has not kept it.
     """
     if body.thread is None or (id := body.thread.previous_message_id) is None:
         return None

@@ -107,7 +107,7 @@ class OfferedTools:
     """What is not served, each in words."""
 
     def shown(self, name: str) -> str:
-        """Return what a message says of a tool that a search has found; from then on it can be called."""
+        """Return a message's text about a tool that a search found; it can be called from then on."""
         found = self.deferred.pop(name, None)
         if found is not None:
             tool, place = found
@@ -120,7 +120,7 @@ class OfferedTools:
         return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
 
     def choose(self, name: str) -> None:
-        """Show a deferred tool that the request wants called."""
+        """Show a deferred tool that must be called."""
         if (found := self.deferred.pop(name, None)) is not None:
             self.chat.append(found[0])
             self.places.append(found[1])

@@ -73,7 +73,7 @@ class OtherBlock(Body):
 
     @property
     def fields(self) -> Json:
-        """The fields beside its type."""
+        """Return the fields except the type."""
         return self.model_extra or {}
 
     @property
@@ -83,7 +83,7 @@ class OtherBlock(Body):
 
     @property
     def text(self) -> str:
-        """The words of the block, or those that stand for it."""
+        """Return the block's text, or the text that stands for it."""
         return "\n".join(texts_in(self.fields)) or (stand_in(self.type) if self.is_unseen else "")
 
 
@@ -130,7 +130,7 @@ _HOLDING = ("source", "content", "tool_references")
 
 
 def texts_in(value: Any) -> list[str]:
-    """Return the texts in a block of any form; pictures within it are told by what stands for them."""
+    """Return the texts in a block of any form, with a text in place of each picture."""
     if isinstance(value, str):
         return [value] if value else []
     if isinstance(value, list):

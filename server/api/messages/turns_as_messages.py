@@ -1,4 +1,4 @@
-"""Turns the turns of a request to the Messages API into chat messages. Pure."""
+"""Convert the turns of a request to the Messages API to chat messages. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUMMARY = "What was said before, in short:\n"
 
 
 class TurnMessages:
-    """Chat messages that grow turn by turn."""
+    """Chat messages, built turn by turn."""
 
     def __init__(self, tools: OfferedTools, before: Sequence[Json] = ()) -> None:
         """Begin with messages of an earlier request.
@@ -57,7 +57,7 @@ class TurnMessages:
                 self._add_user_turn(turn.role, turn.content)
 
     def _add_user_turn(self, role: str, blocks: Sequence[Block]) -> None:
-        """Add what the tools have returned, and what the user says, in their order."""
+        """Add the tools' results and the user's words, in order."""
         for returned, some in itertools.groupby(blocks, lambda one: isinstance(one, ToolResultBlock)):
             if returned:
                 self.messages += (self._result_text(one) for one in some if isinstance(one, ToolResultBlock))
@@ -76,9 +76,9 @@ class TurnMessages:
         return block.text or None
 
     def _reply(self, blocks: Sequence[Block]) -> None:
-        """Add a reply as one message, in which thoughts come before the text, and calls after it.
+        """Add a reply as one message: thoughts first, then text, then calls.
 
-        What a tool of Anthropic's has returned within the reply divides it.
+        The result of one of Anthropic's tools within the reply divides it.
         """
         begun: list[Block] = []
         for block in blocks:
@@ -95,7 +95,7 @@ class TurnMessages:
         self.messages += _reply(begun) if begun or not blocks else ()
 
     def _result_text(self, block: ToolResultBlock) -> Json:
-        """Return what a tool has returned; that it has failed is told in words."""
+        """Return a tool's result, with a sentence if it failed."""
         given = block.content
         content = (
             given if isinstance(given, str) else _text_parts([self._returned_text(part) for part in given])
@@ -110,9 +110,9 @@ class TurnMessages:
 
 
 def _refuse_new_pictures(turns: Sequence[Turn]) -> None:
-    """Raise FieldError if the user's last words have a picture or a file.
+    """Raise FieldError if the user's last words contain a picture or a file.
 
-    An older one is what another model has seen, and one beside a tool's result belongs to that.
+    Earlier ones were for another model, and one beside a tool's result belongs to the result.
     """
     n_before = len(turns)
     while n_before and turns[n_before - 1].role != "assistant":

@@ -1,6 +1,6 @@
-"""Shortens a conversation: the model writes what matters of it, and that stands for it from then on.
+"""Shorten a conversation: the model writes a summary, which replaces it from then on.
 
-POST /v1/responses/compact does so when it is asked, `context_management` where a prompt gets too long.
+POST /v1/responses/compact does so on request, `context_management` when a prompt gets too long.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def with_wish(chat: Json) -> Json:
 
 
 def compaction_item(summary: str) -> Json:
-    """Return the item that stands for a conversation."""
+    """Return the item that replaces a conversation."""
     return {"id": new_id("cmp"), "type": "compaction", "encrypted_content": sealed_summary(summary)}
 
 
@@ -75,10 +75,10 @@ class Compaction(Answer):
 
     @property
     def item(self) -> Json:
-        """The item that stands for the conversation, once the reply has ended.
+        """Return the item that replaces the conversation, once the reply has ended.
 
         Raises:
-            BackendError: the model has written no summary.
+            BackendError: The model has written no summary.
         """
         self._choice.portion()
         if not (summary := self._choice.message.content.strip()):

@@ -1,4 +1,4 @@
-"""Turns the items of a request to the Responses API into chat messages. Pure."""
+"""Convert the items of a request to the Responses API to chat messages. Pure."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ _SILENT = frozenset(
 
 
 class Conversation:
-    """Chat messages that grow item by item."""
+    """Chat messages, built item by item."""
 
     def __init__(self, tools: ServedTools) -> None:
-        """Args: tools: the request's, to which items may add."""
+        """Begin empty; items may add to the request's tools."""
         self.messages: list[Json] = []
         self.effort: str | None = None  # by the last configuration update
         self.format: Json | None = None  # of a text, by the last configuration update
@@ -102,7 +102,7 @@ class Conversation:
                 raise AssertionError("references are resolved before")
 
     def _begin_from(self, summary: str) -> None:
-        """Drop what a summary stands for: all but what the user and the developer said."""
+        """Drop what a summary replaces: everything except the user's and developer's words."""
         self.messages = [
             message
             for message in self.messages
@@ -137,7 +137,7 @@ class Conversation:
             self.messages.append({"role": "developer", "content": f"More tools:\n{shown}"})
 
     def _add_other(self, item: OtherItem, place: str) -> None:
-        """Add a call that one of OpenAI's own tools made, or what it returned."""
+        """Add a call of one of OpenAI's own tools, or its result."""
         fields, id = item.fields, str(item.fields.get("call_id") or item.fields.get("id") or "")
         result = next((fields[name] for name in _RESULTS if fields.get(name) is not None), None)
         if item.type in _CALLS:
@@ -167,9 +167,9 @@ class Conversation:
 
 
 def _refuse_new_pictures(items: Sequence[Item]) -> None:
-    """Raise FieldError if the user's last words have a picture.
+    """Raise FieldError if the user's last words contain a picture.
 
-    An older one is what another model has seen, and one behind a tool's result belongs to that.
+    Earlier pictures were for another model, and one behind a tool's result belongs to the result.
     """
     n_before = len(items)
     while (
@@ -198,7 +198,7 @@ def _text_of_part(part: Part | RefusalPart | UnseenPart) -> str:
 
 
 def _arguments_text(member: str, value: Any) -> str:
-    """Return arguments as JSON text of an object. value: an object, its JSON text, or any other value."""
+    """Return arguments, an object, its JSON text, or any other value, as JSON text of an object."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError):
             value = json.loads(value)
@@ -207,7 +207,7 @@ def _arguments_text(member: str, value: Any) -> str:
 
 
 def _returned_text(value: Any) -> str:
-    """Return what a tool has returned as text, with a text in place of each picture."""
+    """Return a tool's result as text, with a text in place of each picture."""
     if isinstance(value, list):
         return "\n".join(map(_returned_text, cast(list[Any], value)))
     if not isinstance(value, dict):

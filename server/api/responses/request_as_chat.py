@@ -1,4 +1,4 @@
-"""Turns a request to the Responses API into one for a chat completion. Pure."""
+"""Convert a request to the Responses API to one for a chat completion. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AsChat:
 
     @property
     def names(self) -> Names:
-        """The names that fields of a chat completion have here."""
+        """Return this API's names of a chat completion's fields."""
         return (
             (re.compile(r"^messages\b.*"), "input"),
             (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
@@ -89,7 +89,7 @@ def as_chat(body: ResponseRequest, before: Sequence[Json], items: Sequence[Item]
 
 
 def _form_of(conversation: Conversation, body: ResponseRequest) -> TextFormat:
-    """Return the format of texts: that of the last update, else the request's."""
+    """Return the format of texts: the last update's, else the request's."""
     if conversation.format is None:
         return body.text.format
     try:
@@ -121,7 +121,7 @@ def _tool_choice(body: ResponseRequest, tools: ServedTools) -> Any:
 
 
 def _named_choice(choice: NamedTool, tools: ServedTools, place: str) -> Json:
-    """Return the choice of one tool. Calls of a deferred tool are possible once it is chosen."""
+    """Return the choice of one tool; once chosen, a deferred tool can be called."""
     deferred = next(
         (one for one in tools.deferred.values() if choice.name in (one.name, one.flat_name)), None
     )

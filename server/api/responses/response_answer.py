@@ -1,4 +1,4 @@
-"""The answer to a request to the Responses API, whole or as events."""
+"""Answer a request to the Responses API, whole or as events."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ResponseAnswer(Answer):
         )
 
     def _remaining_events(self, choice: ReplyChoice) -> Iterable[Event]:
-        """Events of what is not told yet."""
+        """Yield events for all that has not been sent."""
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
         yield from self._output.feed(portion.pieces, logprobs)
@@ -127,7 +127,7 @@ class ResponseAnswer(Answer):
         return b"event: " + event["type"].encode() + b"\n" + sse(numbered)
 
     def _store_response(self) -> dict[str, Any]:
-        """Return the finished response; kept for later requests if the body says so."""
+        """Return the finished response, and store it if the body says so."""
         response = self._response_json(self._final_status)
         prompt = self._prompts[0].requests[0].prompt
         self._served.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())
@@ -158,13 +158,13 @@ class ResponseAnswer(Answer):
         return response | measured(self._choice.stats()) | self._cache_diagnostics()
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return what the prompt is made of, in OpenAI's names for changes of it."""
+        """Return the parts of the prompt, under OpenAI's names of what may change."""
         chat = self._turn.chat.chat
         told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
         return {name: repr(value) for name, value in told.items()}
 
     def _cache_diagnostics(self) -> dict[str, Any]:
-        """Return where the prompt parts from that of the response that the request compares with."""
+        """Return where the prompt departs from that of the response it is compared with."""
         id = self._body.prompt_cache_options.comparison_response_id
         if id is None:
             return {}
@@ -190,7 +190,7 @@ class ResponseAnswer(Answer):
         }
 
     def _repeated(self) -> dict[str, Any]:
-        """Return the fields that the response repeats of the request."""
+        """Return the request's fields that the response repeats."""
         body, sampling, turn = self._body, self._sampling, self._turn
         choice, reasoning = body.tool_choice, body.reasoning
         return {

@@ -1,4 +1,4 @@
-"""What a reply turns into in the Responses API: items that grow, and the events that tell of it. Pure."""
+"""Build the items of a response from a reply's pieces, and the events about them. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_id(kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """The form in which a reply is told."""
+    """The form in which a reply is sent."""
 
     tools: Mapping[str, ServedTool] = field(default_factory=dict[str, ServedTool])
     """The tools that it may call, by the model's names for them."""
@@ -36,13 +36,13 @@ class Telling:
 
 
 class Output:
-    """The items of one response, of which one grows at a time.
+    """The items of one response, which grow one after the other.
 
-    Feed it the reply's pieces; each step returns the events that tell of it, without their sequence numbers.
+    Feed it the reply's pieces; each step returns events, without their sequence numbers.
     """
 
     def __init__(self, telling: Telling | None = None, id_of: Callable[[str], str] = new_id) -> None:
-        """Args: id_of: makes an id of a kind, such as rs, msg or fc."""
+        """Begin a response; `id_of` makes an id of a kind, such as rs, msg or fc."""
         self.items: list[Json] = []
         self._telling = telling or Telling()
         self._id_of = id_of
@@ -54,8 +54,8 @@ class Output:
         """Yield the events of more of the reply.
 
         Args:
-            pieces: what the reply goes on with.
-            logprobs: of the content among it, in the form of a chat completion.
+            pieces: What follows in the reply.
+            logprobs: Of its content, in the form of a chat completion.
         """
         untold = [_logprob_json(entry) for entry in logprobs]
         for piece in pieces:
@@ -75,7 +75,7 @@ class Output:
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
         """Yield the events of the reply's end.
 
-        Its last item is incomplete if the response is, and there is always one item.
+        The last item is incomplete if the response is; there is always at least one item.
         """
         if all(item["type"] == "compaction" for item in self.items):
             yield from self._add_text("", [])
@@ -134,7 +134,7 @@ class Output:
             yield from self._add_delta("response.function_call_arguments.delta", text)
 
     def _add_delta(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
-        """More of the open item."""
+        """Add to the open item."""
         self._grown.append(text)
         yield {"type": type, **self._item_place(), "delta": text, **extra}
 
@@ -157,7 +157,7 @@ class Output:
         yield {"type": type, **self._item_place(), **index, "part": deepcopy(part)}
 
     def _close_item(self, status: str) -> Iterator[Event]:
-        """End the item that grows, if there is one."""
+        """End the open item, if there is one."""
         if self._open is None:
             return
         if self._input is not None and (rest := self._input.end()):
@@ -200,7 +200,7 @@ class Output:
 
 
 def _parsed_object(arguments: str) -> Json:
-    """Return arguments as an object; those that were broken off are empty."""
+    """Return arguments as an object, {} if they broke off."""
     try:
         given = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -209,7 +209,7 @@ def _parsed_object(arguments: str) -> Json:
 
 
 def _logprob_json(entry: Json) -> Json:
-    """bytes is a list here, empty for a token that adds nothing to the text; there is no id."""
+    """Return a logprob in this API's form: bytes is a list, perhaps empty, and there is no id."""
     told: Json = {name: value for name, value in entry.items() if name != "id"}
     told["bytes"] = entry["bytes"] or []
     if "top_logprobs" in entry:

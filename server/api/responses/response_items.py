@@ -117,7 +117,7 @@ class ReasoningItem(ItemBody):
 
 
 class CompactionItem(ItemBody):
-    """The summary of what was said before."""
+    """A summary of the earlier conversation."""
 
     type: Literal["compaction", "compaction_summary", "context_compaction"]
     encrypted_content: str = ""
@@ -129,7 +129,7 @@ class Effort(Body):
 
 
 class ConfigurationItem(ItemBody):
-    """Settings that hold from here on."""
+    """Settings that hold from this item on."""
 
     type: Literal["configuration_update"]
     reasoning: Effort | None = None
@@ -165,7 +165,7 @@ class OtherItem(Body):
 
     @property
     def fields(self) -> Json:
-        """The fields beside its type."""
+        """Return the fields except the type."""
         return self.model_extra or {}
 
 

@@ -24,7 +24,7 @@ class NamedTool(Body):
 
     @property
     def flat_name(self) -> str:
-        """The model's name for it."""
+        """Return the model's name for the tool."""
         return flat_name(self.namespace, self.name)
 
 
@@ -85,7 +85,7 @@ class ReasoningOptions(Body):
 
     @property
     def told_as_summary(self) -> str | None:
-        """The kind of summary that is asked for."""
+        """Return the kind of summary that is wanted."""
         asked = self.summary or self.generate_summary
         return asked if asked in ("auto", "concise", "detailed") else None
 
@@ -159,7 +159,7 @@ class ResponseRequest(SharedFields):
 
     @property
     def items(self) -> Sequence[Item]:
-        """The input as items."""
+        """Return the input as items."""
         if isinstance(self.input, str):
             return [MessageItem(role="user", content=self.input)]
         return self.input

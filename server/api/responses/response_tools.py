@@ -1,4 +1,4 @@
-"""The tools of a request to the Responses API, and how their calls are told in its form."""
+"""Tools of a request to the Responses API, and how their calls are written in its form."""
 
 from __future__ import annotations
 
@@ -126,17 +126,17 @@ class ServedTool:
 
     @property
     def name(self) -> str:
-        """The client's name for it."""
+        """Return the client's name for the tool."""
         return SEARCH if isinstance(self.tool, SearchTool) else self.tool.name
 
     @property
     def flat_name(self) -> str:
-        """The model's name for it."""
+        """Return the model's name for the tool."""
         return flat_name(self.namespace, self.name)
 
     @property
     def as_chat(self) -> Json:
-        """The tool in the form of a chat completion."""
+        """Return the tool in the form of a chat completion."""
         tool, beside = self.tool, {"in_message": True} if self.in_message else {}
         if isinstance(tool, OwnCustom):
             grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
@@ -153,7 +153,7 @@ class ServedTool:
 
     @property
     def as_shown(self) -> Json:
-        """The tool as chat templates show it."""
+        """Return the tool as chat templates show it."""
         chat = self.as_chat
         function = chat.get("function") or {
             "name": self.flat_name,
@@ -188,7 +188,7 @@ class ServedTools:
         return _IN_TOOL.sub(place, param)
 
     def load(self, tools: Sequence[AnyTool], place: str) -> str:
-        """Let the model call these tools, which a message shows; returns what the message says of them."""
+        """Allow calls of these tools, which a message shows; return the message's text about them."""
         found = ServedTools()
         found.add(tools, place, deferring=False, repeated=True)
         for name, tool in found.by_name.items():
@@ -230,12 +230,12 @@ class ServedTools:
 
 
 def served_tools(tools: Sequence[AnyTool]) -> ServedTools:
-    """Return what can be served of a request's tools.
+    """Return the tools of a request that can be served.
 
     Tools are deferred only if the client searches for them: a search by the server would never find them.
 
     Raises:
-        FieldError: two tools have one name.
+        FieldError: Two tools have one name.
     """
     searched = any(isinstance(tool, SearchTool) and tool.execution == "client" for tool in tools)
     served = ServedTools()
@@ -244,7 +244,7 @@ def served_tools(tools: Sequence[AnyTool]) -> ServedTools:
 
 
 def is_served(tool: AnyTool) -> bool:
-    """Return whether the client carries a tool out."""
+    """Return True if the client carries the tool out."""
     if isinstance(tool, SearchTool):
         return tool.execution == "client"
     return not isinstance(tool, HostedTool)
@@ -258,7 +258,7 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def _flattened_tools(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[ServedTool, bool]]:
-    """Yield the tools in a tool, and whether each is deferred."""
+    """Yield the tools within a tool, and True for each that is deferred."""
     if isinstance(tool, NamespaceTool):
         for i, inner in enumerate(tool.tools):
             deferred = tool.defer_loading or inner.defer_loading
