@@ -27,7 +27,7 @@ MAX_HELD = 512
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a reply may be: calls, or an answer."""
+    """The forms that a reply may have: calls, or an answer."""
 
     calls: Calling
     answer: Schema | str | None

@@ -19,9 +19,9 @@ MAX_LOGGED_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """What is logged."""
+    """Settings of the request log."""
 
-    requests: bool = False
+    requests: bool = False  # a line for each
     prompts: bool = False  # also the bodies
 
 

@@ -185,7 +185,7 @@ class Catalogue:
     def backlogged(self, budget: int) -> Iterator[str]:
         """Yield the keys that should no longer wait for the disk, least worth first.
 
-        It ends once the caller has released enough. Some cannot be cancelled; one may always wait.
+        It ends once the caller has released enough. The key worth most may always wait.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth_of(self.held[key]))[:-1]:

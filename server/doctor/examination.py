@@ -89,9 +89,9 @@ def _are_plausible(seconds: Mapping[int, float]) -> bool:
 
 
 def replies(backend: Backend, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the model's reply to each prompt at temperature 0, in TEXT_S in all.
+    """Return the model's reply to each prompt at temperature 0, and leave the KV cache empty.
 
-    Leaves the KV cache empty.
+    After TEXT_S seconds replies are cut short.
     """
     deadline = time.perf_counter() + TEXT_S
     said: list[list[int]] = []

@@ -1,8 +1,8 @@
 """Learn how a model writes calls by rendering a made-up one with its chat template. Pure.
 
-Used for templates that no described family fits. The template renders a turn with one call and with two.
-Where the known name, keys and values stand gives the pattern of a call; the rest gives what opens, separates
-and closes calls.
+Used for templates that no described family fits. The template renders a turn with one call, and with two.
+The text around the known name, keys and values is the pattern of a call. The text outside the calls opens,
+separates and closes them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ CPU, GPU, INTEGRATED = range(3)  # ggml_backend_dev_type; INTEGRATED: a GPU that
 
 @dataclass(frozen=True, slots=True)
 class GgmlDevice:
-    """free: bytes. borrowed: it is a lender's."""
+    """A device of ggml: a GPU, the CPU, or a lender's."""
 
     name: str
     description: str

@@ -49,11 +49,11 @@ class PackageTool:
     to: str  # flag for the folder that it writes to
 
     def fetch(self, requirement: str, folder: Path, n_bytes: int) -> None:
-        """Fetch one package into a subfolder of `folder`, whatever else is written there as well.
+        """Fetch one package into folder/fetched, with the tool's other files beside it in `folder`.
 
         Args:
             requirement: A line of a requirements file, with its hash.
-            folder: Where the subfolder is made.
+            folder: An existing folder for this package alone.
             n_bytes: Size of the package, to tell how far it is.
 
         Raises:

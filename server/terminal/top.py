@@ -97,7 +97,7 @@ def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[
 
 
 def view(now: Look, before: Look) -> RenderableType:
-    """Return what happened between two looks."""
+    """Return the screen: a summary of what happened between two looks, and a table of drafters."""
     return Group(_summary_text(now, before), Text(), _drafter_table(now))
 
 

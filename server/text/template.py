@@ -194,7 +194,7 @@ class ChatTemplate:
         return prompt + self._client_texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """Return how the prompt begins, whatever is added to the last message. Raises InvalidRequestError."""
+        """Return the start of the prompt, the same as the last message grows. Raises InvalidRequestError."""
         *before, last = messages
         text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text

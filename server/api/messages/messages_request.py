@@ -25,7 +25,7 @@ class ChoiceOfTool(Body):
 
 
 class Thinking(Body):
-    """Whether the model should think, and the form of its thoughts."""
+    """Turns thinking on or off, and gives the form of the thoughts."""
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=0)] | None = None

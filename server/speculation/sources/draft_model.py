@@ -108,7 +108,7 @@ class DraftModel:
         return self._n_behind(path) if path else 0
 
     def behind_s(self, session: int) -> float:
-        """Return the seconds that these take, as far as known."""
+        """Return the seconds needed to evaluate the tokens that are behind, as far as known."""
         return self.td.value + self.behind(session) * self._row_s.value
 
     def read(self, session: int) -> None:
