@@ -148,6 +148,7 @@ FORMS = {
 OF_FORMS = (
     "server.api.chat.chat_route",
     "server.api.chat.chat_request",
+    "server.api.completions.completion_request",
     "server.api.response_store",
     "server.api.rpc.handles",
 )

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from server.api.delivery import Json
 from server.api.generation_fields import AdapterScale
-from server.api.incoming import from_body, validated
 from server.api.served import Served
+from server.api.stages.validate import from_body, validated
 from server.errors import InvalidRequestError, UnsupportedFieldError
 
 

@@ -10,9 +10,10 @@ import orjson
 
 from server.api import problem
 from server.api.choices import ReplyChoice, growing, grown
-from server.api.engine_requests import Prompted, submit
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
+from server.api.stages.submit import submit
 from server.engine.events import Event
 from server.errors import DuoError
 

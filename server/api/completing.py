@@ -14,9 +14,9 @@ import orjson
 
 from server.api.answer import Answer, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
-from server.api.engine_requests import Prompted
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
 from server.api.statistics import combined, measured, summed, timings, usage
 from server.engine.events import Stats
 from server.text.message import Content, Piece

@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from server.api.body import Body, Neutral
 from server.api.delivery import Json, unless_gone
-from server.api.incoming import aside, check_model, read
 from server.api.pieces import Pieces, apart, are_pieces, inputs_schema, unwrapped
 from server.api.served import Embedding, Served
+from server.api.stages.validate import aside, check_model, read
 from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised

@@ -30,8 +30,8 @@ from server.text.template import continued
 from server.text.transcript import Transcript
 
 if TYPE_CHECKING:
-    from server.api.engine_requests import Prompted
     from server.api.served import Served
+    from server.api.stages.prompted import Prompted
 
 logger = logging.getLogger("duo.api")
 

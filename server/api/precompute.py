@@ -10,9 +10,9 @@ from starlette.responses import Response
 from server.api.chat.chat_request import ChatRequest
 from server.api.chat.chat_route import parse
 from server.api.delivery import Json, unless_gone
-from server.api.form_of_reply import setting_of
-from server.api.incoming import aside
 from server.api.served import Served
+from server.api.stages.render import setting_of
+from server.api.stages.validate import aside
 from server.engine.events import Failed, Finished, Started
 from server.engine.generate import Generation
 from server.engine.request import GenerationRequest

@@ -12,8 +12,8 @@ from starlette.responses import Response
 from server.api.body import Body, Count
 from server.api.delivery import Json, unless_gone
 from server.api.embeddings import MAX_INPUTS
-from server.api.incoming import aside, check_model, read
 from server.api.served import Served
+from server.api.stages.validate import aside, check_model, read
 from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder

@@ -17,8 +17,8 @@ from server.api.body import Body
 from server.api.delivery import Json
 from server.api.generation_fields import MAX_SALT
 from server.api.generation_settings import defaults_json
-from server.api.incoming import read
 from server.api.served import AskEngine, Served
+from server.api.stages.validate import read
 from server.cache.named import MAX_NAME_BYTES, FullError, NamedFiles, NamedState, fault
 from server.cache.record import CorruptError, ForeignError
 from server.engine.slots import Slot

@@ -10,9 +10,6 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from server.api.body import Body
-from server.api.served import Served
-from server.errors import InvalidRequestError, UnsupportedFieldError
-from server.grammar.compiler import Start
 from server.grammar.schema_form import Schema
 
 MAX_SCHEMA_NAME = 64
@@ -191,31 +188,6 @@ def incoherent(body: StructuredFields) -> tuple[str, str] | None:
     if vllm is not None and not found:
         return "structured_outputs", "needs json, json_object, regex, choice or grammar"
     return None
-
-
-def constraint(served: Served, body: StructuredFields) -> Start | None:
-    """Return the constraint that these fields ask for, None for any text. Slow: not for the event loop.
-
-    Raises:
-        InvalidRequestError: Names the field that cannot be honoured.
-    """
-    form = wanted_form(body)
-    if form is None:
-        return None
-    grammars = served.grammars
-    if grammars is None:
-        raise UnsupportedFieldError(form.field)
-    if form.rule:
-        return grammars.lark(f"start: {form.rule}", form.place)
-    if form.schema is not None:
-        return grammars.json_schema(form.schema, form.place)
-    try:
-        return (
-            grammars.gbnf(form.grammar) if "::=" in form.grammar else grammars.lark(form.grammar, form.place)
-        )
-    except InvalidRequestError as error:
-        error.param = form.place
-        raise
 
 
 def wanted_form(body: StructuredFields) -> WantedForm | None:

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from server.api.body import Body, Count
 from server.api.chat.chat_route import parse
 from server.api.delivery import Json
-from server.api.engine_requests import rendered
 from server.api.history import after_bos
-from server.api.incoming import aside, read
 from server.api.served import Served
+from server.api.stages.render import rendered
+from server.api.stages.validate import aside, read
 from server.errors import FieldError
 from server.llama.backend import Vocabulary
 from server.text.detokenize import spelled
@@ -51,8 +51,8 @@ async def detokenize(request: Request, served: Served) -> Response:
 
 async def apply_template(request: Request, served: Served) -> Response:
     """Answer with the prompt of a chat completion of this body."""
-    _, _, text = await aside(request, rendered, served, await parse(request, served))
-    return Json({"prompt": unguarded(text)})
+    prompt = await aside(request, rendered, served, await parse(request, served))
+    return Json({"prompt": unguarded(prompt.text)})
 
 
 def _tokens_json(vocabulary: Vocabulary, body: TokenizeRequest) -> bytes:

@@ -19,7 +19,7 @@ from drafters.lookup_drafter import LookupDrafter
 from drafters.worker import Worker
 from server.api.app import create_app
 from server.api.body import Body
-from server.api.incoming import parsed, validated
+from server.api.stages.validate import parsed, validated
 from server.cache import record
 from server.cache.named import fault
 from server.engine.proposer import ROOT

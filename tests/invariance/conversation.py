@@ -8,7 +8,7 @@ from functools import cache, partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
-from server.api.engine_requests import seed_of_choice
+from server.api.stages.submit import seed_of_choice
 from server.engine.events import Committed, Stats
 from server.engine.request import GenerationRequest
 from server.formats.reading import MessageReader

@@ -10,9 +10,9 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.chat.custom_calls import CustomCallBegun, CustomCalls, CustomInput, as_plain, call_json
 from server.api.choices import Portion, ReplyChoice
 from server.api.completing import CompletionAnswer
-from server.api.engine_requests import Prompted
 from server.api.native_form import native_result
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
 from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning, folded
 
 

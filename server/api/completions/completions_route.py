@@ -11,12 +11,12 @@ from starlette.responses import Response
 from server.api.choices import Portion, ReplyChoice
 from server.api.completing import CompletionAnswer
 from server.api.completions.completion_request import CompletionRequest
-from server.api.completions.prompts import prompted
 from server.api.delivery import deliver
-from server.api.engine_requests import Prompted
-from server.api.incoming import aside, check_model, read
 from server.api.logprobs_json import LegacyLogprobs
 from server.api.served import Served
+from server.api.stages.prepare import prepared_texts
+from server.api.stages.prompted import Prompted
+from server.api.stages.validate import aside, check_model, read
 from server.text.detokenize import spelled
 from server.text.message import Content, Piece, folded
 
@@ -25,7 +25,7 @@ async def create(request: Request, served: Served) -> Response:
     """Answer a legacy completion."""
     body = await read(request, CompletionRequest)
     check_model(body.model, served.model)
-    prompts = await aside(request, prompted, served, body)
+    prompts = await aside(request, prepared_texts, served, body)
     return await deliver(request, TextAnswer(served, body, prompts), stream=body.stream)
 
 

@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 
 from starlette.requests import Request
 
-from server.api.chat.chat_route import checked
 from server.api.decisions.questions import BEGUN, Question, shares
 from server.api.delivery import unless_gone
-from server.api.engine_requests import generation_requests
-from server.api.incoming import aside
 from server.api.renaming import Names, renamed
 from server.api.served import Served
+from server.api.stages.prepare import prepared_chat
+from server.api.stages.validate import aside, checked
 from server.engine.events import Committed, Failed, Started
 from server.engine.request import GenerationRequest
 
@@ -107,7 +106,7 @@ class Decider:
             messages.append({"role": "user", "content": question.text})
         messages.append({"role": "assistant", "content": BEGUN})
         chat = checked(self._served, {**body, "messages": messages, "max_tokens": 1, "temperature": 0})
-        request = generation_requests(self._served, chat).requests[0]
+        request = prepared_chat(self._served, chat).requests[0]
         tokenize = self._served.vocabulary.tokenize
         begun = tokenize(BEGUN, special=False)
         labels = [tokenize(f"{BEGUN} {label}", special=False) for label in question.labels]

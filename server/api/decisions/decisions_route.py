@@ -18,11 +18,11 @@ from server.api.decisions.decision_request import (
 )
 from server.api.decisions.questions import confidence, confidence_of_levels, expected_level
 from server.api.delivery import Json as Told
-from server.api.incoming import read
 from server.api.responses.items_as_messages import Conversation
 from server.api.responses.response_items import ReferenceItem
 from server.api.responses.response_tools import ServedTools
 from server.api.served import Served
+from server.api.stages.validate import read
 from server.errors import FieldError
 
 Json: TypeAlias = dict[str, Any]

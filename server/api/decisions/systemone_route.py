@@ -23,8 +23,8 @@ from server.api.decisions.questions import (
 )
 from server.api.delivery import Json as Told
 from server.api.generation_fields import MAX_SALT
-from server.api.incoming import read
 from server.api.served import Served
+from server.api.stages.validate import read
 from server.grammar.json_schema import MAX_DEPTH, depth
 
 Json: TypeAlias = dict[str, Any]

@@ -12,12 +12,12 @@ from server.api import problem
 from server.api.answer import Answer, sse
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.engine_requests import Prompted
 from server.api.messages.content_blocks import BlockEvents, Json, blocks_of
 from server.api.messages.messages_as_chat import MessagesAsChat
 from server.api.messages.messages_request import MessagesRequest
 from server.api.response_store import StoredResponse
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
 from server.api.statistics import measured
 from server.errors import DuoError
 

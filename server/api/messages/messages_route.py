@@ -6,16 +6,16 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.chat.chat_route import checked, n_tokens
+from server.api.chat.chat_route import n_tokens
 from server.api.delivery import Json, deliver
-from server.api.engine_requests import generation_requests
-from server.api.incoming import aside, read
 from server.api.messages.messages_answer import MessagesAnswer
 from server.api.messages.messages_as_chat import Before, as_chat
 from server.api.messages.messages_request import MessagesRequest
 from server.api.messages.messages_tools import AnyTool
 from server.api.renaming import renamed
 from server.api.served import Served
+from server.api.stages.prepare import prepared_chat
+from server.api.stages.validate import aside, checked, read
 from server.errors import NotFoundError
 
 KEPT_TOOLS: TypeAdapter[list[AnyTool]] = TypeAdapter(list[AnyTool])
@@ -27,7 +27,7 @@ async def create(request: Request, served: Served) -> Response:
     turn = as_chat(body, _earlier_conversation(served, body))
     with renamed(turn.names):
         chat = checked(served, turn.chat)
-        asked = await aside(request, generation_requests, served, chat)
+        asked = await aside(request, prepared_chat, served, chat)
         answer = MessagesAnswer(served, chat, asked, body, turn)
     return await deliver(request, answer, stream=body.stream)
 

@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.body import Body
-from server.api.completions.prompts import NO_MIDDLE, around
 from server.api.delivery import deliver
-from server.api.engine_requests import Prompted, requests_for
-from server.api.incoming import aside, check_model, read
 from server.api.native.native_answer import NativeAnswer
 from server.api.native.native_request import NativeRequest
 from server.api.served import Served
+from server.api.stages.prepare import prepared
+from server.api.stages.prompted import Prompted
+from server.api.stages.tokenize import NO_MIDDLE, around
+from server.api.stages.validate import aside, check_model, read
 from server.errors import FieldError, NotSupportedError
 from server.llama.backend import FillInMiddle, Vocabulary
 
@@ -82,7 +83,7 @@ def _infill_prompt(served: Served, body: InfillRequest, fim: FillInMiddle) -> Pr
     left = n_ctx - len(tokens) - (body.max_new_tokens or n_ctx // FOR_REPLY)
     if extra := list(_extra_tokens(vocabulary, fim, body.input_extra))[-left:] if left > 0 else []:
         tokens = around(vocabulary, fim, before, body.input_suffix, extra)
-    return Prompted("", requests_for(served, body, tokens), whole=False)
+    return prepared(served, body, Prompted("", tokens, whole=False))
 
 
 def _extra_tokens(vocabulary: Vocabulary, fim: FillInMiddle, texts: Sequence[ExtraText]) -> Iterator[int]:

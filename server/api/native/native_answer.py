@@ -11,10 +11,10 @@ import orjson
 
 from server.api.answer import Answer, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
-from server.api.engine_requests import Prompted
 from server.api.native.native_request import NativeRequest
 from server.api.native_form import native_result, picked, said
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
 from server.api.statistics import timings
 from server.text.message import Content
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.completions.prompts import prompted
 from server.api.delivery import deliver
-from server.api.incoming import aside, check_model, read
 from server.api.native.native_answer import NativeAnswer
 from server.api.native.native_request import NativeRequest
 from server.api.served import Served
+from server.api.stages.prepare import prepared_texts
+from server.api.stages.validate import aside, check_model, read
 
 
 async def create(request: Request, served: Served) -> Response:
     """Answer a completion in llama-server's own form."""
     body = await read(request, NativeRequest)
     check_model(body.model, served.model)
-    prompts = await aside(request, prompted, served, body)
+    prompts = await aside(request, prepared_texts, served, body)
     return await deliver(request, NativeAnswer(served, body, prompts), stream=body.stream)

@@ -15,12 +15,12 @@ from pydantic import Field
 from server.api.answer import Answer
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.engine_requests import Prompted
 from server.api.responses.response_events import new_id
 from server.api.responses.response_items import Item
 from server.api.responses.response_request import ResponseRequest
 from server.api.sealed import sealed_summary
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
 from server.errors import BackendError
 
 Json: TypeAlias = dict[str, Any]

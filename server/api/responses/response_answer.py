@@ -13,13 +13,13 @@ import orjson
 from server.api.answer import Answer, sse
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.engine_requests import Prompted
 from server.api.response_store import StoredResponse
 from server.api.responses.request_as_chat import AsChat
 from server.api.responses.response_events import Event, Output, Telling, new_id
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.response_tools import AnyTool, OwnFunction, is_served
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
 from server.api.statistics import measured, timings
 from server.errors import DuoError
 

@@ -10,10 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.access import salt_of
-from server.api.chat.chat_route import checked, counted, n_tokens
+from server.api.chat.chat_route import counted, n_tokens
 from server.api.delivery import Json, deliver, unless_gone
-from server.api.engine_requests import generation_requests
-from server.api.incoming import aside, read
 from server.api.renaming import renamed
 from server.api.response_store import StoredResponse
 from server.api.responses.compaction import Compaction, CompactRequest, with_wish
@@ -23,6 +21,8 @@ from server.api.responses.response_events import new_id
 from server.api.responses.response_items import ANY_ITEM, Item, ReferenceItem, as_stored
 from server.api.responses.response_request import ResponseRequest
 from server.api.served import Served
+from server.api.stages.prepare import prepared_chat
+from server.api.stages.validate import aside, checked, read
 from server.errors import FieldError, NotFoundError
 
 MOST_ITEMS = 100
@@ -37,7 +37,7 @@ async def create(request: Request, served: Served) -> Response:
         if body.context_management:
             turn = await _shortened_turn(request, served, body, turn)
         chat = checked(served, turn.chat.chat)
-        asked = await aside(request, generation_requests, served, chat)
+        asked = await aside(request, prepared_chat, served, chat)
         answer = ResponseAnswer(served, chat, asked, body, turn)
     return await deliver(request, answer, stream=body.stream)
 
@@ -77,7 +77,7 @@ async def _compact_turn(
     request: Request, served: Served, turn: ResponseTurn, said: Sequence[dict[str, Any]] = ()
 ) -> Compaction:
     chat = checked(served, with_wish(turn.chat.chat))
-    return Compaction(served, chat, await aside(request, generation_requests, served, chat), said)
+    return Compaction(served, chat, await aside(request, prepared_chat, served, chat), said)
 
 
 async def count(request: Request, served: Served) -> Response:

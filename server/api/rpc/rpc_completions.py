@@ -7,10 +7,11 @@ from typing import Any
 
 from server.api.choices import grown
 from server.api.completing import beside
-from server.api.engine_requests import Prompted, submit
 from server.api.problem import defect
 from server.api.rpc.rpc_params import CompletionParams
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
+from server.api.stages.submit import submit
 from server.api.statistics import timings
 from server.api.stopped import why_stopped
 from server.errors import DuoError

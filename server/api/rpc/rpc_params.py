@@ -11,9 +11,9 @@ from starlette.requests import Request
 from server.api.body import Body, Neutral
 from server.api.completions.completion_request import CompletionRequest
 from server.api.generation_fields import UNSUPPORTED, UNTHINKING
-from server.api.incoming import salted, validated
 from server.api.pieces import ONE_PROMPT, Pieces
 from server.api.rpc.protocol import Given, by_name
+from server.api.stages.validate import salted, validated
 
 B = TypeVar("B", bound=Body)
 

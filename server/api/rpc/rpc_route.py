@@ -12,10 +12,7 @@ from starlette.responses import Response
 
 from server.api import problem
 from server.api.access import salt_of
-from server.api.completions.prompts import prompted
 from server.api.delivery import Json, unless_gone
-from server.api.engine_requests import Prompted
-from server.api.incoming import aside, check_model, from_body
 from server.api.rpc.protocol import Call, Given, Reply, UnknownMethodError, failure, read, result
 from server.api.rpc.rpc_completions import RpcCompletion
 from server.api.rpc.rpc_params import (
@@ -26,6 +23,9 @@ from server.api.rpc.rpc_params import (
     params_of,
 )
 from server.api.served import Served
+from server.api.stages.prepare import prepared_texts
+from server.api.stages.prompted import Prompted
+from server.api.stages.validate import aside, check_model, from_body
 from server.api.statistics import shares
 from server.engine.events import DrafterCount
 from server.errors import DuoError
@@ -102,7 +102,7 @@ async def _read_completion(
 ) -> tuple[CompletionParams, Prompted]:
     body = params_of(request, CompletionParams, given)
     check_model(body.model, served.model)
-    [prompt] = await aside(request, prompted, served, body)
+    [prompt] = await aside(request, prepared_texts, served, body)
     return body, prompt
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.api.engine_requests import seed_of_choice
+from server.api.stages.submit import seed_of_choice
 from server.engine.events import Committed, DrafterCount, Failed, Finished, Started, Stats
 from server.errors import BackendError, BusyError
 from server.sampling.logprobs import TokenLogprobs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.api.chat.chat_request import ChatRequest
-from server.api.form_of_reply import form_of
+from server.api.stages.render import form_of
 from server.text.template import ChatTemplate
 from tests.templates import MISTRAL
 

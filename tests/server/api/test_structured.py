@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from server.api.chat.chat_request import ChatRequest
-from server.api.engine_requests import generation_requests
+from server.api.stages.prepare import prepared_chat
 from server.grammar.compiler import Compiler
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
@@ -253,7 +253,7 @@ def test_thoughts_come_before_structured_reply(
     body = ChatRequest.model_validate(
         {"messages": HELLO, "response_format": {"type": "json_object"}, **fields}
     )
-    (request,) = generation_requests(known, body).requests
+    (request,) = prepared_chat(known, body).requests
     assert request.constraint
     for reply, fits in [*((reply, True) for reply in replies), *((other, False) for other in others)]:
         state, let = request.constraint(), True

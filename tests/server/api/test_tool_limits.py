@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.api.form_of_reply import MAX_HELD
+from server.api.stages.constrain import MAX_HELD
 from server.api.tools import MAX_TOOLS
 from server.grammar.compiler import Compiler, Kind
 from server.grammar.grammar_constraint import CompiledGrammar

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from server.api.call_grammar import CallGrammar
-from server.api.chat.chat_route import checked
-from server.api.engine_requests import generation_requests
-from server.api.incoming import parsed
+from server.api.stages.prepare import prepared_chat
+from server.api.stages.validate import checked, parsed
 from server.grammar.definition import KEYWORD
 from tests.fake_backend import FakeVocabulary
 from tests.server.api.scripted import Script
@@ -94,7 +93,7 @@ def test_equal_tools_share_their_rules(monkeypatch: pytest.MonkeyPatch):
             }
         ]
         body = checked(state, {"messages": HELLO, "tools": tools})
-        [request] = generation_requests(state, body).requests
+        [request] = prepared_chat(state, body).requests
         assert allows(request, called % held)
     assert written == ["weather"] * 3
 
@@ -122,5 +121,5 @@ def test_no_request_has_the_keyword_of_definitions():
     tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
     data = parsed(json.dumps({"messages": HELLO, "tools": [tool], "tool_choice": "required"}).encode())
     state = setting(Script(), FakeVocabulary(), grammars=True)
-    [request] = generation_requests(state, checked(state, data)).requests
+    [request] = prepared_chat(state, checked(state, data)).requests
     assert allows(request, '<tool_call>\n{"name": "weather", "arguments": {"input": "x"}}\n</tool_call>')

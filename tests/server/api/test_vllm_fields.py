@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from server.api.chat.chat_request import ChatRequest
-from server.api.engine_requests import generation_requests
+from server.api.stages.prepare import prepared_chat
 from server.grammar.compiler import Compiler
 from server.text.template import ChatTemplate
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
@@ -187,7 +187,7 @@ def test_thoughts_come_before_a_choice():
     body = ChatRequest.model_validate(
         {"messages": [{"role": "user", "content": "hi"}], "structured_outputs": {"choice": ["yes", "no"]}}
     )
-    [request] = generation_requests(state, body).requests
+    [request] = prepared_chat(state, body).requests
     assert allows(request, "<think>\nHm.\n</think>\n\nyes") or allows(request, "Hm.\n</think>\n\nyes")
     assert not allows(request, "<think>\nHm.\n</think>\n\nmaybe")
 

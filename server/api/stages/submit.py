@@ -1,61 +1,23 @@
-"""Turn a validated body into requests to the engine."""
+"""Make requests to the engine of a prompt, and submit them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from server.api.adapters import check_scales
 from server.api.body import joined
-from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.form_of_reply import (
-    form_of,
-    read_as,
-    reply_constraint,
-    setting_of,
-    thinking_within,
-    unthinking,
-)
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.generation_settings import told_json
-from server.api.history import History
 from server.api.sampling_fields import sampling_params, stop_tokens
 from server.api.served import Served
-from server.api.structured import constraint
+from server.api.stages.prompted import Prompted
 from server.engine.request import GenerationRequest, Speculation
-from server.grammar.compiler import Start
 from server.llama.backend import Vocabulary
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
-from server.text.form import PLAIN, Form
 from server.text.room import Room
-from server.text.template import BARE, ChatTemplate, Setting, begun_by
-
-
-@dataclass(frozen=True, slots=True)
-class Prompted:
-    """One prompt as text, and a request for each reply to it."""
-
-    text: str
-    requests: list[GenerationRequest]
-    messages: Sequence[dict[str, Any]] = ()  # the messages that the text was rendered from, if any
-    setting: Setting = BARE  # what the text was rendered with besides
-    form: Form = PLAIN  # how replies are read
-    whole: bool = True  # the tokens stand for the whole text, so later prompts may begin with them
-
-    @property
-    def begins(self) -> bool:
-        """True if a reply is a message from its beginning on."""
-        begun = begun_by(self.messages, self.setting)
-        return bool(self.messages) and not (begun and begun.text)
-
-    def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
-        """Keep the replies, once all have ended, since the next prompt may continue one of them."""
-        for choice, request in zip(choices, self.requests, strict=True):
-            if self.whole and not choice.stats().truncated:
-                history.ended(self, request, choice.said, settle=bool(self.messages) and len(choices) == 1)
 
 
 def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
@@ -76,44 +38,8 @@ def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) 
     return choices
 
 
-def rendered(
-    served: Served, body: ChatRequest, template: ChatTemplate | None = None
-) -> tuple[list[dict[str, Any]], Setting, str]:
-    """Return the messages and the setting for the template, and the prompt's text."""
-    messages = [message.for_template() for message in body.messages]
-    setting = setting_of(served, body)
-    text = (template or served.template).render(messages, setting)
-    return messages, setting, unthinking(served, body, text)
-
-
-def generation_requests(served: Served, body: ChatRequest) -> Prompted:
-    """Return the prompt of a chat and its requests, which differ in their seeds.
-
-    Slow: not for the event loop.
-
-    Raises:
-        InvalidRequestError: A prompt that is too long raises it before a grammar is compiled.
-    """
-    messages, setting, text = rendered(served, body)
-    form = form_of(body, served.template.style)
-    begun = begun_by(messages, setting)
-    form = form.after(text, begun.text, thought=begun.thought) if begun else form.after(text)
-    prompt = served.history.rendered(text, body.salt)
-    instead = thinking_within(served, body, form, reply_constraint(served, body, form))
-    requests = requests_for(served, body, prompt, instead)
-    return Prompted(text, requests, messages, setting, read_as(served, body, form))
-
-
-def requests_for(
-    served: Served, body: GenerationFields, prompt: list[int], instead: Start | None = None
-) -> list[GenerationRequest]:
-    """Return one request per reply to this prompt.
-
-    Args:
-        served: What the server offers.
-        body: The request.
-        prompt: Token ids.
-        instead: Replaces the constraint of the body's fields.
+def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Prompted:
+    """Return the prompt with one request per reply to it.
 
     Raises:
         InvalidRequestError: A field asks for what cannot be done.
@@ -121,14 +47,14 @@ def requests_for(
     if body.lora:
         check_scales(served, body.lora, "lora")
     first = GenerationRequest(
-        prompt=prompt,
+        prompt=prompt.tokens,
         sampling=_sampling_of(served, body),
         max_tokens=body.max_new_tokens or served.max_tokens,
         stop_tokens=served.vocabulary.eog | stop_tokens(body, served.vocabulary),
         speculation=_speculation_of(body, served.vocabulary, served.room),
-        constraint=instead or constraint(served, body),
+        constraint=prompt.constraint,
         n_logprobs=body.n_logprobs,
-        n_keep=_n_keep(body, len(prompt), served.vocabulary) if _wants_shift(served, body) else None,
+        n_keep=_n_keep(body, len(prompt.tokens), served.vocabulary) if _wants_shift(served, body) else None,
         n_beams=max(1, body.n_beams),
         salt=body.salt,
         slot=body.id_slot if body.id_slot >= 0 else None,
@@ -141,10 +67,11 @@ def requests_for(
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
     sampling = first.sampling
-    return [
+    requests = [
         replace(first, sampling=sampling.reseeded(seed_of_choice(sampling.seed, c)))
         for c in range(body.n_generated)
     ]
+    return replace(prompt, requests=requests)
 
 
 def _sampling_of(served: Served, body: GenerationFields) -> SamplingParams:

@@ -1,22 +1,33 @@
-"""Tokenise the prompts of legacy completions."""
+"""Tokenise prompts: chats that a template has rendered, and texts and tokens of completions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from server.api.chat.chat_request import ChatRequest
 from server.api.completions.completion_request import CompletionRequest
-from server.api.engine_requests import Prompted, requests_for
 from server.api.history import after_bos
 from server.api.pieces import Pieces, joined_ids
 from server.api.served import Served
+from server.api.stages.prompted import Prompted
 from server.errors import FieldError, UnsupportedFieldError
 from server.llama.backend import FillInMiddle, Vocabulary
 
 NO_MIDDLE = "this model was not trained to fill in the middle of a text"
 
 
-def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
-    """Return the body's prompts in order. Slow: not for the event loop.
+def tokenized(served: Served, body: ChatRequest, prompt: Prompted) -> Prompted:
+    """Return a rendered chat with its tokens.
+
+    Raises:
+        ContextOverflowError: The prompt is too long.
+    """
+    return replace(prompt, tokens=served.history.rendered(prompt.text, body.salt))
+
+
+def tokenized_texts(served: Served, body: CompletionRequest) -> list[Prompted]:
+    """Return a completion's prompts with their tokens, in order.
 
     Raises:
         InvalidRequestError: A prompt is empty, too long, or has unknown tokens.
@@ -31,7 +42,7 @@ def prompted(served: Served, body: CompletionRequest) -> list[Prompted]:
         served.room.check_tokens(len(tokens), "prompt")
         whole = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
         text = _echoed_text(pieces, served.vocabulary)
-        found.append(Prompted(text, requests_for(served, body, tokens), whole=whole))
+        found.append(Prompted(text, tokens, whole=whole))
     return found
 
 

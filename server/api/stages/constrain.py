@@ -1,4 +1,4 @@
-"""Decide how a chat prompt is rendered and its reply constrained and read: tools and thoughts."""
+"""Hold replies to the forms that a request asks for: calls of tools, JSON, grammars, limits on thoughts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Any
 
 from server.api.call_grammar import CallGrammar
 from server.api.chat.chat_request import ChatRequest
+from server.api.generation_fields import GenerationFields
 from server.api.held_schemas import HeldSchemas, digest, place
 from server.api.served import Served
-from server.api.structured import StructuredFields, constraint, forms, wanted_form
+from server.api.stages.prompted import Prompted
+from server.api.stages.render import reads_thoughts
+from server.api.structured import StructuredFields, forms, wanted_form
 from server.api.tools import Calling, calling
 from server.errors import FieldError, InvalidRequestError, UnsupportedFieldError
 from server.grammar.compiler import Start
 from server.grammar.json_schema import Allowance
 from server.grammar.schema_form import Schema
 from server.grammar.thinking_budget import ThoughtLimit
-from server.text.form import Form, Style
-from server.text.template import Setting
+from server.text.form import Form
 
 MAX_HELD = 512
 """Maximum functions of one grammar: 512 small ones compile in 0.8 s, 1024 fail after 20 s."""
@@ -42,64 +44,20 @@ class Asked:
         return [self.calls.required, self.answer, self.place, functions]
 
 
-def setting_of(served: Served, body: ChatRequest) -> Setting:
-    """Return what the template gets besides the messages.
+def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Prompted:
+    """Return the prompt with what replies to it are held to. Slow: not for the event loop.
 
-    Tools that must not be called are shown all the same if a grammar can forbid calls: then the prompt shares
-    the cached prefix of other turns.
+    Raises:
+        InvalidRequestError: Names the field.
     """
-    calls = calling(body)
-    hidden = (
-        calls and not calls.callable and (served.grammars is None or not hides_calls(served.template.style))
-    )
-    tools = (
-        [tool.for_template() for tool in calls.tools if not tool.in_message] if calls and not hidden else []
-    )
-    variables = {**served.template_variables, **body.template_variables}
-    return Setting(
-        tools, variables, body.continue_final_message is not False, body.add_generation_prompt is not False
-    )
+    instead: Start | None = None
+    if isinstance(body, ChatRequest):
+        form = prompt.written
+        instead = _thinking_within(served, body, form, _reply_constraint(served, body, form))
+    return replace(prompt, constraint=instead or constraint_of_fields(served, body))
 
 
-def form_of(body: ChatRequest, style: Style) -> Form:
-    """Return the form that the model may write."""
-    calls, family = calling(body), style.family
-    form = Form(family.thoughts, channels=family.channels, drops=family.drops, stops=style.stops)
-    if calls is None or not calls.callable or family.calls is None:
-        return form
-    functions = {function.name: function.schema_of_arguments for _, function in calls.functions}
-    # a model that was not trained for tools repeats a call that it must make until its reply is full
-    repeats = style.in_words and calls.required and not body.parallel_tool_calls
-    single = style.single_call or repeats
-    most = 1 if single else calls.most
-    return replace(form, calls=family.calls, functions=functions, most_calls=most)
-
-
-def hides_calls(style: Style) -> bool:
-    """Return True if a grammar can forbid calls: they have a mark in free text."""
-    family = style.family
-    return family.calls is not None and not (family.calls.bare or family.channels)
-
-
-def read_as(served: Served, body: ChatRequest, form: Form) -> Form:
-    """Return the part of the form that is read."""
-    return form if _reads_thoughts(served, body) else form.without_thoughts
-
-
-def _reads_thoughts(served: Served, body: ChatRequest) -> bool:
-    return (body.reasoning_format or served.reasoning_format) != "none"
-
-
-def unthinking(served: Served, body: ChatRequest, prompt: str) -> str:
-    """Close the thoughts that the prompt opens, if the server wants none and the body says nothing."""
-    thoughts, own = served.template.style.family.thoughts, body.template_variables
-    wanted = served.template_variables.get("enable_thinking", True) or "enable_thinking" in own
-    if thoughts is None or wanted or body.thinking_budget is not None:
-        return prompt
-    return prompt + thoughts.close if prompt.rstrip().endswith(thoughts.open.strip()) else prompt
-
-
-def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
+def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
     """Return a grammar that makes calls fit their functions, None if only the body's own fields constrain.
 
     It starts at the first token if a call is required, else at the mark of a call. Thoughts may precede a
@@ -115,10 +73,10 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
         return None
     if calls is None or (not calls.callable and forms(body)):
         answer, place = _answer_schema(body)
-        thinks = form.thinking or (form.thoughts is not None and _reads_thoughts(served, body))
+        thinks = form.thinking or (form.thoughts is not None and reads_thoughts(served, body))
         if answer is None or not thinks:
             return None
-        constraint(served, body)  # a fault of the schema is told by its place there
+        constraint_of_fields(served, body)  # a fault of the schema is told by its place there
         return grammars.lark(CallGrammar(served.vocabulary, form).answer(answer), place)
     if not calls.callable:
         marked = replace(form, calls=served.template.style.family.calls)
@@ -128,7 +86,7 @@ def reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | N
     return _call_constraint(held, CallGrammar(served.vocabulary, form), form, asked)
 
 
-def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
+def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
     """Return the constraint with a limit on thoughts, if there is one and the model thinks.
 
     Args:
@@ -143,7 +101,7 @@ def thinking_within(served: Served, body: ChatRequest, form: Form, held: Start |
         return held
     ending = thoughts.close + (channels.start if channels else "")
     limit = ThoughtLimit(most, thoughts.open.strip(), thoughts.close, ending, form.thinking)
-    return limit.start(served.vocabulary, held or constraint(served, body))
+    return limit.start(served.vocabulary, held or constraint_of_fields(served, body))
 
 
 def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
@@ -191,6 +149,31 @@ def _compile_calls(
     start = held.grammars.lark(lark, "tools", schemas) if lark else None
     held.keep_rules(key, lark)
     return start
+
+
+def constraint_of_fields(served: Served, body: StructuredFields) -> Start | None:
+    """Return the constraint that these fields ask for, None for any text. Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: Names the field that cannot be honoured.
+    """
+    form = wanted_form(body)
+    if form is None:
+        return None
+    grammars = served.grammars
+    if grammars is None:
+        raise UnsupportedFieldError(form.field)
+    if form.rule:
+        return grammars.lark(f"start: {form.rule}", form.place)
+    if form.schema is not None:
+        return grammars.json_schema(form.schema, form.place)
+    try:
+        return (
+            grammars.gbnf(form.grammar) if "::=" in form.grammar else grammars.lark(form.grammar, form.place)
+        )
+    except InvalidRequestError as error:
+        error.param = form.place
+        raise
 
 
 def _answer_schema(body: StructuredFields) -> tuple[Schema | str | None, str]:

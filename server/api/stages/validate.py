@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from server.api.access import salt_of
 from server.api.body import Body
+from server.api.chat.chat_request import ChatRequest
 from server.api.complaints import invalid
 from server.api.delivery import unless_gone
 from server.api.generation_fields import MAX_SALT, GenerationFields
@@ -149,3 +150,24 @@ def check_model(name: str | None, *cards: ModelCard, does: str = "has") -> None:
             param="model",
             code="model_not_found",
         )
+
+
+def checked(served: Served, data: dict[str, Any], *, fits: bool = True) -> ChatRequest:
+    """Return the validated body.
+
+    Args:
+        served: What the server offers.
+        data: The body.
+        fits: Refuse more messages than the context has tokens before validating them, since each takes a
+            token.
+
+    Raises:
+        InvalidRequestError: A field is not valid.
+        NotFoundError: There is no such model.
+        ContextOverflowError: There are too many messages.
+    """
+    if fits and isinstance(messages := data.get("messages"), list):
+        served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
+    body = validated(ChatRequest, data)
+    check_model(body.model, served.model)
+    return body

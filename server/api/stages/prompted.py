@@ -1,0 +1,43 @@
+"""One prompt on its way through the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from server.engine.request import GenerationRequest
+from server.grammar.compiler import Start
+from server.text.form import PLAIN, Form
+from server.text.template import BARE, Setting, begun_by
+
+if TYPE_CHECKING:
+    from server.api.choices import ReplyChoice
+    from server.api.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """One prompt as text, and a request for each reply to it."""
+
+    text: str
+    tokens: list[int] = field(default_factory=list[int])
+    messages: Sequence[dict[str, Any]] = ()  # the messages that the text was rendered from, if any
+    setting: Setting = BARE  # what the text was rendered with besides
+    form: Form = PLAIN  # how replies are read
+    written: Form = PLAIN  # what the model may write
+    constraint: Start | None = None  # what replies are held to
+    requests: list[GenerationRequest] = field(default_factory=list[GenerationRequest])
+    whole: bool = True  # the tokens stand for the whole text, so later prompts may begin with them
+
+    @property
+    def begins(self) -> bool:
+        """True if a reply is a message from its beginning on."""
+        begun = begun_by(self.messages, self.setting)
+        return bool(self.messages) and not (begun and begun.text)
+
+    def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
+        """Keep the replies, once all have ended, since the next prompt may continue one of them."""
+        for choice, request in zip(choices, self.requests, strict=True):
+            if self.whole and not choice.stats().truncated:
+                history.ended(self, request, choice.said, settle=bool(self.messages) and len(choices) == 1)
