@@ -37,9 +37,9 @@ TAKEN = 0.38
 # where they take 0.7 of a core, with 1.0 to 1.4 as above; twice: not where they take 0.2, with 0.6 to 0.85.
 FREE = 0.45
 # Seconds after the start of a process in which what others have used since then decides for a new context.
-# Without: on two cores beside eight busy programs each decode of a start took one to four seconds. Half: a
-# start beside as many is longer; twice: it tells of what ended 20 s ago.
-START_S = 10.0
+# Without: beside 15 busy programs the first decodes of a start took 34 s. A sixth: there the context is made
+# later; twice: it tells of what ended two minutes ago.
+STARTED_S = 60.0
 STAT = Path("/proc/stat")
 
 
@@ -95,7 +95,7 @@ class Start:
     def others(self, used: float) -> float:
         """Return the cores that others have used since then; 0 if that is too long ago to tell of now."""
         passed_s = time.monotonic() - self.at
-        known = self.used is not None and 0 < passed_s < START_S
+        known = self.used is not None and 0 < passed_s < STARTED_S
         return (used - self.used) / passed_s if known and self.used is not None else 0.0
 
 

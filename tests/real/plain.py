@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,13 +37,44 @@ class PlainDecoder:
 
     def text(self, prompt: Sequence[int], n: int) -> tuple[int, ...]:
         """Return the n likeliest tokens after these."""
+        return self.texts(prompt, n, widths=[1])[0]
+
+    def texts(
+        self, prompt: Sequence[int], n: int, *, widths: Sequence[int], ends: Collection[int] = ()
+    ) -> list[tuple[int, ...]]:
+        """Return the likeliest tokens after these, once for each width.
+
+        Args:
+            prompt: The tokens before them.
+            n: Most tokens of a text.
+            widths: Rows of each decode after the prompt's; those beside the token's are forgotten.
+            ends: Tokens that end a text; not part of it.
+        """
         self._llama.reset()
         self._llama.eval(list(prompt))
-        found: list[int] = []
-        for _ in range(n):
-            found.append(int(self._row().argmax()))
-            self._llama.eval(found[-1:])
-        return tuple(found)
+        first, found = self._row(), list[tuple[int, ...]]()
+        for width in widths:
+            self._forget(len(prompt))
+            row, text = first, list[int]()
+            while len(text) < n and (token := int(row.argmax())) not in ends:
+                text.append(token)
+                row = self._after(token, len(prompt) + len(text) - 1, width)
+            found.append(tuple(text))
+        return found
+
+    def _after(self, token: int, position: int, width: int) -> np.ndarray[Any, Any]:
+        """Return the logits after a token at this position, decoded in as many rows."""
+        batch = self._llama._batch  # pyright: ignore
+        batch.set_batch([token] * width, position, logits_all=True)
+        self._llama._ctx.decode(batch)  # pyright: ignore
+        row = self._row(-width)
+        self._forget(position + 1)
+        return row
+
+    def _forget(self, length: int) -> None:
+        """Forget what comes after this many tokens."""
+        low = cast(Any, llama_cpp)
+        low.llama_memory_seq_rm(low.llama_get_memory(self._llama._ctx.ctx), 0, length, -1)  # pyright: ignore
 
     def gap(self, tokens: Sequence[int], one: int, other: int) -> float:
         """Return how far apart the logits of two tokens are after these."""
@@ -55,8 +86,8 @@ class PlainDecoder:
     def close(self) -> None:
         self._llama.close()
 
-    def _row(self) -> np.ndarray[Any, Any]:
-        logits = cast(Any, llama_cpp).llama_get_logits(self._llama._ctx.ctx)  # pyright: ignore
+    def _row(self, i: int = -1) -> np.ndarray[Any, Any]:
+        logits = cast(Any, llama_cpp).llama_get_logits_ith(self._llama._ctx.ctx, i)  # pyright: ignore
         return np.ctypeslib.as_array(logits, shape=(self._llama.n_vocab(),)).copy()
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from server.llama import threads
-from server.llama.threads import PERIOD_S, START_S, Start, Threads, n_threads
+from server.llama.threads import PERIOD_S, STARTED_S, Start, Threads, n_threads
 
 CORES = 0, 1
 KINDS: Sequence[str] = "user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"
@@ -127,7 +127,7 @@ def test_threads_yield_and_return(machine: Machine):
     assert machine.library.set == [(1, 1), (2, 2)]
 
 
-@pytest.mark.parametrize(("seconds", "n"), [(START_S / 2, 1), (2 * START_S, 2)])
+@pytest.mark.parametrize(("seconds", "n"), [(STARTED_S / 2, 1), (2 * STARTED_S, 2)])
 def test_start_beside_others_begins_with_fewer_threads(machine: Machine, seconds: float, n: int):
     machine.passes(seconds, user=1.0)
     ours = Threads(None)
