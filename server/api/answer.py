@@ -17,10 +17,23 @@ from server.api.stages.submit import submit
 from server.engine.events import Event
 from server.errors import DuoError
 
+_LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\u2028\u2029"}
+"""Where httpx, so huggingface_hub, ends a line although the event goes on; and how JSON escapes it."""
+
+
+def json_line(payload: object) -> bytes:
+    """Return an object as JSON that every client reads as one line."""
+    line = orjson.dumps(payload)
+    if line.isascii():  # most are, and three searches take a microsecond
+        return line
+    for mark, escaped in _LINE_ENDS.items():
+        line = line.replace(mark, escaped)
+    return line
+
 
 def sse(payload: object) -> bytes:
     """Return an object as a server-sent event."""
-    return b"data: " + orjson.dumps(payload) + b"\n\n"
+    return b"data: " + json_line(payload) + b"\n\n"
 
 
 class Answer(ABC):

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from server.api.answer import Answer, sse
+from server.api.answer import Answer, json_line, sse
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
@@ -125,9 +125,9 @@ class CompletionAnswer(Answer):
             )
         head, tail = self._chunk_frames[index]
         if beside.logprobs is not None:
-            logprobs = orjson.dumps(self._logprobs_json(index, beside.logprobs))
+            logprobs = json_line(self._logprobs_json(index, beside.logprobs))
             tail = tail.replace(NO_LOGPROBS, NO_LOGPROBS[:-4] + logprobs, 1)
-        return head + orjson.dumps(piece.text) + tail
+        return head + json_line(piece.text) + tail
 
     @cached_property
     def _chunk_frames(self) -> list[list[bytes]]:

@@ -46,6 +46,18 @@ def test_characters_of_several_tokens_come_whole(lead: Lead):
     assert [choice["message"]["content"] for choice in whole] == [TEXT] * 4
 
 
+@pytest.mark.parametrize("mark", "\u0085\u2028\u2029")
+def test_event_is_always_one_line(lead: Lead, mark: str):
+    """huggingface_hub 2.4.0 reads lines with httpx, which ends them at these characters, too."""
+    body = {**FORCED, "grammar": f'root ::= "one{mark}line"', "n": 1, "stream": True}
+    *events, done, end = post(lead, body).content.decode().split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    assert [event.splitlines() for event in events] == [[event] for event in events]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    texts = [choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(texts) == f"one{mark}line"
+
+
 @pytest.mark.parametrize("stop", ["😀", "語 😀 é", "\u200d", "!"])
 def test_split_stop_string_is_cut(lead: Lead, stop: str):
     expected = TEXT[: TEXT.index(stop)]
