@@ -40,7 +40,7 @@ class _Matched:
 
 
 class ReplayDrafter(Drafter):
-    """Drafts for sessions that begin one of the texts.
+    """Drafts the rest of a known text for sessions that begin like it.
 
     It continues after a wrong guess, as a model does.
     """

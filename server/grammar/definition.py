@@ -55,7 +55,7 @@ class Definition:
         return _rules_of(self)
 
     def held(self, end: Node, *, in_json: bool, prefix: str) -> tuple[str, list[str]]:
-        """Return the name of a rule for such a text and its end, and all rules in our Lark.
+        """Return the name of a rule for a text of this grammar and its end, and all rules in our Lark.
 
         Args:
             end: What stands behind the text.

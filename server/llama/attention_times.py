@@ -123,9 +123,9 @@ def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int
 def first_s(
     model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
 ) -> list[float]:
-    """Return the seconds of the first decodes that measure() times.
+    """Return the seconds of a decode of each of CHECKED rows, as measure() times first. Raises BackendError.
 
-    Those are of each of CHECKED rows after DEPTHS[0] tokens, without flash attention. Raises BackendError.
+    The decodes follow DEPTHS[0] tokens, without flash attention.
     """
     with closing(small_context(model, _small_options(model, options), KINDS[0], make())) as context:
         if not context.handle:

@@ -66,7 +66,7 @@ _n_elements = _function("ggml_nelements", ctypes.c_int64, _POINTER)
 
 
 def _is_supported(_sampler: Any, _buffer_type: Any, _n_outputs: int) -> bool:
-    """Return True for llama_sampler_i.backend_init: the device can compute what the sampler adds."""
+    """Return True: the device can compute what the sampler adds. Used as llama_sampler_i.backend_init."""
     return True
 
 

@@ -40,7 +40,7 @@ class StopStrings:
 
 
 def n_unfinished(text: str, marks: Sequence[str]) -> int:
-    """Return how many characters at the text's end may become a mark; no whole mark may be in the text."""
+    """Return how many characters at the text's end may begin a mark; the text has no whole mark."""
     return _n_unfinished(text, _by_first(marks))
 
 

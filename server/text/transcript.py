@@ -182,9 +182,9 @@ class Transcript:
     def _make_conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
-        """Return a conversation without the text from where the prompt's tokens no longer match it.
+        """Return a conversation; its text is cut where the tokens of the prompt stop matching it.
 
-        The first n_added bytes of the reply are dropped.
+        The first n_added bytes of the reply are in `data` already.
         """
         bos = self._vocabulary.bos
         if prompt and prompt[0] == bos and not data.startswith(self._offsets.spelled(prompt[:1])):

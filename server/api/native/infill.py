@@ -60,7 +60,7 @@ class InfillRequest(NativeRequest):
 
 
 async def create(request: Request, served: Served) -> Response:
-    """Answer with the text between."""
+    """Answer with a text that fits between a prefix and a suffix."""
     fim = served.vocabulary.fim
     if fim is None:
         raise NotSupportedError(NO_MIDDLE)
