@@ -22,6 +22,9 @@ from server.speculation.sources.inline import InlineModel
 # llama.cpp read weights once for all rows. Twice: 16 rows take longer there; half: where nine in ten are
 # right, a decode makes 3.4 tokens instead of 5.7.
 MOST_OWN = 7
+# Tokens of texts that the model reads before one decode, beside which a drafter's rows take longer. Half: it
+# guesses after twice as many decodes; twice: these wait longer.
+OWN_SLICE_ROWS = 128
 # Decodes without guesses whose median time counts, and how many have to be known. Half: one slow decode
 # makes guesses look good; twice: a longer context shows after 15 more.
 PLAIN_ROUNDS, PLAIN_KNOWN = 15, 4
@@ -61,6 +64,7 @@ class Cascade(OwnDrafts):
         self._guessed: dict[int, Median] = {}  # the same with guesses, without the seconds for each of them
         self._n_asked = 0  # guesses of the last decode for the session that has most
         self._probe_s = 0.0  # seconds that may be spent on guesses that do not seem to pay
+        self._has_read = False  # the model read a slice of a text, so that this decode took longer
         self.n_verified = self.n_right = 0
 
     def pays(self, sessions: Sequence[DraftSession]) -> bool:
@@ -78,13 +82,14 @@ class Cascade(OwnDrafts):
         most, rate = self._best_guess_count(sessions)
         if not most:
             self._probe_s -= self._model.td.value
-        going = dict[int, int]()
+        going, left = dict[int, int](), OWN_SLICE_ROWS
         for session, room, seq in zip(sessions, rooms, seqs, strict=True):
             self._follow_session(session, seq, likeliest=likeliest)
             if self._model.behind(session.id):
-                self._model.read(session.id)
+                left -= self._model.read(session.id, left)
             elif room > 0:
                 going[session.id] = min(room, MOST_OWN, self._model.most) if most else 1
+        self._has_read = left < OWN_SLICE_ROWS
         self._guess_round(going, rate if most else 0.0, len(sessions))
         return {id: [one.token for one in found] for id in going if (found := self._followed[id].guesses)}
 
@@ -147,6 +152,9 @@ class Cascade(OwnDrafts):
         self.n_right += min(n_right, len(one.guesses))
 
     def book(self, n_sessions: int, n_tokens: int, seconds: float, *, guessed: bool) -> None:
+        has_read, self._has_read = self._has_read, False
+        if has_read:
+            return
         plain = self._plain.setdefault(n_sessions, Median(PLAIN_ROUNDS))
         self._probe_s = min(self._probe_s + LOSS * seconds, self._model.td.value + seconds)
         account = self._accounts.of(n_sessions)

@@ -49,7 +49,7 @@ class OwnLookup:
             text = self._texts[session.id] = _Text(session)
         text.n_firm = len(session.tokens) if n_firm is None else n_firm
         if self.behind(session.id) <= PORTION:
-            self.read(session.id)
+            self.read(session.id, PORTION)
         ahead = list(session.tokens[text.n_firm :])
         tokens, confidences = text.lookup.guess(LOOKED_UP)
         agrees = not self.behind(session.id) and tokens[: len(ahead)] == ahead
@@ -63,10 +63,11 @@ class OwnLookup:
     def behind_s(self, session: int) -> float:
         return self.td.value
 
-    def read(self, session: int) -> None:
+    def read(self, session: int, most: int) -> int:
         text = self._texts[session]
         n = text.lookup.n_tokens
         text.lookup.extend(text.opened.tokens[n : min(n + PORTION, text.n_firm)])
+        return text.lookup.n_tokens - n
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         began = self._clock()

@@ -11,7 +11,8 @@ LEAD = {
     "split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora lora_scaled embeddings embedding_model "
     "pooling reranking rerank_model",
     "Drafting": "draft_mode drafters drafter_draft_model redis redis_listen pool draft_threads "
-    "gpu_layers_draft draft_devices cpu_moe_draft n_cpu_moe_draft mtp mtp_max draft_max leaves lookup gate verify",
+    "gpu_layers_draft draft_devices cpu_moe_draft n_cpu_moe_draft mtp mtp_max draft_max leaves lookup gate "
+    "verify",
     "Serving": "api_key_file no_api_key cors_origins ssl_key_file ssl_cert_file max_queued max_tokens "
     "max_body timeout write_timeout request_timeout watchdog grace ui slots metrics print log_format "
     "log_requests log_prompts smooth",

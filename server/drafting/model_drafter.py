@@ -19,7 +19,7 @@ from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.shapes import UNKNOWN, Shapes
 
-# Rows of a step while some session drafts: another one's long prompt must not hold it up. Half: a prompt of
+# Rows of a prompt in a step of several sessions, in drafters and the lead (Limits.n_chunk). Half: a prompt of
 # 2,000 tokens takes 63 steps instead of 32; twice: those who draft wait for twice the rows.
 SHARED_ROWS = 64
 PAD = 0  # the token of padding rows
@@ -280,7 +280,8 @@ class ModelDrafter:
     def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
         """Add rows for the session's pending tokens or the first of them; return False if none fits."""
         pending = session.pending
-        most = min(SHARED_ROWS, self._backend.n_batch) if step.grown else self._backend.n_batch
+        is_shared = step.grown or len(self._cache.held) > 1  # a lead may say something of another one soon
+        most = min(SHARED_ROWS, self._backend.n_batch) if is_shared else self._backend.n_batch
         n = min(len(pending), most - len(step.batch))
         if n < 1:
             return False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal
 
+from server.drafting.model_drafter import SHARED_ROWS
 from server.speculation import gain
 from server.speculation.step import Drafting, DraftPath, Request
 from server.speculation.view import Price, View, offer
@@ -99,7 +100,7 @@ def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
 def next_request(view: View, drafting: Drafting) -> Request | None:
     """Return what the model in the lead does next, None if nothing."""
     paths = drafting.paths
-    if not drafting.has_asked and not drafting.is_read and view.policy.gate:
+    if not drafting.has_asked and not drafting.is_read:
         late = sorted(filter(drafting.behind, paths), key=drafting.behind)
         if late:
             return _reading(view, drafting, late)
@@ -174,18 +175,18 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
         drafting: The model in the lead.
         late: Sessions with tokens to evaluate, fewest first.
     """
-    price, n = view.price, len(drafting.paths)
-    left_s = math.inf if price.n_sessions == 1 else drafting.brought * price.plain_s
+    price, n, gate = view.price, len(drafting.paths), view.policy.gate
+    left_s = drafting.brought * price.plain_s if gate and price.n_sessions > 1 else math.inf
     n_ready = n - len(late)
     paying, spent_s = list[int](), 0.0
     for session in late:
-        if _wanted(True, drafting, drafting.paths[session], n):
+        if _wanted(gate, drafting, drafting.paths[session], n):
             spent_s += drafting.behind_s(session)
             if spent_s < left_s or not (paying or n_ready):
                 paying.append(session)
     while paying:
         n = n_ready + len(paying)
-        going = [session for session in paying if _wanted(True, drafting, drafting.paths[session], n)]
+        going = [session for session in paying if _wanted(gate, drafting, drafting.paths[session], n)]
         if len(going) == len(paying):
             break
         paying = going
@@ -193,7 +194,8 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
     probes = others if drafting.tries else others[:1] if drafting.may_probe else []
     beside = late if drafting.tries else paying
     beside = beside if drafting.is_beside else []
-    return Request((), beside, [*paying, *probes], is_reading=True, unpaid=probes)
+    most = SHARED_ROWS if price.n_rows > 1 else sum(map(drafting.behind, late))  # in one decode each
+    return Request((), beside, [*paying, *probes], most, is_reading=True, unpaid=probes)
 
 
 def with_lost_rows(view: View, drafting: Drafting, wanting: Sequence[int]) -> list[float]:

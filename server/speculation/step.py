@@ -96,6 +96,7 @@ class Request(NamedTuple):
     guess: Sequence[int] = ()  # sessions that get one guess each
     probe: Sequence[int] = ()  # of these, sessions whose guess is a probe
     read: Sequence[int] = ()  # sessions whose tokens it evaluates
+    most_rows: int = 0  # most of these tokens in this step
     is_reading: bool = False  # it only evaluates tokens now, and guesses later
     is_beside: bool = False  # it guesses during the target's decode
     is_last_resort: bool = False  # it guesses although no guess pays

@@ -138,9 +138,9 @@ def test_right_guesses_save_decodes():
 
 def test_wrong_guesses_cost_little():
     plain, cascaded = Drafting(None), Drafting(1.0, small_s=0.004)
-    plain.reply(150, every=50)
-    cascaded.reply(150, every=50)
-    assert cascaded.time.now < 1.03 * plain.time.now
+    plain.reply(300, every=50)
+    cascaded.reply(300, every=50)
+    assert cascaded.time.now < 1.025 * plain.time.now
 
 
 def test_several_sessions_are_drafted_for():

@@ -194,3 +194,13 @@ def test_a_model_that_cannot_forget_begins_anew(caplog: pytest.LogCaptureFixture
     scene.send(commit(65, 66, 67), Close("lead", 1, True), open_((*PROMPT, 68), session=2))
     assert scene.drafted(2) == told(6, (*PROMPT, 68))
     assert "drafting failed" not in caplog.text
+
+
+def test_long_prompt_holds_no_other_session_up():
+    backend = FakeBackend(ENDLESS, n_batch=512)
+    scene = Scene(backend)
+    scene.send(open_(PROMPT, 1))  # which has all its guesses
+    backend.widths.clear()
+    scene.send(open_(tuple(32 + i % 90 for i in range(600)), 2))
+    assert sum(backend.widths) >= 600
+    assert max(backend.widths) <= SHARED_ROWS

@@ -105,10 +105,14 @@ class BlockDraft:
     def behind_s(self, session: int) -> float:
         return self.td.value
 
-    def read(self, session: int) -> None:
-        """Read the session's tokens during the model's next decode."""
+    def read(self, session: int, most: int) -> int:
+        """Evaluate the tokens that are behind during the model's next decode: at most one slice of a prompt.
+
+        Earlier slices were evaluated during the decodes after them.
+        """
         if path := self._paths.get(session):
             self._model.read(path.seq)
+        return 0
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         if self._meanwhile is not None and timed:

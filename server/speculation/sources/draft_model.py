@@ -111,14 +111,15 @@ class DraftModel:
         """Return the seconds needed to evaluate the tokens that are behind, as far as known."""
         return self.td.value + self.behind(session) * self._row_s.value
 
-    def read(self, session: int) -> None:
-        """Evaluate the tokens that are behind."""
+    def read(self, session: int, most: int) -> int:
+        """Evaluate up to `most` of the tokens that are behind, in one decode, and return how many."""
         path = self._ready(session)
         try:
-            if path and not self._failed:
-                self._evaluate(path, self._n_behind(path))
+            if path and most > 0 and not self._failed:
+                return self._evaluate(path, min(most, self._n_behind(path)))
         except BackendError as error:
             self._fail(error)
+        return 0
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         """Append one guess to each path, None where the model cannot go on; `second`: with a runner-up."""
@@ -130,6 +131,7 @@ class DraftModel:
         paths = [path for session in sessions if (path := self._ready(session))]
         try:
             caught_up = [self._evaluate(path, n) for path in paths if (n := self._n_behind(path))]
+            paths = [path for path in paths if not self._n_behind(path)]
             guesses = self._extend(paths, second) if paths else {}
         except BackendError as error:
             self._fail(error)
@@ -167,14 +169,10 @@ class DraftModel:
         return path if self._cache.make_room(len(self._paths)) else None
 
     def _evaluate(self, path: DraftSession, n: int) -> int:
-        """Evaluate the path's next n tokens, and return n."""
-        began, left = self._clock(), n
-        while left:
-            batch = Batch()
-            n_rows = min(left, self._backend.n_batch)
-            self._cache.add(batch, path, n_rows, int(n == 1))  # as the next decode, if it is of one
-            self._backend.decode(batch)
-            left -= n_rows
+        """Evaluate the path's next n tokens, as far as one decode takes them, and return how many."""
+        began, n, batch = self._clock(), min(n, self._backend.n_batch), Batch()
+        self._cache.add(batch, path, n, int(n == 1))  # as the next decode, if it is of one
+        self._backend.decode(batch)
         self._row_s.observe(max(0.0, self._clock() - began - self.td.value), n)
         return n
 

@@ -46,8 +46,8 @@ class InlineModel(Protocol):
         """Return the seconds that these take, as far as known."""
         ...
 
-    def read(self, session: int) -> None:
-        """Evaluate some or all of these tokens: now, or during the target's next decode."""
+    def read(self, session: int, most: int) -> int:
+        """Evaluate up to `most` of these tokens now and return how many, or some during the next decode."""
         ...
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
@@ -85,9 +85,9 @@ class Inline:
 
         A session with tokens still to be evaluated has no guesses in this step.
         """
-        began = self._clock()
+        began, left = self._clock(), request.most_rows
         for session in request.read:
-            self.model.read(session)
+            left -= self.model.read(session, left)
         drafting.is_read = True
         for session in filter(self.model.behind, list(drafting.paths)):
             path = drafting.paths.pop(session)

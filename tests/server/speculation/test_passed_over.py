@@ -82,9 +82,9 @@ def test_worthless_guesses_follow_no_session(monkeypatch: pytest.MonkeyPatch):
     steps = [""]
     read, guess, decode = DraftModel.read, DraftModel.guess, scene.target.decode
 
-    def noted_read(self: DraftModel, session: int) -> None:
+    def noted_read(self: DraftModel, session: int, most: int) -> int:
         steps[-1] += "r"
-        read(self, session)
+        return read(self, session, most)
 
     def noted_guess(self: DraftModel, sessions: Sequence[int], **how: bool) -> list[DraftGuess | None]:
         steps[-1] += "g"
@@ -100,7 +100,7 @@ def test_worthless_guesses_follow_no_session(monkeypatch: pytest.MonkeyPatch):
     scene.harness.run(*(request((*PROMPT, i), max_tokens=80) for i in range(8)))
     assert steps.count("") > 100, "it rests for most of the time"
     assert any("rg" in step for step in steps)
-    assert not [step for step in steps if step.endswith("r")]
+    assert len([step for step in steps if step.endswith("r")]) <= 8, "a slice of each prompt, no more"
 
 
 def test_unprofitable_session_delays_no_reading():
