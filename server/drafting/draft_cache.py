@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from server.drafting.branch import NO_SEQ, Branch
 from server.drafting.draft_session import DraftSession
@@ -18,6 +18,8 @@ BRANCH_MARGIN = (
     32  # cells left free beside a branch, for paths to grow: assumed. Twice: fewer when it is full
 )
 
+_TOKENS = attrgetter("tokens")
+
 
 class DraftCache:
     """A sequence for each session, and some for branches.
@@ -30,20 +32,22 @@ class DraftCache:
         """Begin empty, with n_branches sequences for branches and n_scratch empty ones between decodes."""
         self._backend = backend
         self.slots = DraftSlots(backend, n_branches, n_scratch)
+        self._n_cells = backend.n_cells - n_scratch
         self.held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
         self._n_unsure = 0  # cells of guesses in the decode that is planned
 
     def add(self, batch: Batch, session: DraftSession, n: int, n_wanted: int) -> None:
         """Add rows for the session's next n tokens, with logits for the last n_wanted."""
-        batch.extend(self.slots.seq(session.seq), session.n_kv, session.pending[:n], n_wanted)
-        session.n_kv += n
+        start = session.n_kv
+        session.n_kv = end = start + n
+        batch.extend(self.slots.seqs[session.seq], start, session.tokens[start:end], n_wanted)
 
     def add_guesses(self, batch: Batch, session: DraftSession, guesses: Sequence[int]) -> bool:
         """Add rows for guesses that follow the session's tokens. False if there is no room."""
         if not self.make_room(len(guesses)):
             return False
-        batch.extend(self.slots.seq(session.seq), len(session.tokens), guesses, len(guesses))
+        batch.extend(self.slots.seqs[session.seq], len(session.tokens), guesses, len(guesses))
         self._n_unsure += len(guesses)
         return True
 
@@ -55,7 +59,7 @@ class DraftCache:
 
     def add_branch(self, batch: Batch, branch: Branch) -> None:
         """Add rows for a branch's pending tokens, with logits for the last."""
-        batch.extend(self.slots.seq(branch.seq), branch.n_kv, branch.pending, 1)
+        batch.extend(self.slots.seqs[branch.seq], branch.n_kv, branch.pending, 1)
         branch.n_kv = branch.end
 
     # -- sessions ----------------------------------------
@@ -171,6 +175,5 @@ class DraftCache:
 
     def _spare_cells(self, *, branches: bool = True) -> int:
         """Return the cells not reserved by sessions, nor by branches if they count."""
-        reserved = sum([len(session.tokens) for session in self.held.values()])
-        n_own = self._backend.n_cells - len(self.slots.scratch)
-        return n_own - reserved - self._n_unsure - branches * BRANCH_LENGTH * len(self._branches)
+        spare = self._n_cells - sum(map(len, map(_TOKENS, self.held.values()))) - self._n_unsure
+        return spare - BRANCH_LENGTH * len(self._branches) if branches and self._branches else spare

@@ -23,13 +23,9 @@ class DraftSlots:
         self.scratch = range(n_seqs, backend.n_seqs)
         self._backend = backend
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
-        self._seqs = list(range(backend.n_seqs))  # by slot
+        self.seqs = list(range(backend.n_seqs))  # of a slot, for a batch
         self.unforked = list(range(n_slots, n_seqs))  # free slots for branches
         self.has_branches = n_branches > 0
-
-    def seq(self, slot: int) -> int:
-        """Return the sequence of a slot, for a batch."""
-        return self._seqs[slot]
 
     def take(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens] | None = None
@@ -47,7 +43,7 @@ class DraftSlots:
         reuse = self._cache.take(tokens, busy, salt=salt)
         if reuse is None:
             return None
-        length = reuse.length if self._backend.intact(self._seqs[reuse.source], reuse.length) else 0
+        length = reuse.length if self._backend.intact(self.seqs[reuse.source], reuse.length) else 0
         if reuse.source == reuse.seq:
             return reuse.seq, self.shrink(reuse.seq, length)
         self.shrink(reuse.seq, 0)
@@ -82,23 +78,23 @@ class DraftSlots:
 
     def exchange(self, a: int, b: int) -> None:
         """Swap the sequences of two slots, without copying."""
-        self._seqs[a], self._seqs[b] = self._seqs[b], self._seqs[a]
+        self.seqs[a], self.seqs[b] = self.seqs[b], self.seqs[a]
 
     def shrink(self, slot: int, length: int) -> int:
         """Trim a slot to `length` positions, or to none if sequences cannot be trimmed.
 
         Returns how many of the first `length` stay.
         """
-        held = self._backend.length(self._seqs[slot])
+        held = self._backend.length(self.seqs[slot])
         if length < held:
             held = length if self._backend.can_trim else 0
-            self._backend.trim(self._seqs[slot], held)
+            self._backend.trim(self.seqs[slot], held)
         return min(length, held)
 
     def forget(self, slot: int) -> None:
         """Empty a slot whose content is unknown after a failed decode."""
-        self._backend.trim(self._seqs[slot], 0)
+        self._backend.trim(self.seqs[slot], 0)
 
     def _copy_cells(self, source: int, target: int, length: int) -> None:
         if length:
-            self._backend.copy(self._seqs[source], self._seqs[target], 0, length)
+            self._backend.copy(self.seqs[source], self.seqs[target], 0, length)

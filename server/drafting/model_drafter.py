@@ -204,7 +204,7 @@ class ModelDrafter:
         for session, choice in zip(paths, choices, strict=True):
             if not self._expansion.goes_on(session, choice.token):
                 return
-            batch.extend(self._cache.slots.seq(session.seq), len(session.tokens), [choice.token], 1)
+            batch.extend(self._cache.slots.seqs[session.seq], len(session.tokens), [choice.token], 1)
         self._started = StartedDecode(paths, self._backend.start(batch), now)
         for session in paths:
             session.n_kv += 1
@@ -271,7 +271,7 @@ class ModelDrafter:
         """Have what guesses for this model guess for the paths that evaluate one token."""
         ready = [session for session in paths if session.seq != NO_SEQ and len(session.pending) == 1]
         rooms = [self._expansion.room(session) - 1 for session in ready]
-        seqs = [self._cache.slots.seq(session.seq) for session in ready]
+        seqs = [self._cache.slots.seqs[session.seq] for session in ready]
         step.guesses = self.own.propose(ready, rooms, seqs, likeliest=self.rule.likeliest)
         for session, room in zip(ready, rooms, strict=True):
             if guesses := step.guesses.get(session.id):

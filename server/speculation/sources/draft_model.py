@@ -131,7 +131,8 @@ class DraftModel:
         paths = [path for session in sessions if (path := self._ready(session))]
         try:
             caught_up = [self._evaluate(path, n) for path in paths if (n := self._n_behind(path))]
-            paths = [path for path in paths if not self._n_behind(path)]
+            if caught_up:
+                paths = [path for path in paths if not self._n_behind(path)]
             guesses = self._extend(paths, second) if paths else {}
         except BackendError as error:
             self._fail(error)
@@ -153,7 +154,7 @@ class DraftModel:
             self._cache.release(path, keep=keep and not self._failed)
 
     def _n_behind(self, path: DraftSession) -> int:
-        n = len(path.pending) - 1
+        n = len(path.tokens) - path.n_kv - 1
         return n if n >= self._most_rows else 0
 
     def _ready(self, session: int) -> DraftSession | None:
@@ -164,7 +165,7 @@ class DraftModel:
         path = self._paths.get(session)
         if path is None or path.seq == NO_SEQ or len(path.tokens) >= self._backend.n_ctx:
             return None
-        if path.n_ahead and path.tokens[-1] in self._backend.vocab.eog:
+        if path.tokens[-1] in self._backend.vocab.eog and path.n_ahead:
             return None
         return path if self._cache.make_room(len(self._paths)) else None
 
@@ -184,7 +185,7 @@ class DraftModel:
         """Return one guess for each path, by session."""
         batch = Batch(meanwhile=self._meanwhile)
         for path in paths:
-            self._cache.add(batch, path, len(path.pending), 1)
+            self._cache.add(batch, path, len(path.tokens) - path.n_kv, 1)
         guesses: dict[int, DraftGuess] = {}
         for path, row in zip(paths, self._backend.decode(batch), strict=True):
             guessed = guess(row, path.sampling, len(path.tokens) + path.n_dropped, second=second)

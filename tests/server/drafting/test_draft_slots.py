@@ -27,11 +27,11 @@ def test_conversation_needs_its_cells(backend: FakeBackend, beginning: int):
     taken = slots.take(SAID, "")
     assert taken == (0, 0)
     batch = Batch()
-    batch.extend(slots.seq(0), 0, SAID, 0)
+    batch.extend(slots.seqs[0], 0, SAID, 0)
     backend.decode(batch)
     slots.release(0, SAID, len(SAID))
     again = slots.take([*SAID[:beginning], 99, 98], "")
     assert again is not None
     slot, held = again
     assert held == (0 if isinstance(backend, Windowed) else beginning)
-    assert backend.length(slots.seq(slot)) == held
+    assert backend.length(slots.seqs[slot]) == held
