@@ -97,7 +97,7 @@ class Replay(ReplayDrafter):
         next(places)  # before the first mistake
         self.mistakes = set(itertools.takewhile(lambda place: place < len(text), places))
 
-    def _chance(self, text: int, position: int) -> float:
+    def _chance_at(self, text: int, position: int) -> float:
         return float(position in self.mistakes)
 
 

@@ -116,7 +116,7 @@ def committed(*tokens: int) -> Commit:
 def n_stale(scene: Scene) -> int:
     """Return the cells in sequences that nobody has."""
     sequences = scene.model_drafter._cache.slots  # pyright: ignore[reportPrivateUsage]
-    free = [sequences.seq(slot) for slot in sequences.unforked]
+    free = [sequences.seqs[slot] for slot in sequences.unforked]
     return sum(len(scene.backend._chains.get(seq, [])) for seq in free)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -22,7 +22,7 @@ from server.llama import eagle3
 from server.llama.eagle3 import LlamaHead
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.with_block import WithBlock
-from server.local.up import _for_drafters, _join  # pyright: ignore[reportPrivateUsage]
+from server.local.up import _for_drafters, _join_command  # pyright: ignore[reportPrivateUsage]
 from server.settings import BUNDLED_DRAFT, BUNDLED_MODEL, LeadSettings, UpSettings
 
 pytestmark = pytest.mark.model
@@ -76,9 +76,11 @@ def test_head_is_recognised_and_drafts():
 
 def test_drafters_do_not_join_head():
     head = UpSettings.model_validate({"draft_model": HEAD})
-    assert "--model" not in _join(head, "redis://x", _for_drafters(head, HEAD))
+    assert "--model" not in _join_command(head, "redis://x", _for_drafters(head, HEAD))
     draft = UpSettings.model_validate({"draft_model": BUNDLED_DRAFT})
-    assert f"--model {BUNDLED_DRAFT.name}" in _join(draft, "redis://x", _for_drafters(draft, BUNDLED_DRAFT))
+    assert f"--model {BUNDLED_DRAFT.name}" in _join_command(
+        draft, "redis://x", _for_drafters(draft, BUNDLED_DRAFT)
+    )
 
 
 def test_head_replaces_a_block(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from server.api import incoming, prompt_work
+from server.api import prompt_work
 from server.api.prompt_work import N_THREADS, PromptWork
 from server.api.served import ModelCard
+from server.api.stages import validate as stage
 from server.engine.events import Finished, Started, Stats
 from server.errors import BusyError
 from server.grammar.compiler import Compiler
@@ -257,18 +258,18 @@ async def test_large_body_is_parsed_aside(
     monkeypatch: pytest.MonkeyPatch,
 ):
     threads: list[str] = []
-    loads = incoming.orjson.loads
+    loads = stage.orjson.loads
 
     def watched(data: bytes) -> Any:
         threads.append(threading.current_thread().name)
         return loads(data)
 
-    monkeypatch.setattr(incoming.orjson, "loads", watched)
-    for content, expected in (("small", "MainThread"), ("x" * incoming.LARGE, "duo-prompt")):
+    monkeypatch.setattr(stage.orjson, "loads", watched)
+    for content, expected in (("small", "MainThread"), ("x" * stage.LARGE, "duo-prompt")):
         await Call(served(Script()), "/tokenize", {"content": content}).run()
         assert threads[0] == expected
         threads.clear()
-    numbers, objects = [0] * (incoming.MAX_MARKS + 2), [{"": ""}] * (incoming.MAX_MARKS // 10)
+    numbers, objects = [0] * (stage.MAX_MARKS + 2), [{"": ""}] * (stage.MAX_MARKS // 10)
     for path, values in itertools.product(BODIES, (numbers, objects)):
         call = Call(served(Script()), path, {"x": values})
         await call.run()
