@@ -59,7 +59,7 @@ class Weighed:
         )
 
     def step(self, cost: float = 0.0, *, guessers: Guessers = MODEL, path: DraftPath | None = None) -> None:
-        """Take a step whose guesses cost the session so many tokens and were not verified."""
+        """Take a step whose guesses cost the session `cost` tokens and were not verified."""
         plan = DraftPlan(guessers=guessers, charges={1: cost} if cost else {})
         plan.step, plan.rows = Upcoming(1, 1), 1
         if path:
