@@ -22,7 +22,7 @@ class Branch:
         """Begin with these guesses, after a text whose chain hash is `chain`."""
         self.fork = fork
         self.guesses: list[DraftGuess] = []
-        self.chains = [chain]  # before the first guess, and after each
+        self._chains = [chain]  # before the first guess, and after each as far as anybody asked
         self.scores = [1.0]  # probability of the guesses so far, given all before the fork
         self.seq = NO_SEQ
         self.n_kv = fork
@@ -46,14 +46,21 @@ class Branch:
 
     def add(self, guess: DraftGuess) -> None:
         self.guesses.append(guess)
-        self.chains.append(chain_next(self.chains[-1], guess.token))
         self.scores.append(self.scores[-1] * guess.confidence)
+
+    def chain_after(self, n: int) -> int:
+        """Return the chain hash of the text up to the first n guesses."""
+        chains = self._chains
+        for guess in self.guesses[len(chains) - 1 : n]:
+            chains.append(chain_next(chains[-1], guess.token))
+        return chains[n]
 
     def confirm(self, n: int) -> None:
         """Move the fork behind the first n guesses, which were right."""
         self.fork += n
         self.n_published = max(0, self.n_published - n)
-        del self.guesses[:n], self.chains[:n]
+        self._chains = [self.chain_after(n)]
+        del self.guesses[:n]
         self.scores = list(accumulate((guess.confidence for guess in self.guesses), mul, initial=1.0))
 
     def take_draft(self, drafter: str, session: int, td_us: int) -> Draft:
@@ -65,7 +72,7 @@ class Branch:
             drafter,
             session,
             self.fork + start,
-            self.chains[start],
+            self.chain_after(start),
             td_us,
             tuple(range(ROOT, len(guesses) - 1)),
             tuple(guess.token for guess in guesses),

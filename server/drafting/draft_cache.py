@@ -116,6 +116,11 @@ class DraftCache:
         """Evict closed sessions until n cells are free; return False if that is not enough."""
         return self.slots.limit_idle(self._spare_cells() - n)
 
+    @property
+    def n_free(self) -> int:
+        """Return the cells that are neither reserved nor those of a closed session."""
+        return self._spare_cells() - self.slots.n_idle
+
     def drop(self, slots: Iterable[int]) -> None:
         """Empty slots whose content is unknown after a failed decode; their sessions start over."""
         self.end_branches()

@@ -93,7 +93,7 @@ class DraftSession:
         self.told = True
         known = max(0, self.n_committed - message.base)
         old, new = list(message.tokens[:known]), list(message.tokens[known:])
-        chain = self.path.chains[0]
+        chain = self.path.chain_after(0)
         for token in new:
             chain = chain_next(chain, token)
         if (
@@ -124,7 +124,7 @@ class DraftSession:
             self.path.confirm(agreed)
             self.branches = [branch for branch in self.branches if branch.fork >= self.n_committed]
         else:
-            keep, chain = self.n_committed + agreed, self.path.chains[agreed]
+            keep, chain = self.n_committed + agreed, self.path.chain_after(agreed)
             for token in new[agreed:]:
                 chain = chain_next(chain, token)
             self.tokens[keep:] = new[agreed:]
@@ -143,7 +143,7 @@ class DraftSession:
         """Begin a new path after the committed tokens."""
         if self.path.guesses:
             del self.tokens[self.n_committed :]
-            self.path, self.branches = Branch(self.n_committed, self.path.chains[0]), []
+            self.path, self.branches = Branch(self.n_committed, self.path.chain_after(0)), []
         self.n_kv = min(self.n_kv, len(self.tokens) - 1)
 
     def add(self, guess: DraftGuess) -> None:
@@ -179,7 +179,7 @@ class DraftSession:
 
     def branch(self, position: int, guess: DraftGuess) -> Branch:
         """Begin a branch at this position, with another guess than the path's."""
-        branch = Branch(position, self.path.chains[position - self.n_committed], [guess])
+        branch = Branch(position, self.path.chain_after(position - self.n_committed), [guess])
         self.branches.append(branch)
         return branch
 
@@ -224,7 +224,7 @@ class DraftSession:
             return False
         self.tokens[fork:] = branch.tokens
         path, n = self.path, fork - self.n_committed
-        self.path = Branch(path.fork, path.chains[0], [*path.guesses[:n], *branch.guesses])
+        self.path = Branch(path.fork, path.chain_after(0), [*path.guesses[:n], *branch.guesses])
         self.path.n_published = min(path.n_published, n) + branch.n_published * (path.n_published >= n)
         if branch.seq == NO_SEQ:
             self.n_kv = min(self.n_kv, fork)

@@ -65,6 +65,11 @@ class DraftSlots:
             self.shrink(evicted.seq, 0)
         return n_cells >= 0
 
+    @property
+    def n_idle(self) -> int:
+        """Return the cells of idle conversations."""
+        return self._cache.n_cells
+
     def fork(self, slot: int, length: int) -> int:
         """Return a slot for a branch that shares the first `length` positions of a conversation."""
         branch = self.unforked.pop()

@@ -19,7 +19,7 @@ LEAST_PATH = 0.05
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
     """Return an empty path for the i-th session, with at most `most` guesses."""
     speculated, price = view.sessions[i], view.price
-    outlook = speculated.hits.outlook(drafting.source)
+    outlook = sorted(speculated.hits.outlook(drafting.source), reverse=True)
     limit = most
     if view.policy.gate and (plain_s := drafting.seconds[min(price.n_rows, len(drafting.seconds) - 1)]):
         last = min(most, len(drafting.seconds) - 1 - price.n_rows)

@@ -55,7 +55,8 @@ class DraftPath:
     limit: int  # guesses that the session can afford
     most: int  # guesses that are possible apart from that
     hits: HitRates
-    outlook: Sequence[Outlook]  # of every next guess; nothing is learned before the step's end
+    # of every next guess, the likelier one first; nothing is learned before the step's end
+    outlook: Sequence[Outlook]
     gains: Sequence[Sequence[float]]  # by outlook: expected tokens of 0, 1, … guesses
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])

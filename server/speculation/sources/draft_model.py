@@ -63,6 +63,7 @@ class DraftModel:
         self._cache = DraftCache(backend)
         self._paths: dict[int, DraftSession] = {}
         self._n_firm: dict[int, int] = {}  # tokens of a session that cannot change, if others can
+        self._n_free = 0  # cells for guesses of this step that need no eviction, as far as counted
         self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
@@ -101,6 +102,7 @@ class DraftModel:
         if n_firm is not None:
             self._n_firm[session.id] = n_firm
         self._cache.admit(path)
+        self._n_free = 0
 
     def behind(self, session: int) -> int:
         """Return the tokens to evaluate before the decode that makes the next guess."""
@@ -115,7 +117,7 @@ class DraftModel:
         """Evaluate up to `most` of the tokens that are behind, in one decode, and return how many."""
         path = self._ready(session)
         try:
-            if path and most > 0 and not self._failed:
+            if path and most > 0 and not self._failed and self._has_room():
                 return self._evaluate(path, min(most, self._n_behind(path)))
         except BackendError as error:
             self._fail(error)
@@ -128,7 +130,7 @@ class DraftModel:
         if self._meanwhile is not None and not self._backend.overlaps:
             self._meanwhile()
         began = self._clock()
-        paths = [path for session in sessions if (path := self._ready(session))]
+        paths = [path for session in sessions if (path := self._ready(session))] if self._has_room() else []
         try:
             caught_up = [self._evaluate(path, n) for path in paths if (n := self._n_behind(path))]
             if caught_up:
@@ -158,16 +160,23 @@ class DraftModel:
         return n if n >= self._most_rows else 0
 
     def _ready(self, session: int) -> DraftSession | None:
-        """Return the session's path if one more guess fits, evicting for it, None otherwise.
-
-        None too if the last guess ends the text.
-        """
+        """Return the session's path; None if the context is full or the last guess ends the text."""
         path = self._paths.get(session)
         if path is None or path.seq == NO_SEQ or len(path.tokens) >= self._backend.n_ctx:
             return None
         if path.tokens[-1] in self._backend.vocab.eog and path.n_ahead:
             return None
-        return path if self._cache.make_room(len(self._paths)) else None
+        return path
+
+    def _has_room(self) -> bool:
+        """Return True if the cache has room for one more guess of each path, evicting for them."""
+        n = len(self._paths)
+        if self._n_free < n:
+            self._n_free = self._cache.n_free
+            if self._n_free < n:
+                return self._cache.make_room(n)
+        self._n_free -= n
+        return True
 
     def _evaluate(self, path: DraftSession, n: int) -> int:
         """Evaluate the path's next n tokens, as far as one decode takes them, and return how many."""
