@@ -79,6 +79,7 @@ def test_worthless_guesses_follow_no_session(monkeypatch: pytest.MonkeyPatch):
     Reading what is new of these, two rows in each step, would bring nothing.
     """
     scene = Scene(error=0.3, row_s=0.02, td_s=0.5, policy=Policy(lookup=False))
+    scene.drafts.n_batch = 2 * len(PROMPT)  # one slice takes a whole prompt
     steps = [""]
     read, guess, decode = DraftModel.read, DraftModel.guess, scene.target.decode
 
@@ -100,7 +101,7 @@ def test_worthless_guesses_follow_no_session(monkeypatch: pytest.MonkeyPatch):
     scene.harness.run(*(request((*PROMPT, i), max_tokens=80) for i in range(8)))
     assert steps.count("") > 100, "it rests for most of the time"
     assert any("rg" in step for step in steps)
-    assert len([step for step in steps if step.endswith("r")]) <= 8, "a slice of each prompt, no more"
+    assert not [step for step in steps if step.endswith("r")]
 
 
 def test_unprofitable_session_delays_no_reading():
