@@ -68,6 +68,21 @@ def test_tokens_are_counted_as_they_are_used(claude: anthropic.Anthropic):
     assert again.cache_read_input_tokens == counted.input_tokens - 1
 
 
+def test_summary_is_accumulated_and_sent_back():
+    edit: Any = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 10}}
+    with writing("It rained.", "Fine.", "Yes.") as lead, sdk(lead) as client:
+        asked: Any = {"model": MODEL, "max_tokens": 400, "context_management": {"edits": [edit]}}
+        with client.beta.messages.stream(messages=HELLO, **asked) as stream:
+            told = stream.get_final_message()
+        assert [block.type for block in told.content] == ["compaction", "text"]
+        assert told.context_management
+        assert told.context_management.applied_edits == []
+        again: Any = [*HELLO, {"role": "assistant", "content": told.content}, *HELLO]
+        client.beta.messages.create(model=MODEL, max_tokens=400, messages=again)
+        assert "It rained." in lead.prompts[-1]
+        assert lead.prompts[-1].count("hello there") == 1
+
+
 def test_thoughts_and_calls_round_trip():
     replies = "<think>\nHm.\n</think>\n\nLet me look." + CALL, "Sunny.", "Sunny."
     with writing(*replies) as lead, sdk(lead) as client:

@@ -38,6 +38,7 @@ PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalPro
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}
 FLAT: dict[str, Any] = {"type": "function", "name": "f", "parameters": PARAMETERS}
 HERS: dict[str, Any] = {"name": "f", "input_schema": PARAMETERS}
+COMPACT_EDIT = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 1}}
 MANY: dict[str, Any] = {"tool_choice": "required", "temperature": 1, "seed": 2}
 
 SAMPLING: dict[str, tuple[dict[str, Any], Any]] = {
@@ -110,6 +111,8 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "output_format": ({}, {"type": "json_schema", "schema": PARAMETERS}),
         "thread": ({}, KEPT),
         "diagnostics": ({}, {"previous_message_id": "msg_gone"}),
+        "context_management": ({}, {"edits": [COMPACT_EDIT]}),
+        "compaction": ({}, {"type": "summarize"}),
     },
 }
 """By kind and name: what else the body says, and the value that makes a difference."""
@@ -153,7 +156,6 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "image": ({},),
     "stream_options": ({"include_obfuscation": False},),
     "cache_control": ({"type": "ephemeral"},),
-    "context_management": ({"edits": []},),
     "speed": ("fast",),
     "inference_geo": ("eu",),
     "user_profile_id": ("anna",),

@@ -39,6 +39,7 @@ OF_OTHERS = {
         "top_p",
         "top_k",
         "output_format",
+        "compaction",
         "context_management",
         "mcp_servers",
         "thread",

@@ -12,9 +12,18 @@ from server.api.contract.quantities import Natural, Positive
 
 StopReason = TypeAliasType(
     "StopReason",
-    Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded", None],
+    Literal[
+        "end_turn",
+        "max_tokens",
+        "stop_sequence",
+        "tool_use",
+        "compaction",
+        "model_context_window_exceeded",
+        None,
+    ],
 )
 """Null while the reply is generated. model_context_window_exceeded: the context has ended before max_tokens.
+compaction: the message is a summary.
 """
 
 
@@ -53,7 +62,33 @@ class ContentBlockToolUse(TypedDict):
     """Empty if the reply was cut off before its end."""
 
 
-ContentBlock = TypeAliasType("ContentBlock", ContentBlockText | ContentBlockThinking | ContentBlockToolUse)
+class ContentBlockCompaction(TypedDict):
+    type: Literal["compaction"]
+    content: str | None
+    """A summary, which stands for all messages before it; null if the model wrote none."""
+
+
+ContentBlock = TypeAliasType(
+    "ContentBlock",
+    ContentBlockText | ContentBlockThinking | ContentBlockToolUse | ContentBlockCompaction,
+)
+
+
+class AppliedClearToolUses(TypedDict):
+    type: Literal["clear_tool_uses_20250919"]
+    cleared_tool_uses: Positive
+    cleared_input_tokens: int
+
+
+class AppliedClearThinking(TypedDict):
+    type: Literal["clear_thinking_20251015"]
+    cleared_thinking_turns: Positive
+    cleared_input_tokens: int
+
+
+class AppliedContextEdits(TypedDict):
+    applied_edits: list[AppliedClearToolUses | AppliedClearThinking]
+    """What was left out of the conversation."""
 
 
 class CacheMiss(TypedDict):
@@ -78,6 +113,7 @@ class AssistantMessage(TypedDict):
     diagnostics: NotRequired[CacheDiagnostics | None]
     """Null if the prompt begins with all of the earlier one."""
     usage: MessageUsage
+    context_management: NotRequired[AppliedContextEdits]
     warnings: NotRequired[list[str]]
     """What of the request was left out."""
     timings: NotRequired[Timings]
@@ -142,10 +178,22 @@ class BlockDeltaInputJsonDelta(TypedDict):
     partial_json: Annotated[str, Field(min_length=1)]
 
 
+class BlockDeltaCompactionDelta(TypedDict):
+    type: Literal["compaction_delta"]
+    content: str | None
+    """The whole summary."""
+
+
 class MessagesEventContentBlockDelta(TypedDict):
     type: Literal["content_block_delta"]
     index: Natural
-    delta: BlockDeltaTextDelta | BlockDeltaThinkingDelta | BlockDeltaSignatureDelta | BlockDeltaInputJsonDelta
+    delta: (
+        BlockDeltaTextDelta
+        | BlockDeltaThinkingDelta
+        | BlockDeltaSignatureDelta
+        | BlockDeltaInputJsonDelta
+        | BlockDeltaCompactionDelta
+    )
 
 
 class MessagesEventContentBlockStop(TypedDict):
@@ -162,6 +210,7 @@ class MessagesEventMessageDelta(TypedDict):
     type: Literal["message_delta"]
     delta: MessagesEventMessageDeltaDelta
     usage: MessageUsage
+    context_management: NotRequired[AppliedContextEdits]
     timings: NotRequired[Timings]
     metrics: NotRequired[Metrics]
 

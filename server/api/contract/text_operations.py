@@ -195,7 +195,16 @@ OF_TEXTS: dict[str, Operation] = {
             "type": "object",
             "additionalProperties": False,
             "required": ["input_tokens"],
-            "properties": {"input_tokens": {"type": "integer", "minimum": 0}},
+            "properties": {
+                "input_tokens": {"type": "integer", "minimum": 0},
+                "context_management": {
+                    "type": "object",
+                    "description": "Only if the request has it.",
+                    "additionalProperties": False,
+                    "required": ["original_input_tokens"],
+                    "properties": {"original_input_tokens": {"type": "integer", "minimum": 0}},
+                },
+            },
         },
     ),
     "POST /v1/precompute": Operation(

@@ -40,6 +40,12 @@ class BlockEvents:
                 case Arguments(_, text):
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
 
+    def summary(self, text: str) -> Iterator[Json]:
+        """Yield the events of a block that is a summary of the conversation."""
+        yield from self._begin_block(compaction_block(None))
+        yield self._delta({"type": "compaction_delta", "content": text or None})
+        yield from self.end()
+
     def end(self) -> Iterator[Json]:
         """Yield the events that end the open block, if there is one."""
         if self._open == "thinking":
@@ -64,6 +70,11 @@ class BlockEvents:
 
     def _delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._n, "delta": delta}
+
+
+def compaction_block(summary: str | None) -> Json:
+    """Return the block that stands for a conversation from then on; null content stands for nothing."""
+    return {"type": "compaction", "content": summary or None}
 
 
 def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:

@@ -12,7 +12,7 @@ from server.api import problem
 from server.api.answer import Answer, sse
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.messages.content_blocks import BlockEvents, Json, blocks_of
+from server.api.messages.content_blocks import BlockEvents, Json, blocks_of, compaction_block
 from server.api.messages.messages_as_chat import MessagesAsChat
 from server.api.messages.messages_request import MessagesRequest
 from server.api.response_store import StoredResponse
@@ -58,7 +58,12 @@ class MessagesAnswer(Answer):
         self._blocks = BlockEvents(omits=self._omits)
 
     def _whole_json(self) -> bytes:
-        content = blocks_of(self._choice.portion().pieces, omits=self._omits)
+        if self._turn.is_summary:
+            content = [compaction_block(self._own_summary())]
+        else:
+            content = blocks_of(self._choice.portion().pieces, omits=self._omits)
+        if self._turn.summary is not None:
+            content.insert(0, compaction_block(self._turn.summary))
         self._keep_conversation()
         return orjson.dumps({**self._message_json(content, **self._stop_reason), **self._usage_json()})
 
@@ -66,8 +71,14 @@ class MessagesAnswer(Answer):
         message = self._message_json([], stop_reason=None, stop_sequence=None)
         yield _sse_event({"type": "message_start", "message": message})
         yield _sse_event(PING)
+        if self._turn.summary is not None:
+            yield from map(_sse_event, self._blocks.summary(self._turn.summary))
 
     def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
+        if self._turn.is_summary:
+            if choice.reason is not None:
+                yield from map(_sse_event, self._blocks.summary(self._own_summary()))
+            return
         yield from map(_sse_event, self._blocks.feed(choice.portion().pieces))
         if choice.reason is not None:
             yield from map(_sse_event, self._blocks.end())
@@ -75,6 +86,7 @@ class MessagesAnswer(Answer):
     def _closing_events(self) -> Iterator[bytes]:
         self._keep_conversation()
         ended = {"delta": self._stop_reason, "usage": self._usage_so_far(), **self._usage_json()}
+        ended |= self._edits_json()
         yield _sse_event({"type": "message_delta", **ended})
         yield _sse_event({"type": "message_stop"})
 
@@ -87,13 +99,25 @@ class MessagesAnswer(Answer):
             about["warnings"] = left_out
         if self._compares is not None:
             about["diagnostics"] = self._cache_diagnostics()
-        return {**about, "content": content, **ending, "usage": self._usage_so_far()}
+        return {**about, "content": content, **ending, "usage": self._usage_so_far(), **self._edits_json()}
+
+    def _edits_json(self) -> Json:
+        """Return what was left out of the conversation, if the request wants edits."""
+        applied = self._turn.applied
+        return {} if applied is None else {"context_management": {"applied_edits": applied}}
+
+    def _own_summary(self) -> str:
+        """Return the reply as a summary, once it has ended; "" if it has no words."""
+        self._choice.portion()
+        return self._choice.message.content.strip()
 
     @property
     def _stop_reason(self) -> Json:
         """Return why the reply has ended."""
         choice = self._choice
-        if choice.reason == "tool_calls":
+        if self._turn.is_summary:
+            reason = "compaction"
+        elif choice.reason == "tool_calls":
             reason = "tool_use"
         elif choice.reason == "length":
             stats = choice.stats()
@@ -127,7 +151,7 @@ class MessagesAnswer(Answer):
         if self._compares is not None:
             prompt = self._prompts[0].requests[0].prompt
             self._served.prompts.remember(self._salt, self._id, prompt, self._prompt_parts())
-        if not self._keeps:
+        if not self._keeps or self._turn.is_summary:
             return
         now = self._turn.now
         held = {"id": self._id, "system": now.system, "tools": [tool.model_dump() for tool in now.tools]}

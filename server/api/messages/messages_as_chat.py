@@ -39,6 +39,11 @@ class MessagesAsChat:
     chat: Json  # the body of the chat completion, to be validated
     now: Before  # the conversation with this request
     tools: OfferedTools
+    applied: Sequence[Json] | None = (
+        None  # edits of the conversation, as they are told; None: none are wanted
+    )
+    summary: str | None = None  # written before the reply, which it begins
+    is_summary: bool = False  # the reply is a summary
 
     @property
     def names(self) -> Names:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from server.api.body import Body, EchoedSchema, Neutral, TextPart
 from server.api.generation_fields import MAX_STOPS, UNSUPPORTED, SharedFields
+from server.api.messages.context_edits import ContextEdits, SummaryWish
 from server.api.messages.messages_tools import AnyTool
 from server.api.messages.request_blocks import Block
 
@@ -87,6 +88,10 @@ class MessagesRequest(SharedFields):
     a bounded number."""
     diagnostics: DiagnosticsOptions | None = None
     """The message tells where its prompt parts from that of an earlier one that was asked for so, too."""
+    context_management: ContextEdits | None = None
+    """What is left out of a conversation that became long; the message tells what was."""
+    compaction: SummaryWish | None = None
+    """The message is a summary of the conversation, not a reply. Not with context_management."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -100,4 +105,6 @@ class MessagesRequest(SharedFields):
             return "tool_choice.name", "required"
         if self.thread and self.thread.type == "continue" and self.thread.previous_message_id is None:
             return "thread.previous_message_id", "required"
+        if self.compaction and self.context_management:
+            return "compaction", "not with context_management: send one of them"
         return super().contradiction()

@@ -6,8 +6,8 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.chat.chat_route import n_tokens
 from server.api.delivery import Json, deliver
+from server.api.messages.edited_turn import TurnEditor
 from server.api.messages.messages_answer import MessagesAnswer
 from server.api.messages.messages_as_chat import Before, as_chat
 from server.api.messages.messages_request import MessagesRequest
@@ -26,6 +26,7 @@ async def create(request: Request, served: Served) -> Response:
     body = await read(request, MessagesRequest)
     turn = as_chat(body, _earlier_conversation(served, body))
     with renamed(turn.names):
+        turn = await TurnEditor(request, served, turn).edit(body)
         chat = checked(served, turn.chat)
         asked = await aside(request, prepared_chat, served, chat)
         answer = MessagesAnswer(served, chat, asked, body, turn)
@@ -37,8 +38,13 @@ async def count_tokens(request: Request, served: Served) -> Response:
     body = await read(request, MessagesRequest)
     turn = as_chat(body, _earlier_conversation(served, body))
     with renamed(turn.names):
-        n = await aside(request, n_tokens, served, checked(served, turn.chat, fits=False))
-    return Json({"input_tokens": n})
+        editor = TurnEditor(request, served, turn)
+        n = n_before = await editor.n_tokens()
+        if body.context_management is not None:
+            await editor.edit(body, compacts=False)
+            n = await editor.n_tokens()
+    counted = {"context_management": {"original_input_tokens": n_before}} if body.context_management else {}
+    return Json({"input_tokens": n, **counted})
 
 
 def _earlier_conversation(served: Served, body: MessagesRequest) -> Before | None:

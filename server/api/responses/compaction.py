@@ -6,31 +6,22 @@ POST /v1/responses/compact does so on request, `context_management` when a promp
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
 import orjson
 from pydantic import Field
 
-from server.api.answer import Answer
 from server.api.chat.chat_request import ChatRequest
-from server.api.choices import ReplyChoice
+from server.api.chat.summary import Summary
 from server.api.responses.response_events import new_id
 from server.api.responses.response_items import Item
 from server.api.responses.response_request import ResponseRequest
 from server.api.sealed import sealed_summary
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
-from server.errors import BackendError
 
 Json: TypeAlias = dict[str, Any]
-
-WISH = (
-    "Summarise the conversation above, so that you can go on with it from your summary alone: what the user "
-    "wants, what was found out and done, what was decided, the names that matter, and what is left to do. "
-    "Write the summary and nothing else."
-)
-"""The last message of the conversation that is to be shortened."""
 
 
 class CompactRequest(ResponseRequest):
@@ -44,21 +35,13 @@ class CompactRequest(ResponseRequest):
         return super().contradiction()
 
 
-def with_wish(chat: Json) -> Json:
-    """Return the body of the chat completion that summarises the conversation of another one."""
-    left_out = ("tools", "tool_choice", "response_format", "parallel_tool_calls", "generate", "stream")
-    kept = {name: value for name, value in chat.items() if name not in left_out}
-    wish = {"role": "user", "content": WISH}
-    return {**kept, "messages": [*chat["messages"], wish], "logprobs": False, "top_logprobs": None}
-
-
 def compaction_item(summary: str) -> Json:
     """Return the item that replaces a conversation."""
     return {"id": new_id("cmp"), "type": "compaction", "encrypted_content": sealed_summary(summary)}
 
 
-class Compaction(Answer):
-    """The answer to a request for a shorter conversation; never a stream."""
+class Compaction(Summary):
+    """The answer to a request for a shorter conversation."""
 
     def __init__(self, served: Served, chat: ChatRequest, asked: Prompted, said: Sequence[Json] = ()) -> None:
         """Submit the prompt.
@@ -69,9 +52,8 @@ class Compaction(Answer):
             asked: its prompt.
             said: the user's messages, as items.
         """
-        super().__init__(new_id("resp"), served, chat, [asked])
+        super().__init__(new_id("resp"), served, chat, asked)
         self._said = said
-        self._choice = self._choices[0]
 
     @property
     def item(self) -> Json:
@@ -80,10 +62,7 @@ class Compaction(Answer):
         Raises:
             BackendError: The model has written no summary.
         """
-        self._choice.portion()
-        if not (summary := self._choice.message.content.strip()):
-            raise BackendError("the model wrote no summary: the conversation stays as it is")
-        return compaction_item(summary)
+        return compaction_item(self.text)
 
     def _whole_json(self) -> bytes:
         stats = self._choice.stats()
@@ -99,12 +78,3 @@ class Compaction(Answer):
         }
         about = {"id": self._id, "object": "response.compaction", "created_at": int(time.time())}
         return orjson.dumps({**about, "output": [*self._said, self.item], "usage": usage})
-
-    def _opening_events(self) -> Iterator[bytes]:
-        yield from ()
-
-    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
-        yield from ()
-
-    def _closing_events(self) -> Iterator[bytes]:
-        yield from ()

@@ -11,10 +11,11 @@ from starlette.responses import Response
 
 from server.api.access import salt_of
 from server.api.chat.chat_route import counted, n_tokens
+from server.api.chat.summary import with_wish
 from server.api.delivery import Json, deliver, unless_gone
 from server.api.renaming import renamed
 from server.api.response_store import StoredResponse
-from server.api.responses.compaction import Compaction, CompactRequest, with_wish
+from server.api.responses.compaction import Compaction, CompactRequest
 from server.api.responses.request_as_chat import as_chat
 from server.api.responses.response_answer import ResponseAnswer, ResponseTurn
 from server.api.responses.response_events import new_id

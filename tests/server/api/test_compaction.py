@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from server.api.responses.compaction import WISH
+from server.api.chat.summary import WISH
 from server.api.sealed import summary_in
 from tests.contract.contract import validate
 from tests.http_lead import Lead

@@ -19,7 +19,8 @@ from server.api.served import Embedding, ModelCard
 from server.engine.events import Committed, Finished, Started
 from server.llama.embedding_worker import EmbeddingWorker, grouped
 from tests.contract.contract import validate
-from tests.http_lead import Lead
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.http_lead import Lead, serving
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
 from tests.server.api.slots_scene import app_of
 from tests.toy_embedder import FakeEmbedder
@@ -201,6 +202,21 @@ async def test_embedding_queue_is_bounded(client: httpx.AsyncClient, embedder: F
     assert (await second)["usage"]["prompt_tokens"] == 6
     assert await embedded(client, input="third")
     assert {name.startswith("duo-embed") for name in embedder.threads} == {True}
+
+
+async def test_embedding_holds_up_no_step(worker: EmbeddingWorker, embedder: FakeEmbedder):
+    embedder.held.clear()
+    embedding = Embedding(worker, ModelCard("toy-embedder", 1, 64, 1000, "a toy"))
+    with serving(FakeBackend(FakeModel(eog_rate=0.0)), embedding=embedding) as lead:
+        async with httpx.AsyncClient(base_url=lead.url, timeout=30) as client:
+            inputs = asyncio.create_task(embedded(client, input=["a"] * 40))
+            await until_working(embedder)
+            prompt = {"prompt": "Once upon", "n_predict": 100}
+            reply = await client.post("/completion", json=prompt)
+            assert reply.json()["timings"]["predicted_n"] == 100
+            assert not inputs.done()
+            embedder.held.set()
+            assert len((await inputs)["data"]) == 40
 
 
 async def test_leaving_client_ends_embedding(worker: EmbeddingWorker, embedder: FakeEmbedder):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from typing import cast
 
 import pytest
 
 from server.drafting.model_drafter import SHARED_ROWS
+from server.engine.engine import Engine
+from server.engine.events import Finished
 from server.engine.scheduler import Limits
+from server.engine.thread import EngineThread
+from server.engine.watchdog import STEP_STUCK_S
 from server.llama.with_block import MOST_WAITING, WithBlock
 from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
 from tests.fake_backend import FakeBackend, FakeModel
+from tests.gated import ENOUGH, Gated
 from tests.support import Harness, request
 from tests.toy_block import ToyBlock
 
@@ -33,9 +40,11 @@ def rows_of_steps(harness: Harness, drafts: FakeBackend, *, beside: bool = False
     (long,) = harness.submit(request(LONG, max_tokens=40))
     found = list[int]()
     while not harness.outcomes[long].ended:
+        n_before = len(harness.outcomes[other].tokens) if beside else 0
         harness.engine.step()
         found.append(sum(drafts.widths))
         drafts.widths.clear()
+        assert not beside or len(harness.outcomes[other].tokens) > n_before, "a step that brought it nothing"
     assert not (beside and harness.outcomes[other].ended)
     return found
 
@@ -61,6 +70,32 @@ def test_others_decode_while_it_is_read(policy: Policy):
     rows = rows_of_steps(harness, drafts, beside=True)
     assert max(rows) <= SHARED_ROWS + 2 * 8
     assert Limits().n_chunk == SHARED_ROWS
+
+
+async def test_watchdog_takes_slices_for_work():
+    """Each decode takes a while, all of them far longer than a step may."""
+    looks = int(STEP_STUCK_S / 2)
+    with Gated(MODEL, n_batch=64) as drafts:
+        speculator = Speculator(GATES[1], inline=DraftModel(drafts))
+        limits = Limits(n_batch=512, draft_max=1)
+        thread = EngineThread(
+            lambda emit: Engine(FakeBackend(MODEL, n_batch=512), speculator, emit, limits=limits), n_ctx=4096
+        )
+        thread.watchdog.clock = itertools.count().__next__
+        thread.start()
+        reply = thread.submit(request(LONG, max_tokens=40))
+        n_slices = len(LONG) // drafts.n_batch
+        for n in range(1, n_slices + 1):
+            await asyncio.to_thread(drafts.until_step, n)
+            for _ in range(looks):
+                thread.look()
+            assert thread.stuck() is None
+            drafts.allow(1)
+        assert n_slices * looks >= 5 * STEP_STUCK_S
+        drafts.allow(ENOUGH)
+        events = [event async for arrived in reply for event in arrived]
+    assert isinstance(events[-1], Finished)
+    await thread.stop()
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])

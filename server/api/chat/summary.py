@@ -1,0 +1,68 @@
+"""Have the model write a summary of a conversation, which replaces it from then on."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from server.api.answer import Answer
+from server.api.chat.chat_request import ChatRequest
+from server.api.choices import ReplyChoice
+from server.api.served import Served
+from server.api.stages.prompted import Prompted
+from server.errors import BackendError
+
+Json: TypeAlias = dict[str, Any]
+
+WISH = (
+    "Summarise the conversation above, so that you can go on with it from your summary alone: what the user "
+    "wants, what was found out and done, what was decided, the names that matter, and what is left to do. "
+    "Write the summary and nothing else."
+)
+"""The last message of the conversation that is to be shortened."""
+
+
+def with_wish(chat: Json, wish: str = WISH) -> Json:
+    """Return the body of the chat completion that summarises the conversation of another one."""
+    left_out = ("tools", "tool_choice", "response_format", "parallel_tool_calls", "generate", "stream")
+    kept = {name: value for name, value in chat.items() if name not in left_out}
+    last = {"role": "user", "content": wish}
+    return {**kept, "messages": [*chat["messages"], last], "logprobs": False, "top_logprobs": None}
+
+
+class Summary(Answer, ABC):
+    """A reply that is a summary; never a stream."""
+
+    def __init__(self, id: str, served: Served, chat: ChatRequest, asked: Prompted) -> None:
+        """Submit the prompt.
+
+        Args:
+            id: of the answer.
+            served: the server.
+            chat: the chat completion that writes the summary.
+            asked: its prompt.
+        """
+        super().__init__(id, served, chat, [asked])
+        self._choice = self._choices[0]
+
+    @property
+    def text(self) -> str:
+        """Return the summary, once the reply has ended.
+
+        Raises:
+            BackendError: The model has written none.
+        """
+        self._choice.portion()
+        if not (summary := self._choice.message.content.strip()):
+            raise BackendError("the model wrote no summary: the conversation stays as it is")
+        return summary
+
+    def _opening_events(self) -> Iterator[bytes]:
+        yield from ()
+
+    def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
+        yield from ()
+
+    def _closing_events(self) -> Iterator[bytes]:
+        yield from ()

@@ -1,0 +1,170 @@
+"""Edit conversations that became long, as `context_management` of Anthropic's Messages API says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag
+
+from server.api.body import Body, type_of
+
+Json: TypeAlias = dict[str, Any]
+Messages: TypeAlias = Sequence[Json]
+
+CLEARED = "[An earlier result of this tool, left out to save space.]"
+"""Stands for the result of a tool that was cleared."""
+KEPT_USES, KEPT_TURNS = 3, 1
+"""Anthropic's defaults: uses of tools, and turns with thoughts, that an edit keeps."""
+USUAL_TRIGGER = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
+"""Anthropic's defaults: input tokens above which an edit is applied."""
+
+
+class InputTokens(Body):
+    type: Literal["input_tokens"]
+    value: Annotated[int, Field(ge=0)]
+
+
+class ToolUses(Body):
+    type: Literal["tool_uses"]
+    value: Annotated[int, Field(ge=0)]
+
+
+class ThinkingTurns(Body):
+    type: Literal["thinking_turns"]
+    value: Annotated[int, Field(ge=1)]
+
+
+class AllThinkingTurns(Body):
+    type: Literal["all"]
+
+
+def _tag_of_amount(given: Any) -> str:
+    return str(type_of(given) or given)
+
+
+Trigger: TypeAlias = Annotated[
+    Annotated[InputTokens, Tag("input_tokens")] | Annotated[ToolUses, Tag("tool_uses")],
+    Discriminator(_tag_of_amount),
+]
+KeptThoughts: TypeAlias = Annotated[
+    Annotated[ThinkingTurns, Tag("thinking_turns")]
+    | Annotated[AllThinkingTurns | Literal["all"], Tag("all")],
+    Discriminator(_tag_of_amount),
+]
+
+
+class ClearToolUses(Body):
+    """Replaces all but the last results of tools by a short text."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: Trigger | None = None
+    """Absent: 100,000 input tokens, at most nine tenths of the context."""
+    keep: ToolUses | None = None
+    """Absent: the last 3 uses."""
+    clear_at_least: InputTokens | None = None
+    """Nothing is cleared if that frees fewer tokens."""
+    exclude_tools: Annotated[list[str], Field(fail_fast=True)] | None = None
+    clear_tool_inputs: bool | Annotated[list[str], Field(fail_fast=True)] | None = None
+    """Clears what these tools were called with too; true: all of them."""
+
+    def apply(self, messages: Messages) -> tuple[Messages, int]:
+        """Return the messages with cleared results, and the number of uses that were cleared."""
+        calls = [call for message in messages for call in message.get("tool_calls") or ()]
+        names = {call["id"]: call["function"]["name"] for call in calls}
+        excluded = self.exclude_tools or ()
+        uses = [
+            i
+            for i, message in enumerate(messages)
+            if message["role"] == "tool" and names.get(message["tool_call_id"]) not in excluded
+        ]
+        n_kept = KEPT_USES if self.keep is None else self.keep.value
+        old = {i for i in uses[: max(0, len(uses) - n_kept)] if messages[i]["content"] != CLEARED}
+        if not old:
+            return messages, 0
+        ids = {messages[i]["tool_call_id"] for i in old}
+        edited = [
+            {**message, "content": CLEARED} if i in old else self._without_inputs(message, ids)
+            for i, message in enumerate(messages)
+        ]
+        return edited, len(old)
+
+    def _without_inputs(self, message: Json, ids: set[str]) -> Json:
+        """Return the message without the inputs of these calls, as far as they are cleared."""
+        cleared, calls = self.clear_tool_inputs, message.get("tool_calls")
+        if not cleared or not calls:
+            return message
+        left: list[Json] = []
+        for call in calls:
+            name = call["function"]["name"]
+            clears = call["id"] in ids and (cleared is True or name in cleared)
+            left.append({**call, "function": {"name": name, "arguments": {}}} if clears else call)
+        return {**message, "tool_calls": left}
+
+
+class ClearThinking(Body):
+    """Leaves out the thoughts of all but the last turns of the assistant; a turn ends at the user's next."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: KeptThoughts | None = None
+    """Absent: those of the last turn."""
+
+    def apply(self, messages: Messages) -> tuple[Messages, int]:
+        """Return the messages with fewer thoughts, and the number of turns that lost theirs."""
+        if self.keep is not None and not isinstance(self.keep, ThinkingTurns):
+            return messages, 0
+        turn, turn_of = 0, list[int]()
+        for message in messages:
+            turn += message["role"] == "user"
+            turn_of.append(turn)
+        thinking = [at for at, one in zip(turn_of, messages, strict=True) if one.get("reasoning_content")]
+        n_kept = self.keep.value if self.keep else KEPT_TURNS
+        old = set(sorted(set(thinking))[:-n_kept])
+        edited = [
+            {name: value for name, value in one.items() if name != "reasoning_content" or at not in old}
+            for at, one in zip(turn_of, messages, strict=True)
+        ]
+        return edited if old else messages, len(old)
+
+
+class CompactEdit(Body):
+    """Replaces the conversation by the model's summary of it, which begins the reply."""
+
+    type: Literal["compact_20260112"]
+    trigger: InputTokens | None = None
+    """Absent: 150,000 input tokens, at most nine tenths of the context."""
+    instructions: str | None = None
+    """More about what the summary has to say."""
+    pause_after_compaction: bool = False
+    """End the reply after the summary."""
+
+
+Edit: TypeAlias = Annotated[ClearToolUses | ClearThinking | CompactEdit, Field(discriminator="type")]
+
+
+class ContextEdits(Body):
+    edits: Annotated[list[Edit], Field(fail_fast=True)] = Field(default_factory=list[Edit])
+    """Applied in their order, before the prompt is made."""
+
+
+class SummaryWish(Body):
+    """A request for a summary of the conversation, which the reply consists of."""
+
+    type: Literal["summarize"]
+    instructions: str | None = None
+    """What the summary has to say, in place of the server's own words."""
+
+
+def is_due(edit: ClearToolUses | CompactEdit, n_tokens: int, messages: Messages, n_ctx: int) -> bool:
+    """Return True if the conversation has become as long as the edit says.
+
+    Args:
+        edit: the edit.
+        n_tokens: of the prompt.
+        messages: of the conversation.
+        n_ctx: tokens of the context.
+    """
+    if isinstance(edit.trigger, ToolUses):
+        return sum(message["role"] == "tool" for message in messages) > edit.trigger.value
+    usual = min(USUAL_TRIGGER[edit.type], n_ctx * 9 // 10)
+    return n_tokens > (edit.trigger.value if edit.trigger else usual)

@@ -1,0 +1,119 @@
+"""Apply the edits that a request wants of its conversation, before the prompt is made."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+
+from server.api.chat.chat_route import n_tokens
+from server.api.chat.summary import WISH, Summary, with_wish
+from server.api.delivery import unless_gone
+from server.api.messages.context_edits import ClearThinking, ClearToolUses, CompactEdit, is_due
+from server.api.messages.messages_as_chat import Before, MessagesAsChat
+from server.api.messages.messages_request import MessagesRequest
+from server.api.messages.turns_as_messages import SUMMARY
+from server.api.served import Served
+from server.api.stages.prepare import prepared_chat
+from server.api.stages.validate import aside, checked
+
+Json: TypeAlias = dict[str, Any]
+
+
+class _PlainSummary(Summary):
+    """A summary that only the server reads."""
+
+    def _whole_json(self) -> bytes:
+        return self.text.encode()
+
+
+class TurnEditor:
+    """Edits one turn, and counts the tokens of its prompt."""
+
+    def __init__(self, request: Request, served: Served, turn: MessagesAsChat) -> None:
+        self._request, self._served = request, served
+        self.turn = turn
+        self._n: int | None = None  # tokens of the prompt, once they were counted
+
+    async def n_tokens(self) -> int:
+        """Return the tokens of the prompt as it is now."""
+        if self._n is None:
+            self._n = await self._count(self.turn.chat)
+        return self._n
+
+    async def edit(self, body: MessagesRequest, *, compacts: bool = True) -> MessagesAsChat:
+        """Return the turn after all edits that the request wants, and that are due.
+
+        Args:
+            body: the request.
+            compacts: have summaries written, too.
+        """
+        if wish := body.compaction:
+            self._make_summary((wish.instructions or "").strip() or WISH)
+        if body.context_management is None:
+            return self.turn
+        self.turn = replace(self.turn, applied=[])
+        for edit in body.context_management.edits:
+            if isinstance(edit, CompactEdit):
+                if compacts and is_due(edit, await self.n_tokens(), self._messages, self._n_ctx):
+                    await self._compact(edit)
+            else:
+                await self._clear(edit)
+        return self.turn
+
+    @property
+    def _messages(self) -> list[Json]:
+        return self.turn.chat["messages"]
+
+    @property
+    def _n_ctx(self) -> int:
+        return self._served.model.n_ctx
+
+    async def _clear(self, edit: ClearToolUses | ClearThinking) -> None:
+        messages, n_cleared = edit.apply(self._messages)
+        if not n_cleared:
+            return
+        n_before = await self.n_tokens()
+        clears_uses = isinstance(edit, ClearToolUses)
+        if clears_uses and not is_due(edit, n_before, self._messages, self._n_ctx):
+            return
+        chat = {**self.turn.chat, "messages": messages}
+        n_after = await self._count(chat)
+        if clears_uses and edit.clear_at_least and n_before - n_after < edit.clear_at_least.value:
+            return
+        what = "cleared_tool_uses" if clears_uses else "cleared_thinking_turns"
+        told = {"type": edit.type, what: n_cleared, "cleared_input_tokens": n_before - n_after}
+        self._n = n_after
+        self.turn = replace(self.turn, chat=chat, applied=[*(self.turn.applied or ()), told])
+
+    async def _compact(self, edit: CompactEdit) -> None:
+        """Have a summary written, which is the reply or replaces the conversation."""
+        wish = f"{WISH}\n{edit.instructions}" if edit.instructions else WISH
+        if edit.pause_after_compaction:
+            self._make_summary(wish)
+            return
+        chat = checked(self._served, with_wish(self.turn.chat, wish))
+        asked = await aside(self._request, prepared_chat, self._served, chat)
+        answer = _PlainSummary(f"msg_{secrets.token_hex(12)}", self._served, chat, asked)
+        try:
+            await unless_gone(self._request, answer.whole())
+            summary = answer.text
+        except BaseException:
+            answer.cancel()
+            raise
+        now, messages = self.turn.now, [{"role": "user", "content": SUMMARY + summary}]
+        chat = {**self.turn.chat, "messages": [*now.system, *messages]}
+        self._n = None
+        self.turn = replace(
+            self.turn, chat=chat, now=Before(messages, now.system, now.tools), summary=summary
+        )
+
+    def _make_summary(self, wish: str) -> None:
+        chat = with_wish(self.turn.chat, wish)
+        self._n, self.turn = None, replace(self.turn, chat=chat, is_summary=True)
+
+    async def _count(self, chat: Json) -> int:
+        body = checked(self._served, chat, fits=False)
+        return await aside(self._request, n_tokens, self._served, body)
