@@ -20,17 +20,17 @@ USUAL_TRIGGER = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_00
 """Anthropic's defaults: input tokens above which an edit is applied."""
 
 
-class InputTokens(Body):
+class TokenAmount(Body):
     type: Literal["input_tokens"]
     value: Annotated[int, Field(ge=0)]
 
 
-class ToolUses(Body):
+class UseAmount(Body):
     type: Literal["tool_uses"]
     value: Annotated[int, Field(ge=0)]
 
 
-class ThinkingTurns(Body):
+class TurnAmount(Body):
     type: Literal["thinking_turns"]
     value: Annotated[int, Field(ge=1)]
 
@@ -44,11 +44,11 @@ def _tag_of_amount(given: Any) -> str:
 
 
 Trigger: TypeAlias = Annotated[
-    Annotated[InputTokens, Tag("input_tokens")] | Annotated[ToolUses, Tag("tool_uses")],
+    Annotated[TokenAmount, Tag("input_tokens")] | Annotated[UseAmount, Tag("tool_uses")],
     Discriminator(_tag_of_amount),
 ]
 KeptThoughts: TypeAlias = Annotated[
-    Annotated[ThinkingTurns, Tag("thinking_turns")]
+    Annotated[TurnAmount, Tag("thinking_turns")]
     | Annotated[AllThinkingTurns | Literal["all"], Tag("all")],
     Discriminator(_tag_of_amount),
 ]
@@ -60,9 +60,9 @@ class ClearToolUses(Body):
     type: Literal["clear_tool_uses_20250919"]
     trigger: Trigger | None = None
     """Absent: 100,000 input tokens, at most nine tenths of the context."""
-    keep: ToolUses | None = None
+    keep: UseAmount | None = None
     """Absent: the last 3 uses."""
-    clear_at_least: InputTokens | None = None
+    clear_at_least: TokenAmount | None = None
     """Nothing is cleared if that frees fewer tokens."""
     exclude_tools: Annotated[list[str], Field(fail_fast=True)] | None = None
     clear_tool_inputs: bool | Annotated[list[str], Field(fail_fast=True)] | None = None
@@ -111,7 +111,7 @@ class ClearThinking(Body):
 
     def apply(self, messages: Messages) -> tuple[Messages, int]:
         """Return the messages with fewer thoughts, and the number of turns that lost theirs."""
-        if self.keep is not None and not isinstance(self.keep, ThinkingTurns):
+        if self.keep is not None and not isinstance(self.keep, TurnAmount):
             return messages, 0
         turn, turn_of = 0, list[int]()
         for message in messages:
@@ -131,7 +131,7 @@ class CompactEdit(Body):
     """Replaces the conversation by the model's summary of it, which begins the reply."""
 
     type: Literal["compact_20260112"]
-    trigger: InputTokens | None = None
+    trigger: TokenAmount | None = None
     """Absent: 150,000 input tokens, at most nine tenths of the context."""
     instructions: str | None = None
     """More about what the summary has to say."""
@@ -164,7 +164,7 @@ def is_due(edit: ClearToolUses | CompactEdit, n_tokens: int, messages: Messages,
         messages: of the conversation.
         n_ctx: tokens of the context.
     """
-    if isinstance(edit.trigger, ToolUses):
+    if isinstance(edit.trigger, UseAmount):
         return sum(message["role"] == "tool" for message in messages) > edit.trigger.value
     usual = min(USUAL_TRIGGER[edit.type], n_ctx * 9 // 10)
     return n_tokens > (edit.trigger.value if edit.trigger else usual)
