@@ -48,8 +48,7 @@ Trigger: TypeAlias = Annotated[
     Discriminator(_tag_of_amount),
 ]
 KeptThoughts: TypeAlias = Annotated[
-    Annotated[TurnAmount, Tag("thinking_turns")]
-    | Annotated[AllThinkingTurns | Literal["all"], Tag("all")],
+    Annotated[TurnAmount, Tag("thinking_turns")] | Annotated[AllThinkingTurns | Literal["all"], Tag("all")],
     Discriminator(_tag_of_amount),
 ]
 
