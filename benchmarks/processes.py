@@ -24,6 +24,9 @@ READY_S = 120.0
 END_S = 15.0
 HEALTH_S = 5.0
 READY_POLL_S = 0.05
+# A server is calm once it took less than CALM_SHARE of a core for CALM_S: a lead waits 2 s without a request
+# before it measures its steps, for 30 s at most (server/lead/idle_measuring.py).
+CALM_S, CALM_SHARE, MOST_CALMING_S = 4.0, 0.1, 60.0
 PACKAGED = Path(__file__).with_name("xllamacpp_server.py")
 
 
@@ -87,6 +90,14 @@ class Process:
             if time.monotonic() > deadline:
                 raise StartupError(f"{self.name} is not ready after {timeout_s:.0f} s: {self._last_lines()}")
             time.sleep(READY_POLL_S)
+
+    def wait_calm(self) -> None:
+        """Wait until it computes nothing, MOST_CALMING_S at most; not at all if /proc does not tell."""
+        deadline = time.monotonic() + MOST_CALMING_S
+        while time.monotonic() < deadline:
+            share = idle_cpu([self], CALM_S)[0]
+            if share is None or share < CALM_SHARE:
+                return
 
     def check_alive(self) -> None:
         """Raise StartupError if it has ended."""
@@ -186,14 +197,15 @@ def _tree_cpu_seconds(root: int) -> float:
 
 
 def start(stack: ExitStack, commands: Iterable[Command]) -> list[Process]:
-    """Start servers one after the other, each ready before the next, and return them.
+    """Start servers one after the other, each calm before the next, and return them.
 
-    What a server measures at its start decides how it drafts. The stack ends them. Raises StartupError.
+    What a server measures after its start decides how it drafts. The stack ends them. Raises StartupError.
     """
     started: list[Process] = []
     for command in commands:
         started.append(stack.enter_context(Process(command)))
         started[-1].wait_ready()
+        started[-1].wait_calm()
     return started
 
 
