@@ -126,7 +126,7 @@ class EngineClient:
                 else:
                     raise EngineError("its answer broke off")
             if len(reply.said) == 1 and not reply.said[0].ends_text:
-                raise EngineError("it says nothing")
+                raise EngineError("its answer is empty")
         except (httpx.HTTPError, EngineError) as error:
             reply.error = str(error) or type(error).__name__
         finally:

@@ -52,7 +52,9 @@ def with_own_drafts(
     if guesser is None:
         return model, OwnDrafts()
     if not model.can_trim:
-        raise StartupError(f"nothing can draft for {model.name}: what it evaluated cannot be taken back")
+        raise StartupError(
+            f"{model.name} takes no tokens back, so it gets no drafts: leave out --draft-model and --lookup"
+        )
     shapes = measure(model, (1, 1 + MOST_OWN))
     guesser.rehearse()
     return backend, Cascade(guesser, shapes.steady, one_shape=shapes.padding_pays)

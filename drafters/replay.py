@@ -23,7 +23,7 @@ _TOKENS = TypeAdapter(list[int])
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How a replay drafts."""
+    """Settings of a replay."""
 
     accept: float  # probability that a guess is right
     td_s: float  # seconds per guess of all sessions

@@ -141,11 +141,11 @@ class Worker:
         return progress
 
     def _count_failure(self, group: list[DraftSession], error: BackendError) -> None:
-        logger.warning("drafting failed: %s", error.message)
+        logger.warning("a decode of drafts failed: %s", error.message)
         for session in group:
             session.n_failures += 1
             if session.n_failures == MAX_FAILURES:
-                logger.warning("no more drafts for a session of %s", session.lead)
+                logger.warning("drafting for a session of %s ends: its decodes keep failing", session.lead)
 
     def _publish_guesses(self, *, all_of_it: bool) -> None:
         """Send guesses: at once where a path begins, else those of PUBLISH_S or longer.

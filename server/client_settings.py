@@ -19,7 +19,7 @@ def _lead_address(url: str) -> str:
 
 
 class ClientSettings(BaseSettings):
-    """What commands need that ask a running lead."""
+    """Settings of commands that ask a running lead."""
 
     model_config = SettingsConfigDict(frozen=True)
 

@@ -57,7 +57,9 @@ class ConnectionBounds:
         now = time.monotonic()
         if now - self._told_at >= TOLD_S:
             self._told_at = now
-            logger.warning("%d clients are connected: others are turned away (see ulimit -n)", self.most)
+            logger.warning(
+                "%d connections are open: more are refused until one ends (raise ulimit -n)", self.most
+            )
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -136,7 +138,10 @@ class BoundedConnection(HttpToolsProtocol):
             self._head_timer = None
 
     def _abort_unread(self) -> None:
-        logger.warning("a client has not read its reply for %g s: it is left", self._bounds.write_s)
+        logger.warning(
+            "a client read nothing of its reply for %g s (--write-timeout): its connection ends",
+            self._bounds.write_s,
+        )
         self.transport.abort()
 
     def _refuse_and_close(self, error: InvalidRequestError) -> None:

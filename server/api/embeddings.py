@@ -98,7 +98,7 @@ def _check_request(served: Served, embedding: Embedding, body: EmbeddingRequest)
     check_model(body.model, embedding.card, served.model, does="embeds with")
     n_embd = embedding.worker.embedder.n_embd
     if body.dimensions is not None and body.dimensions > n_embd:
-        raise FieldError("dimensions", f"this model's vectors have {n_embd}, which is the most")
+        raise FieldError("dimensions", f"must be at most {n_embd}: this model's vectors have no more")
 
 
 def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
@@ -109,7 +109,9 @@ def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
         if len(ids) > embedder.n_ctx:
             raise ContextOverflowError(len(ids), embedder.n_ctx, param="input")
         if not ids or not 0 <= min(ids) <= max(ids) < embedder.n_vocab:
-            raise FieldError("input", f"no tokens, or one that there is not (of {embedder.n_vocab})")
+            raise FieldError(
+                "input", f"must have tokens, with ids below {embedder.n_vocab}, the size of the vocabulary"
+            )
         all_ids.append(ids)
     return all_ids
 

@@ -132,7 +132,11 @@ class HeldSchemas:
             said = (function.name, what) in self._said
             _keep_bounded(self._said, (function.name, what), None)
         if not said:
-            logger.warning("calls of the tool %s are not held to %s of its schema", function.name, what)
+            logger.warning(
+                "no grammar can hold calls of the tool %s to %s of its schema: they may violate it",
+                function.name,
+                what,
+            )
 
 
 def place(tool: int) -> str:

@@ -155,7 +155,7 @@ class History:
         except DuoError:
             pass  # too busy, or too long: the next turn evaluates it itself
         except Exception:
-            logger.exception("a reply is not remembered")
+            logger.exception("cannot remember a reply: the next turn evaluates it again")
 
     def _remember_reply(
         self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], settle: bool

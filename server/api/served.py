@@ -83,7 +83,7 @@ class DrafterHealth:
 
 @dataclass(frozen=True, slots=True)
 class ExactnessHealth:
-    """How exactly drafts leave the text unchanged."""
+    """The exactness of replies, for /health."""
 
     tier: Literal["default", "width-stable"]  # default of requests
     stable_width: int  # rows of a step under width-stable
@@ -92,7 +92,7 @@ class ExactnessHealth:
 
 @dataclass(frozen=True, slots=True)
 class GateHealth:
-    """What drafts are weighed with."""
+    """The measurements that decide whether drafts pay, for /health."""
 
     tokens_per_second: float = 0.0  # recent rate of all sessions
     # milliseconds of a decode by its rows

@@ -87,4 +87,4 @@ def _text_json(vocabulary: Vocabulary, body: DetokenizeRequest) -> bytes:
 
 def _check_token(vocabulary: Vocabulary, token: int, param: str) -> None:
     if token >= vocabulary.size:
-        raise FieldError(param, f"there is no token {token} (of {vocabulary.size})")
+        raise FieldError(param, f"there is no token {token}: the vocabulary has {vocabulary.size}")

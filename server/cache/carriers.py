@@ -91,7 +91,7 @@ class Background:
             try:
                 job()
             except Exception:
-                logger.exception("a job of the cache failed")
+                logger.exception("saving or loading a conversation failed")
             del job  # it may hold a snapshot, and the next job may not come for long
 
     def _next_job(self) -> Callable[[], None] | None:

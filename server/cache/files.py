@@ -81,7 +81,10 @@ class DiskTier:
         self._warned_of_writing = False
         self._make_directory()
         if directory.stat().st_mode & 0o022:
-            logger.warning("others may write to %s: what they put there would be loaded", directory)
+            logger.warning(
+                "other users may write to %s, and duo loads what lies there: make it yours alone (chmod 700)",
+                directory,
+            )
         self.trim()
 
     def scan(self, believed: Iterable[str]) -> Scan:

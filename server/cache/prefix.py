@@ -41,7 +41,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What to do for a prompt: use sequence `seq` with its first `length` tokens, and evaluate from there.
+    """The reuse for a prompt: take sequence `seq` with its first `length` tokens, and evaluate from there.
 
     If `source` is another sequence, empty `seq` and copy these tokens from it first. To keep `evicted` or
     `lost`, save them before.

@@ -13,7 +13,7 @@ GIB_BYTES, MIB_BYTES = 1 << 30, 1 << 20  # bytes
 
 @dataclass
 class Findings:
-    """What was measured; times in seconds."""
+    """Measurements of a machine and two models; times in seconds."""
 
     step_s: list[float] = field(default_factory=list[float])  # of the target, by its rows
     beside_s: list[float] | None = None  # beside a drafter on this machine; None if duo up starts none

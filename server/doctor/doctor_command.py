@@ -107,7 +107,9 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
             findings.disturbed = True
             return findings
         if not any(findings.step_s):
-            raise StartupError(f"the steps of {settings.model} cannot be measured: it does not forget tokens")
+            raise StartupError(
+                f"cannot measure steps of {settings.model}: recurrent models take no tokens back"
+            )
         card = vocabulary_card(target.vocab)
         prompts = _prompts_of(settings, target)
         said = replies(target, prompts)

@@ -61,7 +61,9 @@ class Engine:
         self._state.searches.vet(request)
         n_slots = self._state.n_slots
         if request.slot is not None and not 0 <= request.slot < n_slots:
-            raise FieldError("id_slot", f"there is no slot {request.slot}: they are 0 to {n_slots - 1}")
+            raise FieldError(
+                "id_slot", f"there is no slot {request.slot}: slots are numbered 0 to {n_slots - 1}"
+            )
 
     def submit(self, session_id: int, request: GenerationRequest) -> None:
         """Queue a request. Drafters hear of it at once, so they prefill while it waits."""

@@ -80,7 +80,7 @@ class DrafterCount:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a reply cost."""
+    """Counts and times of a reply."""
 
     n_prompt: int  # tokens of the prompt
     n_cached: int  # of these, reused ones

@@ -100,7 +100,7 @@ class Upcoming(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """What to decode beside the step's own rows. Not to be changed once the engine has it."""
+    """Guesses and padding of a step. Not to be changed once the engine has it."""
 
     proposals: Sequence[Proposal] = ()  # one for each Ask; empty: no guesses
     width: int = 0  # rows to pad the step to; 0: no padding
@@ -113,7 +113,7 @@ class Plan:
 
 
 class Outcome(NamedTuple):
-    """What a step brought one session."""
+    """Tokens and verified guesses of one session in a step."""
 
     session: int
     n_tokens: int  # committed tokens, the last ones of the session's list

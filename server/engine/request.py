@@ -14,7 +14,7 @@ Exactness: TypeAlias = Literal["default", "width-stable"]
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What a request says about drafts; None is the server's default."""
+    """A request's settings of drafts; None is the server's default."""
 
     n_max: int | None = None  # maximum drafted tokens verified per step; 0: none
     n_min: int = 0  # fewer drafted tokens than this are not verified

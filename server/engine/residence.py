@@ -206,7 +206,11 @@ class Residence:
                 self._save_leaving(resting, at_end=True)
         unwritten = self.snapshots.flush(timeout_s)
         if unwritten:
-            logger.warning("%d conversations were not saved within %.0f s", unwritten, timeout_s)
+            logger.warning(
+                "%d conversations were not saved within %.0f s: their next turns evaluate them again",
+                unwritten,
+                timeout_s,
+            )
 
     def _forget_copy(self, seq: int) -> None:
         """Forget the copy of an idle sequence."""
@@ -233,7 +237,7 @@ class Residence:
         try:
             self._backend.load(seq, data)
         except BackendError as error:
-            logger.warning("a saved conversation is not used: %s", error.message)
+            logger.warning("cannot load a saved conversation, so it is evaluated again: %s", error.message)
             self._sequences.trim(seq, 0)
             self.snapshots.forget(found.key)
             return False
@@ -258,7 +262,7 @@ class Residence:
         try:
             data = self._backend.save(resting.seq)
         except (BackendError, MemoryError) as error:
-            logger.warning("a conversation is not saved: %s", error or "there is no memory for it")
+            logger.warning("cannot save a conversation: %s", error or "there is no memory for it")
             return None
         self.move_costs.moved(len(data), len(resting.tokens), time.perf_counter() - began)
         return data

@@ -44,7 +44,7 @@ class Searches:
         if request.n_beams > self.most_beams:
             raise FieldError("n_beams", f"at most {self.most_beams} on this server, not {request.n_beams}")
         if request.n_beams > 1 and request.n_keep is not None:
-            raise FieldError("n_beams", "a beam search cannot outgrow the context")
+            raise FieldError("n_beams", "context_shift does not work with beams: leave one of them out")
 
     def n_conversations(self, request: GenerationRequest) -> int:
         """Return how many conversations' sequences the request needs, its own included."""

@@ -23,7 +23,7 @@ PAD = 0
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """How one session's rows were added to the batch."""
+    """Places of one session's rows in the batch."""
 
     tree: Branches | None  # None if only its own sequence got rows
     n_rows: int  # rows after the pending tokens

@@ -76,7 +76,7 @@ class Slots:
         if not held.tokens:
             return [], b""
         if held.salt != salt:
-            raise InvalidRequestError(f"slot {id} holds a conversation of another salt: it is not for others")
+            raise InvalidRequestError(f"slot {id} holds a conversation of another API key or cache_salt")
         return list(held.tokens), self._state.backend.save(self._state.slot_numbers.seq(id))
 
     def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
@@ -91,7 +91,9 @@ class Slots:
             return
         n_ctx, n_busy = state.backend.n_ctx, state.n_held() - state.cache.n_cells
         if len(tokens) > n_ctx:
-            raise InvalidRequestError(f"the saved conversation has {len(tokens)} tokens, the context {n_ctx}")
+            raise InvalidRequestError(
+                f"the saved conversation has {len(tokens)} tokens, more than the context of {n_ctx}"
+            )
         if any(state.limits.is_stable(session) for session in state.active):
             raise SlotBusyError(
                 "a width-stable reply needs the KV cache for itself: try again when it has ended"
@@ -115,7 +117,7 @@ class Slots:
         """Return the conversation of an idle slot. Raises NotFoundError, SlotBusyError."""
         n_slots = len(self._state.slot_numbers)
         if not 0 <= id < n_slots:
-            raise NotFoundError(f"there is no slot {id}: they are 0 to {n_slots - 1}", param="id")
+            raise NotFoundError(f"there is no slot {id}: slots are numbered 0 to {n_slots - 1}", param="id")
         held = self._state.cache.resting().get(self._state.slot_numbers.seq(id))
         if held is None:
             raise SlotBusyError(f"slot {id} is busy: try again when its reply has ended")

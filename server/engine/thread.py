@@ -249,7 +249,7 @@ class EngineThread:
             except Exception:
                 accounts = [generation.account for generation in list(self._generations.values())]
                 ids = ", ".join(sorted({account.id for account in accounts if account is not None}))
-                logger.exception("a step of the engine failed; it ends %s", ids or "no request")
+                logger.exception("a step of the engine failed, which ends %s", ids or "no request")
                 self._carry_out(
                     lambda engine: engine.fail_all(BackendError("the server failed while generating"))
                 )
@@ -282,7 +282,7 @@ class EngineThread:
         except DuoError as error:
             self._emit_event(id, Failed(error))
         except Exception:
-            logger.exception("a request could not be begun")
+            logger.exception("cannot begin a request")
             self._emit_event(id, Failed(BackendError("the server failed before generating")))
 
     def _obey_commands(self, wait_s: float) -> bool:

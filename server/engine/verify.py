@@ -14,7 +14,7 @@ from server.engine.proposer import ROOT, Proposal
 
 @dataclass(slots=True)  # as Committed
 class Verdict:
-    """What to commit. Not to be changed."""
+    """Tokens to commit, and the guesses that they accept. Not to be changed."""
 
     tokens: tuple[int, ...]  # at least one
     nodes: tuple[int, ...]  # the proposal's nodes that tokens[:len(nodes)] confirm

@@ -74,7 +74,7 @@ def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION
             if attempt == 0 and time.perf_counter() < deadline - budget_s / 2:
                 seen.clear()  # there is time for another round: the first one only warmed up
     except BackendError as error:
-        logger.warning("steps could not be measured: %s", error.message)
+        logger.warning("cannot time steps of the model, so the first requests do: %s", error.message)
     for seq in range(min(2, backend.n_seqs)):
         backend.trim(seq, 0)
     return {width: min(times) for width, times in sorted(seen.items())}
@@ -108,7 +108,7 @@ def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shap
         shapes = measure_shapes(backend, sorted(widths | {most}))
         return shapes if own_graphs or shapes.change_costs else UNKNOWN
     except BackendError as error:
-        logger.warning("widths could not be measured: %s", error.message)
+        logger.warning("cannot time changes of width, so steps are not padded: %s", error.message)
         return UNKNOWN
 
 

@@ -99,7 +99,7 @@ class IdleMeasuring:
         except InterruptedMeasuringError:
             return  # tried again in the next idle moment
         except Exception:
-            logger.exception("a measurement failed")
+            logger.exception("a measurement in an idle moment failed")
         self._left.pop(0)
 
     def _check(self) -> None:

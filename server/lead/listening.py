@@ -41,7 +41,7 @@ App: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How clients are admitted."""
+    """Rules for admitting clients."""
 
     edge: Edge  # settings for each request: keys, limits of its body, the log
     tls: Tls | None  # None: plain HTTP

@@ -37,7 +37,7 @@ def keep(kind: str, what: Sequence[object], value: Any) -> None:
         aside.write_bytes(orjson.dumps(value))
         aside.replace(path)
     except (OSError, RuntimeError) as error:
-        logger.info("%s are not remembered: %s", kind, error)
+        logger.info("cannot keep %s for the next start: %s", kind, error)
 
 
 def of_files(*paths: Path) -> tuple[object, ...]:

@@ -173,7 +173,7 @@ class LoadedModel:
                 why = "its prediction block is of another model: convert it again, or without the block"
             raise StartupError(f"llama.cpp cannot load {path}{complaint()}: {why}")
         for pattern in unmatched(list(tensors(path)), weights.places) if weights.places else ():
-            logger.warning("%s has no tensor for %s (--override-tensor, --cpu-moe)", path, pattern)
+            logger.warning("no tensor of %s matches %s: check --override-tensor or --cpu-moe", path, pattern)
         self._trained = int(C.llama_model_n_ctx_train(self.handle))  # contexts with other positions change it
         self.n_params = int(C.llama_model_n_params(self.handle))
         self.n_bytes = int(C.llama_model_size(self.handle))  # of the weights
@@ -198,7 +198,11 @@ class LoadedModel:
         n_blocks, n_layers = (f(self.handle) for f in (C.llama_model_n_layer_nextn, C.llama_model_n_layer))
         architecture = self.metadata("general.architecture")
         if n_blocks > 1 and architecture not in CHAINED:
-            logger.warning("llama.cpp evaluates no %d prediction blocks of %s", n_blocks, architecture)
+            logger.warning(
+                "llama.cpp cannot evaluate the %d prediction blocks of %s: they do not draft",
+                n_blocks,
+                architecture,
+            )
             return 0
         name = f"blk.{n_layers}.nextn.eh_proj.weight"
         if n_blocks and name not in tensors(path):

@@ -242,7 +242,7 @@ class WithBlock:
             rows = self.block.target_rows(len(batch))
         except BackendError as error:
             self.failed = True
-            logger.warning("%s is not used any more: %s", self.block.what, error.message)
+            logger.warning("%s failed and drafts no more: %s", self.block.what, error.message)
             return
         for i, (seq, position, token) in enumerate(
             zip(batch.seqs, batch.positions, batch.tokens, strict=True)
@@ -272,7 +272,7 @@ class WithBlock:
                     self._evaluate_block(batch, hidden, 0)
                 waiting.forget()
         except BackendError as error:
-            logger.warning("%s is not used any more: %s", self.block.what, error.message)
+            logger.warning("%s failed and drafts no more: %s", self.block.what, error.message)
 
     def _add_waiting(self, batch: Batch, seq: int, end: int) -> list[Hidden]:
         """Add the rows of positions n_true to `end`, and return the hidden rows before them."""

@@ -75,7 +75,7 @@ def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice
     for kind in (GPU, INTEGRATED, CPU):
         if found := [device for device in known if device.type == kind]:
             return found
-    raise StartupError("llama.cpp finds no device on this machine")
+    raise StartupError("llama.cpp finds no device here: install llama-cpp-python anew, as make up does")
 
 
 def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:

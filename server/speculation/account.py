@@ -22,7 +22,7 @@ MAX_DOUBLED = 3
 
 
 class Terms(NamedTuple):
-    """What an account allows its source."""
+    """Terms under which an account lets its source work."""
 
     stake: float = 0.0  # loss allowed before any gain
     forget: float = 0.0  # share of the gain that is forgotten per step

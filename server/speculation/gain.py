@@ -9,7 +9,7 @@ reply would bar the guesses of the next one for about 20 steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, repeat
 from operator import mul
 
@@ -55,40 +55,27 @@ def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
     return list(accumulate(accumulate(repeat(acceptance, n), mul, initial=path), initial=-path))[1:]
 
 
-class LostRows:
-    """Rows that the next step is expected to evaluate again after wrong guesses.
+def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_tail: int) -> Iterator[float]:
+    """Yield, after each guess, the rows of all sessions that the next step is expected to evaluate again.
 
-    A wrong guess makes all rows of its session be evaluated again, unless it is one of the last n_tail
-    guesses.
+    If a guess is wrong, its session's pending rows and the guesses before it are evaluated again, unless it
+    is one of the last n_tail guesses.
+
+    Args:
+        guesses: The probability that a session's chain up to this guess is right, and the session's index.
+        n_pending: Rows of each session without guesses.
+        n_tail: Last guesses of a chain that can be taken back.
     """
-
-    def __init__(self, n_pending: Sequence[int], n_tail: int) -> None:
-        """Begin without guesses, with n_pending[i] rows of session i."""
-        self._n_pending = n_pending
-        self._n_tail = n_tail
-        # by session: probability that all guesses up to each one are right
-        self._chains = [list[float]() for _ in n_pending]
-        self._n_rows = [0.0] * len(n_pending)
-
-    def add(self, session: int, probability: float) -> float:
-        """Add a guess at the end of its session's chain.
-
-        If a guess before the tail is wrong, the pending rows and the guesses before it are evaluated again.
-
-        Args:
-            session: Index of the session.
-            probability: That the chain up to this guess is right.
-
-        Returns:
-            The expected rows of all sessions.
-        """
-        path = self._chains[session]
-        path.append(probability)
-        if (n := len(path) - self._n_tail) > 0:
-            before, whole = path[: n - 1], path[n - 1]
+    chains = [list[float]() for _ in n_pending]
+    rows = [0.0] * len(n_pending)
+    for probability, session in guesses:
+        chain = chains[session]
+        chain.append(probability)
+        if (n := len(chain) - n_tail) > 0:
+            before, whole = chain[: n - 1], chain[n - 1]
             wrong = sum(before) - len(before) * whole
-            self._n_rows[session] = self._n_pending[session] * (1.0 - whole) + wrong
-        return sum(self._n_rows)
+            rows[session] = n_pending[session] * (1.0 - whole) + wrong
+        yield sum(rows)
 
 
 def more_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:

@@ -42,7 +42,7 @@ MAX_SOURCES = 256
 
 
 class Outlook(NamedTuple):
-    """What the next guess of a source is likely to be."""
+    """One kind of next guess of a source: sure, or unsure."""
 
     share: float  # of guesses
     acceptance: float  # how often these are right

@@ -208,8 +208,9 @@ def with_lost_rows(view: View, drafting: Drafting, wanting: Sequence[int]) -> li
     """
     rates = [view.sessions[i].hits.mean(drafting.source) for i in wanting]
     acceptance, price = sum(rates) / len(rates), view.price
-    curve, lost, path = list(price.seconds), gain.LostRows([price.n_rows], view.policy.n_tail), 1.0
-    for k in range(price.n_rows + 1, len(curve)):
-        path *= acceptance
-        curve[k] += gain.more_s(price.seconds, price.n_sessions, lost.add(0, path))
+    curve = list(price.seconds)
+    paths = [(acceptance**n, 0) for n in range(1, len(curve) - price.n_rows)]
+    lost = gain.lost_rows(paths, [price.n_rows], view.policy.n_tail)
+    for k, n_lost in enumerate(lost, start=price.n_rows + 1):
+        curve[k] += gain.more_s(price.seconds, price.n_sessions, n_lost)
     return curve

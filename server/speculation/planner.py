@@ -181,9 +181,8 @@ def _lost_s(view: View, price: Price, ranked: Sequence[tuple[float, int]]) -> li
         ranked: Guesses, best first: minus their probability, and their session's index.
     """
     n_pending = [ask.n_pending for ask in view.asks]
-    lost = gain.LostRows(n_pending, view.policy.n_tail)
-    more = [lost.add(i, -negative) for negative, i in ranked]
-    return [0.0, *[gain.more_s(price.seconds, len(n_pending), n) for n in more]]
+    lost = gain.lost_rows([(-negative, i) for negative, i in ranked], n_pending, view.policy.n_tail)
+    return [0.0, *[gain.more_s(price.seconds, len(n_pending), n) for n in lost]]
 
 
 def _raise_for_trial(on_trial: Collection[str], proposals: Sequence[Proposal], counts: list[int]) -> None:

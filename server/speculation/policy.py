@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a lead speculates."""
+    """Settings of a lead's speculation."""
 
     max_rows: int = 64  # of one decode without prompts
     leaves: int = 3  # of one tree

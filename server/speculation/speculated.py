@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from server.engine.proposer import OpenedSession
 from server.speculation.account import Account, Terms
@@ -27,13 +26,6 @@ INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
 IN_SESSION = Terms(forget=0.03, patience=24.0, per_step=1.5)
 
 
-class Assigned(NamedTuple):
-    """Checkpoint for scoring a drafter in a session."""
-
-    n_tokens: int  # tokens scored so far, or to be read before scoring begins
-    n_right: int  # right guesses so far
-
-
 @dataclass(slots=True)
 class Speculated:
     """A session, its guesses and its drafters."""
@@ -47,7 +39,7 @@ class Speculated:
     n_indexed: int = 0  # leading tokens that are in `lookup`
     n_told: int = 0  # leading tokens that its drafters have been sent
     # drafters that it is assigned to, by id
-    drafters: dict[str, Assigned] = field(default_factory=dict[str, Assigned])
+    drafters: dict[str, Yield] = field(default_factory=dict[str, Yield])
     # what drafters brought it, including those that left
     yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
     # committed tokens from which on a drafter may be sent the session again

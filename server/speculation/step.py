@@ -92,7 +92,7 @@ class Drafting:
 
 
 class Request(NamedTuple):
-    """What the model in the lead does next for an unfinished plan."""
+    """Next work of the model in the lead for an unfinished plan."""
 
     guess: Sequence[int] = ()  # sessions that get one guess each
     probe: Sequence[int] = ()  # of these, sessions whose guess is a probe

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from server.engine.proposer import ROOT, Proposal
 from server.speculation.hits import HitRates
@@ -47,17 +47,6 @@ class _GuessNode:
     first: str  # source that guessed it first
     confidence: int  # probability times 255 given its parent, by the surest source
     children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
-
-
-class OfferBounds(NamedTuple):
-    """What a proposal may contain."""
-
-    limit: int  # maximum nodes
-    leaves: int = 3
-    p_min: float = 0.0  # minimum path probability
-    sources: Callable[[str], bool] | None = None  # returns True for sources that may guess; None: all may
-    # returns True for paths from the root that a grammar allows; None: all are
-    allows: Callable[[Sequence[int]], bool] | None = None
 
 
 class ScoredTree:
@@ -196,14 +185,30 @@ class ScoredTree:
         """Return the number of guesses for the next token."""
         return len(self._root.children)
 
-    def offer(self, hits: HitRates, wanted: OfferBounds) -> Proposal:
-        """Return the most probable tree of at most `limit` guesses, most probable first."""
-        limit, leaves, p_min, allows_source, allows = wanted
+    def offer(
+        self,
+        hits: HitRates,
+        limit: int,
+        *,
+        leaves: int = 3,
+        p_min: float = 0.0,
+        allows_source: Callable[[str], bool] | None = None,
+        allows: Callable[[Sequence[int]], bool] | None = None,
+    ) -> Proposal:
+        """Return the most probable tree, most probable guesses first.
+
+        Args:
+            hits: Rates of the sources.
+            limit: Maximum guesses.
+            leaves: Maximum leaves.
+            p_min: Minimum probability of a guess's path.
+            allows_source: Returns True for sources that may guess; None: all may.
+            allows: Returns True for paths from the root that a grammar allows; None: all are.
+        """
         tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
         heap: list[_Ranked] = []
-        branched, n_leaves = set[int](), 0
+        branched, n_leaves, path, index = set[int](), 0, 1.0, ROOT
         node: _GuessNode | None = self._root
-        path, index = 1.0, ROOT
         while True:
             for child in node.children.values() if node else ():
                 probability = path * hits.probability(child.source, child.confidence)

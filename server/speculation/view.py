@@ -12,7 +12,6 @@ from server.speculation.shape_times import NextShape
 from server.speculation.speculated import Speculated
 from server.speculation.step import Drafting, Guessers
 from server.speculation.step_times import StepTimes
-from server.speculation.tree import OfferBounds
 
 
 class Price(NamedTuple):
@@ -53,7 +52,7 @@ class Price(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """What plan() decides by: the sessions' trees and hit rates, step times, and accounts."""
+    """All that plan() decides by: the sessions' trees and hit rates, step times, and accounts."""
 
     policy: Policy
     asks: Sequence[Ask]
@@ -93,6 +92,7 @@ def offer(view: View, i: int) -> Proposal:
     bounds = speculated.session.bounds
     sources = None if bounds.drafters is None else speculated.allows
     leaves = 1 if bounds.exactness == "width-stable" else view.policy.leaves
+    p_min = max(bounds.p_min, view.least)
     return tree.offer(
-        speculated.hits, OfferBounds(ask.limit, leaves, max(bounds.p_min, view.least), sources, ask.allows)
+        speculated.hits, ask.limit, leaves=leaves, p_min=p_min, allows_source=sources, allows=ask.allows
     )

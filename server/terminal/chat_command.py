@@ -77,7 +77,7 @@ def _read_all(file: TextIO) -> str:
 def answer_once(dialogue: Dialogue, question: str) -> int:
     """Print the reply and nothing else. Raises DuoError."""
     if not question:
-        raise DuoError("nothing was asked")
+        raise DuoError("nothing was asked: give a question behind duo chat, or on standard input")
     ended = ""
     for chunk in dialogue.ask(question):
         for choice in chunk["choices"]:

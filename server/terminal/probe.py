@@ -64,7 +64,7 @@ class ProbeSettings(ModelSettings):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What widths do to a row of logits.
+    """Effects of the width of a decode on a row of logits.
 
     classes: widths with equal bits in all rows. differences, flips: each width against the first one: the
     largest difference of a logit, and the rows in which another token is the likeliest. smallest_margin: the
@@ -123,7 +123,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
     """
     widest, room = max(widths), (backend.n_ctx - 1) // 2
     if widest > min(room, backend.n_batch):
-        raise ValueError(f"no room for widths up to {widest}")
+        raise ValueError(f"the context has no room for widths up to {widest}")
     n_rows = max(widest, min(MIN_SCORED_ROWS, room))
     n_prefix = min(N_PREFIX, backend.n_ctx - 2 * n_rows)
     tokens = _text_tokens(backend.vocab, n_prefix + 2 * n_rows)

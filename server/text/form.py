@@ -12,7 +12,7 @@ from server.formats.values import Schema
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What a chat template's source tells about its model."""
+    """Properties of a model that its chat template's source tells."""
 
     family: Family = UNKNOWN  # how the model writes thoughts and calls
     short_ids: bool = False  # the template accepts only ids of calls that are nine letters or digits
@@ -32,7 +32,7 @@ def style_of(source: str) -> Style:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How to read one reply."""
+    """Rules for reading one reply."""
 
     thoughts: Thoughts | None = None  # marks of thoughts; None: do not look for thoughts
     thinking: bool = False  # the prompt has opened the thoughts

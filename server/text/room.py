@@ -15,7 +15,7 @@ A template that takes longer most likely never ends.
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How large a prompt may be.
+    """Limits on the size of a prompt.
 
     The check methods are called before the work is done; they raise ContextOverflowError that names a field.
     """

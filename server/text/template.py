@@ -37,7 +37,7 @@ _PROBING = Room(1 << 20, 1)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a prompt is rendered with besides its messages."""
+    """Values that a prompt is rendered with besides its messages."""
 
     tools: Sequence[Tool] = ()  # tools as in the request
     # variables that only the template knows, such as enable_thinking

@@ -134,7 +134,7 @@ def test_tokens_outside_the_vocabulary_are_refused(caplog: pytest.LogCaptureFixt
     scene.send(open_((*START, TARGET.size)))
     assert scene.drafted() == []
     assert "outside its vocabulary" in caplog.text
-    assert "drafting failed" not in caplog.text
+    assert "decode of drafts failed" not in caplog.text
 
 
 def test_text_end_is_the_leads():

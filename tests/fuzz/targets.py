@@ -29,7 +29,7 @@ from server.formats.reading import MessageReader
 from server.grammar.compiler import Compiler
 from server.grammar.schema_form import Schema
 from server.speculation.hits import HitRates
-from server.speculation.tree import MAX_NODES, OfferBounds, ScoredTree
+from server.speculation.tree import MAX_NODES, ScoredTree
 from server.speculation.wire.messages import (
     WIRE_VERSION,
     Draft,
@@ -109,7 +109,7 @@ def trees(data: bytes) -> None:
             chain = chains[which % len(chains)] if which % 2 else tree.chain
             tree.graft(Draft("d" * (kind % 3), 1, base, chain, 0, parents, tuple(rest[:n]), rest[n : 2 * n]))
             chains.append(chain_next(chain, which))
-        offered = tree.offer(acceptance, OfferBounds(limit=8))
+        offered = tree.offer(acceptance, 8)
         assert len(offered.tokens) <= 8
         assert all(ROOT <= parent < i for i, parent in enumerate(offered.parents))
         assert len(tree._places) <= MAX_NODES + 1  # pyright: ignore[reportPrivateUsage]

@@ -157,7 +157,7 @@ def test_unsupported_blocks_are_ignored(
     monkeypatch.setattr("server.llama.library.CHAINED", ())
     with closing(LoadedModel(path, Weights(mtp=True))) as model:
         assert model.n_blocks == 0
-    assert "llama.cpp evaluates no 3 prediction blocks of step35" in caplog.text
+    assert "llama.cpp cannot evaluate the 3 prediction blocks of step35" in caplog.text
 
 
 def test_assistant_drafts_in_the_lead(tmp_path: Path, caplog: pytest.LogCaptureFixture):

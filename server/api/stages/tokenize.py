@@ -38,7 +38,9 @@ def tokenized_texts(served: Served, body: CompletionRequest) -> list[Prompted]:
         served.room.check_bytes(sum(len(text.encode()) for text in texts), "prompt")
         tokens = _prompt_tokens(served, body, pieces)
         if not tokens:
-            raise FieldError("prompt", "is empty, and this model has no beginning")
+            raise FieldError(
+                "prompt", "is empty, and this model has no token that begins a text: send at least one token"
+            )
         served.room.check_tokens(len(tokens), "prompt")
         whole = not body.suffix and isinstance(pieces[0], str) and len(pieces) == 1
         text = _echoed_text(pieces, served.vocabulary)

@@ -75,7 +75,7 @@ async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
         n_marks += sum(data.count(mark, at, at + COUNTED_BYTES) * weight for mark, weight in MARKS.items())
         if n_marks > MAX_MARKS:
             raise InvalidRequestError(
-                f"the body has too many values: more than {MAX_MARKS} commas, say", status=413
+                f"the body has too many values: send fewer than {MAX_MARKS} in one request", status=413
             )
     return await aside(request, make, data)
 

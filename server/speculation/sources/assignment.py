@@ -22,12 +22,14 @@ class Yield:
     tokens.
     """
 
-    __slots__ = ("_n_waited", "_window", "missed", "right")
+    __slots__ = ("_n_waited", "_window", "missed", "n_right", "n_tokens", "right")
 
     def __init__(self, window: int) -> None:
         self._window = window
         self.right = self.missed = 0.0
         self._n_waited = 0
+        # of the session: tokens counted so far, or to be read before counting begins; right guesses so far
+        self.n_tokens = self.n_right = 0
 
     def observe(self, n_right: int, n_tokens: int) -> None:
         """Count n_tokens committed tokens, of which the drafter had guessed n_right."""

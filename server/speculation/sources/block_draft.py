@@ -125,7 +125,7 @@ class BlockDraft:
             rows = [Path(path.seq, path.token, path.hidden) for path in paths]
             logits, hidden = self._model.guess(rows, paths[0].n_guessed)
         except BackendError as error:
-            logger.warning("%s is not used any more: %s", self._model.block.what, error.message)
+            logger.warning("%s failed and drafts no more: %s", self._model.block.what, error.message)
             self._paths = {}
             return [None] * len(sessions)
         caught_up = any(path.late and not path.n_guessed for path in paths)

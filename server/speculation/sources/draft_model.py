@@ -187,7 +187,7 @@ class DraftModel:
         return n
 
     def _fail(self, error: BackendError) -> None:
-        logger.warning("the draft model failed and is not used any more: %s", error.message)
+        logger.warning("the draft model failed and drafts no more: %s", error.message)
         self._failed = True
 
     def _extend(self, paths: Sequence[DraftSession], second: bool) -> dict[int, DraftGuess]:

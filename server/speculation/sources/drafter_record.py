@@ -65,7 +65,9 @@ class DrafterRecord:
             return True
         if not self.warned:
             self.warned = True
-            logger.warning("drafter %s sends too much: ignored for a moment", self.presence.id)
+            logger.warning(
+                "drafter %s sends too many messages: those above the limit are dropped", self.presence.id
+            )
         return False
 
     def may_tell(self, n_tokens: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from server.speculation.hits import MEAN, OVERALL_WINDOW, SESSION_WINDOW, BySource
 from server.speculation.sources.assignment import Yield
-from server.speculation.speculated import Assigned, Speculated
+from server.speculation.speculated import Speculated
 
 # Tokens by which a drafter is judged, and steps after which places are given anew. Half: a good one may have
 # guessed few of 16 by chance; twice: one that brings nothing keeps its place for 128 tokens.
@@ -33,22 +33,24 @@ class Yields:
 
     def begin(self, speculated: Speculated, drafter: str) -> None:
         """Give the drafter a place in the session; it reads the conversation first."""
-        n_tokens, n_right = _now(speculated, drafter)
-        speculated.drafters[drafter] = Assigned(n_tokens + n_tokens // READS, n_right)
-        speculated.yields.setdefault(drafter, Yield(SESSION_WINDOW))
+        one = speculated.yields.setdefault(drafter, Yield(SESSION_WINDOW))
+        n_tokens, one.n_right = speculated.tree.position, speculated.hits.n_right(drafter)
+        one.n_tokens = n_tokens + n_tokens // READS
+        speculated.drafters[drafter] = one
 
     def measure(self, speculated: Speculated) -> int:
         """Count what the session's drafters brought since the last time, and return the tokens since then."""
-        longest = 0
-        for drafter, before in speculated.drafters.items():
-            now = _now(speculated, drafter)
-            n_tokens, n_right = now.n_tokens - before.n_tokens, now.n_right - before.n_right
+        longest, position = 0, speculated.tree.position
+        for drafter, own in speculated.drafters.items():
+            right = speculated.hits.n_right(drafter)
+            n_tokens, n_right = position - own.n_tokens, right - own.n_right
             if n_tokens >= JUDGED:
                 longest = max(longest, n_tokens)
-                for one in (speculated.yields[drafter], self._all[drafter]):
-                    one.observe(min(max(0, n_right), n_tokens), n_tokens)  # it may have read less long
+                for one in (own, self._all[drafter]):
+                    # the estimated reading time may have been too short
+                    one.observe(min(max(0, n_right), n_tokens), n_tokens)
             if n_tokens >= JUDGED or (n_tokens < 0 and n_right > 0):  # or it reads no more
-                speculated.drafters[drafter] = now
+                own.n_tokens, own.n_right = position, right
         for drafter, one in speculated.yields.items():
             if drafter not in speculated.drafters:
                 one.wait(longest)
@@ -57,7 +59,3 @@ class Yields:
     def wait(self, drafter: str, n_tokens: int) -> None:
         """Count n_tokens committed in others' sessions while the drafter had none."""
         self._all[drafter].wait(n_tokens)
-
-
-def _now(speculated: Speculated, drafter: str) -> Assigned:
-    return Assigned(speculated.tree.position, speculated.hits.n_right(drafter))

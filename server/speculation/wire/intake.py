@@ -48,7 +48,7 @@ class Intake:
         elif self._spent_s > MOST_S or (self._behind and self._n_reads > MOST_BEHIND):
             if not self._rest:
                 logger.warning(
-                    "more messages arrive than can be right: they are dropped until there are fewer"
+                    "messages arrive faster than they can be read: they are dropped until fewer come"
                 )
             self._rest = self._left = min(max(2 * self._rest, RESTS[0]), RESTS[1])
         elif self._rest:

@@ -53,7 +53,7 @@ _U32: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 @dataclass(frozen=True, slots=True)
 class VocabularyCard:
-    """What must agree for a drafter's ids to mean the lead's tokens."""
+    """Card of a vocabulary: where it agrees, a drafter's ids mean the lead's tokens."""
 
     size: Annotated[int, Field(ge=0, le=MAX_VOCABULARY)]
     bos: _Token | None

@@ -128,7 +128,7 @@ def test_left_client_is_logged_with_costs(records: pytest.LogCaptureFixture):
 
 @pytest.mark.parametrize(
     ("error", "says"),
-    [(BackendError("out of order"), "mine failed: out of order"), (ValueError("a bug"), "it ends mine")],
+    [(BackendError("out of order"), "mine failed: out of order"), (ValueError("a bug"), "which ends mine")],
 )
 def test_failed_step_logs_its_requests(records: pytest.LogCaptureFixture, error: Exception, says: str):
     class Broken(FakeBackend):

@@ -110,7 +110,7 @@ def test_homeless_user_remembers_nothing(monkeypatch: pytest.MonkeyPatch, caplog
     monkeypatch.setattr(Path, "home", homeless)
     caplog.set_level("INFO")
     keep("steps", ["a model"], {"1": 1.0})
-    assert "steps are not remembered: Could not determine home directory." in caplog.text
+    assert "cannot keep steps for the next start: Could not determine home directory." in caplog.text
     assert recall("steps", ["a model"]) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.speculation.gain import LostRows, best, chain, more_s, reached
+from server.speculation.gain import best, chain, lost_rows, more_s, reached
 
 STEPS = st.lists(st.tuples(st.floats(0.0, 9.0), st.floats(0.1, 9.0)), min_size=1, max_size=8)
 
@@ -40,12 +40,9 @@ def test_a_chain_brings_what_its_guesses_bring(acceptance: float, n: int, path: 
 
 def test_wrong_guess_replays_pending_rows():
     """Two pending rows are lost with probability 0.4, and with the second guess the first one, too."""
-    lost = LostRows([2], n_tail=0)
-    assert lost.add(0, 0.6) == pytest.approx(0.4 * 2)
-    assert lost.add(0, 0.3) == pytest.approx(0.7 * 2 + 0.3)
-    tail = LostRows([2], n_tail=1)
-    assert tail.add(0, 0.6) == 0.0
-    assert tail.add(0, 0.3) == pytest.approx(0.4 * 2)
+    guesses = [(0.6, 0), (0.3, 0)]
+    assert list(lost_rows(guesses, [2], n_tail=0)) == pytest.approx([0.4 * 2, 0.7 * 2 + 0.3])
+    assert list(lost_rows(guesses, [2], n_tail=1)) == pytest.approx([0.0, 0.4 * 2])
 
 
 def test_rows_between_and_beyond_known_ones():

@@ -8,7 +8,6 @@ from server.sampling.params import SamplingParams
 from server.speculation.hits import HitRates, SessionHitRates
 from server.speculation.sources.lookup import Lookup
 from server.speculation.speculated import Speculated
-from server.speculation.tree import OfferBounds
 
 
 def test_lookup_grafts_no_unlikely_guess():
@@ -19,7 +18,7 @@ def test_lookup_grafts_no_unlikely_guess():
     speculated.index(len(tokens))
     assert len(lookup.guess(64)[0]) == 64
     speculated.look_up(64)
-    offer = speculated.tree.offer(speculated.hits, OfferBounds(64, p_min=1e-9))
+    offer = speculated.tree.offer(speculated.hits, 64, p_min=1e-9)
     assert 0 < len(speculated.tree._places) - 1 < 10  # pyright: ignore[reportPrivateUsage]
     assert offer.tokens[0] == 2
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
 from server.speculation.hits import HitRates
-from server.speculation.tree import AND, LEAST, MAX_NODES, OfferBounds, ScoredTree
+from server.speculation.tree import AND, LEAST, MAX_NODES, ScoredTree
 from server.speculation.wire import messages
 from server.speculation.wire.messages import Draft, chain_next
 
@@ -54,7 +54,7 @@ def tree_with(*drafts: Draft) -> ScoredTree:
 
 def best(tree: ScoredTree, limit: int) -> Proposal:
     """Return the likeliest chain."""
-    offer = tree.offer(HitRates(), OfferBounds(limit, leaves=1))
+    offer = tree.offer(HitRates(), limit, leaves=1)
     return offer.take(len(offer))
 
 
@@ -206,7 +206,7 @@ def test_offer_is_most_probable_tree():
         draft(7, confidence=60, drafter="c"),
         draft(8, confidence=30, drafter="d"),
     )
-    offer = tree.offer(HitRates(), OfferBounds(8, leaves=3))
+    offer = tree.offer(HitRates(), 8, leaves=3)
     assert offer.probabilities == tuple(sorted(offer.probabilities, reverse=True))
     assert paths(offer) == [(1,), (1, 2), (1, 2, 3), (5,), (7,), (5, 6)]
     assert offer.take(4) == Proposal((1, 2, 3, 5), (ROOT, 0, 1, ROOT), ("d", "d", "d", "b"))
@@ -215,7 +215,7 @@ def test_offer_is_most_probable_tree():
 
 def test_unlikely_guess_is_not_offered():
     tree = tree_with(draft(*range(64), confidence=128))
-    offer = tree.offer(HitRates(), OfferBounds(64))
+    offer = tree.offer(HitRates(), 64)
     first = offer.probabilities[0]
     assert offer.probabilities[-1] >= LEAST > offer.probabilities[-1] * first
     assert 0 < len(offer) < 64
@@ -223,11 +223,11 @@ def test_unlikely_guess_is_not_offered():
 
 def test_offer_obeys_request_and_grammar():
     tree = tree_with(draft(1, 2, 3, confidence=250), draft(5, 6, confidence=250, drafter="b"))
-    offer = tree.offer(HitRates(), OfferBounds(8, sources={"b"}.__contains__))
+    offer = tree.offer(HitRates(), 8, allows_source={"b"}.__contains__)
     assert paths(offer) == [(5,), (5, 6)]
-    offer = tree.offer(HitRates(), OfferBounds(8, leaves=1, p_min=0.75))
+    offer = tree.offer(HitRates(), 8, leaves=1, p_min=0.75)
     assert len(offer) == 2
-    offer = tree.offer(HitRates(), OfferBounds(8, allows=[[1], [1, 2]].__contains__))
+    offer = tree.offer(HitRates(), 8, allows=[[1], [1, 2]].__contains__)
     assert paths(offer) == [(1,), (1, 2)]
 
 
@@ -236,7 +236,7 @@ def test_agreeing_sources_count_as_one():
     acceptance = HitRates()
     for _ in range(50):
         acceptance.observe(f"a{AND}b", 200, hit=True)
-    offer = tree.offer(acceptance, OfferBounds(8))
+    offer = tree.offer(acceptance, 8)
     assert offer.sources == ("b",)
     assert offer.probabilities[0] > 0.95
 
@@ -256,7 +256,7 @@ def test_runner_up_is_grafted_below():
     tree = tree_with(draft(1, 2))
     tree.branch([1], "draft", 7, 50)
     tree.branch([6], "draft", 8, 50)
-    assert paths(tree.offer(HitRates(), OfferBounds(8))) == [(1,), (1, 2), (1, 7)]
+    assert paths(tree.offer(HitRates(), 8)) == [(1,), (1, 2), (1, 7)]
 
 
 TOKEN = st.integers(0, 2)
