@@ -157,3 +157,25 @@ class BusyError(DuoError):
         super().__init__(message)
         if draining:
             self.status, self.type = 503, "server_error"
+
+
+class StoreError(DuoError):
+    """The store of replies does not answer (503 with Retry-After), or cannot keep this (413)."""
+
+    status = 503
+    retry_after_s = 5  # an outage of Redis lasts seconds to minutes, as a restart does
+
+    @classmethod
+    def unreachable(cls) -> StoreError:
+        return cls("the store of replies does not answer: try again later")
+
+    @classmethod
+    def full(cls) -> StoreError:
+        return cls("this is more than one API key may store here", status=413)
+
+
+class LostReplyError(DuoError):
+    """A reply has no end, and nobody writes it any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the server that wrote this reply has ended, and no other took it up")

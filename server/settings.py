@@ -158,8 +158,8 @@ class LeadSettings(ModelSettings, DoorSettings):
     cache_disk: int = Field(8192, ge=1, description="maximum size of --cache-dir")
     redis: str | None = Field(
         None,
-        description="Redis for drafters: redis://, rediss://, redis+sentinel:// or unix:// (default: no "
-        "drafters)",
+        description="Redis for drafters and stored responses: redis://, rediss://, redis+sentinel:// or "
+        "unix:// (default: no drafters)",
     )
     pool: str = Field("default", description="drafters draft for leads of the same pool")
     draft_mode: Literal["auto", "async", "sync"] = Field(

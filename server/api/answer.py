@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from typing import ClassVar
 
 import orjson
@@ -16,7 +17,10 @@ from server.api.stages.prompted import Prompted
 from server.api.stages.submit import submit
 from server.engine.events import Event
 from server.errors import DuoError
+from server.replies.reply_log import ReplyLog
 
+MAX_LOG_BYTES = 16 << 20
+"""Maximum bytes of a reply's log: four times llama-server's, as an event of a response is longer by that."""
 _LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\u2028\u2029"}
 """Where httpx, so huggingface_hub, ends a line although the event goes on; and how JSON escapes it."""
 
@@ -39,7 +43,7 @@ def sse(payload: object) -> bytes:
 class Answer(ABC):
     """The answer to one request.
 
-    Call begin(), then whole() or chunks(); call cancel() when the client is gone.
+    Call begin(), then whole() or chunks(); call cancel() when the client is gone. Or call write_to() alone.
     """
 
     keep_alive: ClassVar[tuple[str, str] | None] = None
@@ -55,6 +59,12 @@ class Answer(ABC):
         self._choices = submit(served, body, prompts)
         # events of the first choice that arrived together with its first one
         self._next: Sequence[Event] = ()
+        self._stopped = False  # by stop()
+
+    def stop(self) -> None:
+        """Cancel the replies because their owner asks for that, which is no failure."""
+        self._stopped = True
+        self.cancel()
 
     def cancel(self) -> None:
         for choice in self._choices:
@@ -71,9 +81,11 @@ class Answer(ABC):
         """Return the whole answer once all replies have ended."""
         await grown(self._choices)
         self._remember_replies()
-        return self._whole_json()
+        whole = self._whole_json()
+        await self._settle()
+        return whole
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes]:
         """Yield server-sent events, joined where ready; the last is the error if a reply fails."""
         try:
             if self._frame_s:
@@ -88,11 +100,44 @@ class Answer(ABC):
                 choice.check()
                 choice.wake()
             self._remember_replies()
-            yield b"".join(self._closing_events())
+            closing = b"".join(self._closing_events())
+            await self._settle()
+            yield closing
         except DuoError as error:
             yield self._failure_event(error)
         except Exception as error:
             yield self._failure_event(problem.defect(f"the stream {self._id}", error))
+
+    async def write_to(self, log: ReplyLog) -> None:
+        """Write all events to a log, from begin() on, and end it. Raises nothing."""
+        try:
+            await self.begin()
+            async with aclosing(self.chunks()) as chunks:
+                async for chunk in chunks:
+                    self._append(log, chunk)
+        except DuoError as error:
+            log.append(self._failure_event(error))
+        except Exception as error:
+            log.append(self._failure_event(problem.defect(f"the reply {self._id}", error)))
+        finally:
+            self.cancel()
+            await self._settle()
+            log.end()
+
+    def _append(self, log: ReplyLog, chunk: bytes) -> None:
+        log.append(chunk)  # whatever its size, as the events that follow are numbered on
+        if log.n_bytes > MAX_LOG_BYTES:
+            raise DuoError(f"the reply is too long to be stored: its events exceed {MAX_LOG_BYTES} bytes")
+        if log.lost and (warning := self._loss_event()):
+            log.append(warning)
+
+    def _loss_event(self) -> bytes:
+        """Return the event that tells, once, that the log can no longer be stored; none by default."""
+        return b""
+
+    async def _settle(self) -> None:
+        """Wait until what this answer has stored can be read."""
+        return
 
     @property
     def _by_prompt(self) -> list[Sequence[ReplyChoice]]:

@@ -38,7 +38,9 @@ from server.api.middleware import AccessGate, Cors, DefectNet, Edge, RequestFram
 from server.api.native import infill
 from server.api.native import native_route as native
 from server.api.origins import LOCAL, LOCAL_ORIGINS
+from server.api.responses import conversations_route as conversations
 from server.api.responses import responses_route as responses
+from server.api.responses import stored_route as stored
 from server.api.rpc import rpc_route as rpc
 from server.api.served import Health, Served
 from server.engine.request_account import expected
@@ -74,6 +76,8 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
         try:
             yield {"served": served}  # what a request finds in request.state
         finally:
+            await served.background.close()
+            await served.replies.close()
             served.handles.close_all()
             served.template.stop()
             await served.history.close()
@@ -151,9 +155,11 @@ def _with_and_without_v1() -> list[BaseRoute]:
         _generating_route("/responses", responses.create),
         _route_to("/responses/input_tokens", responses.count),
         _generating_route("/responses/compact", responses.compact),
-        _route_to("/responses/{id}/input_items", responses.input_items, "GET"),
-        _route_to("/responses/{id}", responses.retrieve, "GET"),
-        _route_to("/responses/{id}", responses.delete, "DELETE"),
+        _route_to("/responses/{id}/input_items", stored.input_items, "GET"),
+        _route_to("/responses/{id}/cancel", stored.cancel),
+        _route_to("/responses/{id}", stored.retrieve, "GET"),
+        _route_to("/responses/{id}", stored.delete, "DELETE"),
+        *_conversations(),
         _generating_route("/decisions", decisions.create),
         _generating_route("/systemone", systemone.create),
         _generating_route("/messages", messages.create),
@@ -168,6 +174,21 @@ def _with_and_without_v1() -> list[BaseRoute]:
         _route_to("/props", props.props, "GET"),
         _route_to("/models", models.list_models, "GET"),
         _route_to("/models/{id:path}", models.get_model, "GET"),
+    ]
+
+
+def _conversations() -> list[BaseRoute]:
+    """Return the routes of OpenAI's conversations."""
+    one = "/conversations/{id}"
+    return [
+        _route_to("/conversations", conversations.create),
+        _route_to(one, conversations.retrieve, "GET"),
+        _route_to(one, conversations.update),
+        _route_to(one, conversations.delete, "DELETE"),
+        _route_to(f"{one}/items", conversations.list_items, "GET"),
+        _route_to(f"{one}/items", conversations.add_items),
+        _route_to(f"{one}/items/{{item_id}}", conversations.retrieve_item, "GET"),
+        _route_to(f"{one}/items/{{item_id}}", conversations.delete_item, "DELETE"),
     ]
 
 

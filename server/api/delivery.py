@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,23 +50,30 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
     return _Stream(answer)
 
 
-class _Stream(EventSourceResponse):
-    """The chunks of one answer. Cancels the generations when it ends, even before the first chunk."""
+class Relay(EventSourceResponse):
+    """A stream of events that are written elsewhere: its end cancels nothing."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], keep_alive: tuple[str, str] | None = None) -> None:
         super().__init__(
-            answer.chunks(),
+            chunks,
             headers={"Cache-Control": "no-cache"},
             ping=KEEP_ALIVE_S,
-            ping_message_factory=answer.keep_alive and partial(_event_of, *answer.keep_alive),
+            ping_message_factory=keep_alive and partial(_event_of, *keep_alive),
             sep="\n",
             shutdown_grace_period=DRAIN_S,
         )
-        self._answer = answer
 
     async def _send_with_timeout(self, send: Send, message: Message) -> None:
         """Send without a timeout: it would take a ninth of a token's loop time (RESULTS T)."""
         await send(message)
+
+
+class _Stream(Relay):
+    """The chunks of one answer. Cancels the generations when it ends, even before the first chunk."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.chunks(), answer.keep_alive)
+        self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

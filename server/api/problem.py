@@ -20,6 +20,7 @@ from server.errors import (
     InvalidRequestError,
     LostModelError,
     NotSupportedError,
+    StoreError,
     TimeLimitError,
 )
 
@@ -65,7 +66,7 @@ def respond(error: DuoError, path: str) -> Response:
 
 def _retry_headers(error: DuoError) -> dict[str, str]:
     match error:
-        case BusyError() | LostModelError():
+        case BusyError() | LostModelError() | StoreError(status=503):
             return {"Retry-After": str(error.retry_after_s)}
         case AccessError():
             return {"WWW-Authenticate": "Bearer"}

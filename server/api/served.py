@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from server.api.background import BackgroundReplies
 from server.api.cache_misses import PromptMemory
 from server.api.held_schemas import HeldSchemas
 from server.api.history import History
 from server.api.pacing import FRAME_S
 from server.api.prompt_work import PromptWork
-from server.api.response_store import ResponseStore
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
 from server.cache.catalogue import TierCounts
@@ -21,6 +21,8 @@ from server.engine.generate import Generator
 from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
 from server.llama.embedding_worker import EmbeddingWorker
+from server.replies.memory import MemoryStore
+from server.replies.store import ReplyStore
 from server.sampling.params import SamplingParams
 from server.tenants import Places
 from server.text.room import Room
@@ -169,7 +171,8 @@ class Served:
     frame_s: float = FRAME_S  # seconds of a stream's frame, see Pace; 0: send each step at once
     hidden: frozenset[Part] = frozenset()  # parts that are not served
     adapters: Sequence[tuple[str, float]] = ()  # files and scales of LoRA adapters
-    responses: ResponseStore = field(default_factory=ResponseStore)
+    replies: ReplyStore = field(default_factory=MemoryStore)
+    background: BackgroundReplies = field(default_factory=BackgroundReplies)
     prompts: PromptMemory = field(default_factory=PromptMemory)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)

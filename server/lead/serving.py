@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from server.api.background import BackgroundReplies
 from server.api.prompt_work import PromptWork
 from server.api.served import (
     DrafterHealth,
@@ -32,6 +33,9 @@ from server.llama.embedder import LlamaEmbedder
 from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
+from server.replies.memory import MemoryStore
+from server.replies.redis_store import RedisStore
+from server.replies.store import ReplyStore
 from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
 from server.speculation.wire.presence import names
@@ -80,6 +84,15 @@ def served_by(
         hidden=_hidden_parts(settings),
         adapters=[(one.path.name, one.scale) for one in settings.weights.adapters],
     )
+
+
+def store_of(settings: LeadSettings, background: BackgroundReplies) -> ReplyStore:
+    """Return what keeps the replies: --redis, or memory without it, as the private one ends with the lead."""
+    if settings.redis is None:
+        return MemoryStore()
+    store = RedisStore(settings.redis, settings.pool)
+    store.on_cancel = background.stop
+    return store
 
 
 def _hidden_parts(settings: LeadSettings) -> frozenset[Part]:

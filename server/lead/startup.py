@@ -42,7 +42,7 @@ from server.lead.loading import (
     warm_up,
 )
 from server.lead.recollection import keep, of_model, recall
-from server.lead.serving import embedding_by, served_by
+from server.lead.serving import embedding_by, served_by, store_of
 from server.lead.site import Site, announce
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.lead.vocabularies import card_of
@@ -110,7 +110,9 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
         beside = (models.embedder, models.ranker)
         embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
-        served = replace(served, embedding=embedding, reranking=reranking)
+        served = replace(
+            served, embedding=embedding, reranking=reranking, replies=store_of(settings, served.background)
+        )
         served = _with_snapshots(served, snapshots, door)
         _until_ended(loading, _serve_http(engine, served, site.listener, door, measuring))
     logger.info("duo has ended")

@@ -30,6 +30,8 @@ TEMPLATE = (
 """ChatML that knows reasoning_effort and enable_thinking."""
 STORED = object()
 """The id of a response that was stored."""
+NAMED = object()
+"""The id of a conversation with one item."""
 KEPT = object()
 """A thread that goes on with a message that was kept."""
 
@@ -84,6 +86,8 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "instructions": ({}, "be brief"),
         "previous_response_id": ({}, STORED),
         "store": ({}, False),
+        "background": ({}, True),
+        "conversation": ({}, NAMED),
         "metadata": ({}, {"a": "b"}),
         "truncation": ({"max_output_tokens": 1100}, "auto"),
         "max_output_tokens": ({}, 5),
@@ -124,9 +128,7 @@ REFUSED: dict[str, Any] = {
     "audio": {"voice": "alloy", "format": "wav"},
     "web_search_options": {},
     "moderation": {"model": "omni-moderation-latest"},
-    "background": True,
     "context_management": [{"type": "compaction"}],
-    "conversation": "conv_1",
     "prompt": {"id": "pmpt_1"},
     "container": "container_1",
     "mcp_servers": [{"type": "url", "name": "a"}],
@@ -135,7 +137,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
-    "background": (False,),
     "context_management": ([],),
     "mcp_servers": ([],),
 }

@@ -18,7 +18,18 @@ from openai.types.responses import response_create_params as responses
 
 from server.engine.events import Finished, Started
 from server.llama.backend import FillInMiddle
-from tests.contract.claims import BASES, HONOURED, IGNORED, KEPT, NEUTRAL, PATHS, REFUSED, STORED, TEMPLATE
+from tests.contract.claims import (
+    BASES,
+    HONOURED,
+    IGNORED,
+    KEPT,
+    NAMED,
+    NEUTRAL,
+    PATHS,
+    REFUSED,
+    STORED,
+    TEMPLATE,
+)
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 from tests.http_lead import Lead, serving
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script, served
@@ -132,6 +143,9 @@ def test_honoured_parameter_makes_a_difference(lead: Lead, kind: str, name: str)
         value = {"type": "continue", "previous_message_id": kept}
     if value is STORED:
         value = asked(lead, kind, {**BASES[kind], "input": "what was said before"}).json()["id"]
+    if value is NAMED:
+        items = {"items": [{"role": "user", "content": "what was said before"}]}
+        value = httpx.post(f"{lead.url}/v1/conversations", json=items).json()["id"]
     told = name in TOLD_AGAIN
     with_it = observed(lead, kind, {**body, name: value}, told=told)
     without = observed(lead, kind, body, told=told)

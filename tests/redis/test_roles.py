@@ -12,11 +12,15 @@ from members import Server, eventually, presence
 from redis.exceptions import NoPermissionError
 
 from server.errors import StartupError
+from server.replies.kept import StoredResponse
+from server.replies.redis_store import RedisStore
+from server.replies.store import Owner
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Want
 from server.speculation.wire.presence import Role
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
+from tests.server.replies.reading import event
 
 ROLES = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text()
 
@@ -74,7 +78,28 @@ def test_lead_and_drafter_talk(guarded: Server):
             bus.close()
 
 
+async def test_lead_stores_replies(guarded: Server):
+    store = RedisStore(url_of(guarded, "lead"), "default")
+    owner = Owner("salt", "anna")
+    try:
+        log = store.begin_log(owner, "resp_1")
+        log.append(event(0))
+        store.put(owner, StoredResponse({"id": "resp_1", "output": [{"id": "msg_1"}]}, [], []))
+        await store.cancel("salt", "resp_1")
+        log.end()
+        assert await store.change(owner, "resp_1", lambda one: one)
+        assert await store.item("salt", "msg_1")
+        assert await store.entries("salt", "resp_1", -1)
+        assert not log.lost
+        assert await store.delete(owner, "resp_1")
+    finally:
+        await store.close()
+
+
 FORBIDDEN = {
+    "a drafter reads a reply": ("drafter", "GET duo:{default}:reply:a:resp_1"),
+    "a drafter reads the log of a reply": ("drafter", "XRANGE duo:{default}:reply:a:resp_1:log - +"),
+    "a drafter cancels a reply": ("drafter", "SET duo:{default}:reply:a:resp_1:writer x"),
     "a drafter reads what leads are told": ("drafter", "XREAD STREAMS duo:{default}:lead:a 0"),
     "a drafter empties the inbox of a lead": ("drafter", "XTRIM duo:{default}:lead:a MAXLEN 0"),
     "a drafter deletes the inbox of a lead": ("drafter", "DEL duo:{default}:lead:a"),

@@ -29,6 +29,7 @@ from server.api.contract.describing import PLACE, SUFFIX, schemas_of
 from server.api.contract.metric_names import as_extension
 from server.api.contract.rpc_request import RPC_REQUEST
 from server.api.contract.server_operations import OF_SERVER
+from server.api.contract.stored_operations import OF_STORED
 from server.api.contract.text_operations import OF_TEXTS
 from server.api.decisions.decision_request import DecisionRequest
 from server.api.decisions.systemone_route import StateRequest
@@ -38,6 +39,7 @@ from server.api.native.infill import InfillRequest
 from server.api.native.native_request import NativeRequest
 from server.api.rerank import RerankRequest
 from server.api.responses.compaction import CompactRequest
+from server.api.responses.conversation_request import ConversationRequest, ItemsRequest, MetadataRequest
 from server.api.responses.response_request import ResponseRequest
 from server.api.rpc.rpc_params import CompletionParams, HandleParams, InitParams, TokenizeParams
 from server.api.slots_route import FileBody
@@ -51,6 +53,9 @@ FORMS: dict[str, type[Body]] = {
     "ResponseRequest": ResponseRequest,
     "MessagesRequest": MessagesRequest,
     "CompactRequest": CompactRequest,
+    "ConversationRequest": ConversationRequest,
+    "MetadataRequest": MetadataRequest,
+    "ItemsRequest": ItemsRequest,
     "DecisionRequest": DecisionRequest,
     "StateRequest": StateRequest,
     "EmbeddingRequest": EmbeddingRequest,
@@ -97,7 +102,7 @@ def document() -> dict[str, Any]:
     Raises:
         KeyError: A route has no operation, or an operation no route.
     """
-    operations = OF_TEXTS | OF_SERVER
+    operations = OF_TEXTS | OF_STORED | OF_SERVER
     paths: dict[str, dict[str, Any]] = {}
     for method, path in listed_routes():
         operation = operations.pop(f"{method} {path}")

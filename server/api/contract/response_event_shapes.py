@@ -65,6 +65,7 @@ class ResponseEventCreated(TypedDict):
     timings: NotRequired[Timings]
     type: Literal[
         "response.created",
+        "response.queued",
         "response.in_progress",
         "response.completed",
         "response.incomplete",
@@ -153,6 +154,16 @@ class ResponseEventFunctionCallArgumentsDone(TypedDict):
     arguments: str
 
 
+class ResponseEventError(TypedDict):
+    """The store does not answer: the stream can be read again from this event on."""
+
+    type: Literal["error"]
+    sequence_number: Natural
+    code: str
+    message: str
+    param: None
+
+
 ResponseEvent = TypeAliasType(
     "ResponseEvent",
     ResponseEventReasoningSummaryPartAdded
@@ -161,6 +172,7 @@ ResponseEvent = TypeAliasType(
     | ResponseEventCustomToolCallInputDelta
     | ResponseEventCustomToolCallInputDone
     | ResponseEventCreated
+    | ResponseEventError
     | ResponseEventOutputItemAdded
     | ResponseEventContentPartAdded
     | ResponseEventOutputTextDelta

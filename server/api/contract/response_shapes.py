@@ -166,17 +166,22 @@ class ResponseCacheDiagnostics(TypedDict):
     """That both prompts begin with."""
 
 
+class ConversationReference(TypedDict):
+    id: Annotated[str, Field(pattern=r"^conv_")]
+
+
 class Response(TypedDict):
     id: Annotated[str, Field(pattern=r"^resp_")]
     object: Literal["response"]
     created_at: int
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
-    background: Literal[False]
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
     error: ResponseError | None
     incomplete_details: ResponseIncompleteDetails | None
     model: str
     instructions: str | None
     previous_response_id: str | None
+    conversation: NotRequired[ConversationReference]
     max_output_tokens: int | None
     temperature: float
     top_p: float
@@ -188,12 +193,12 @@ class Response(TypedDict):
     reasoning: ResponseReasoning
     service_tier: NotRequired[str]
     warnings: NotRequired[list[str]]
-    """What of the request was left out."""
+    """What of the request was left out, or that the response can no longer be stored."""
     truncation: Literal["auto", "disabled"]
     store: bool
     metadata: dict[str, str]
     output: list[OutputItem]
-    """Empty in response.created and response.in_progress."""
+    """Empty while the response is queued or in progress."""
     usage: ResponseUsage | None
     prompt_cache_diagnostics: NotRequired[ResponseCacheDiagnostics]
     """Where the prompt parts from that of comparison_response_id."""
@@ -211,6 +216,19 @@ class ResponseDeleted(TypedDict):
 class ListedItem(TypedDict):
     id: str
     type: str
+
+
+class ConversationShape(TypedDict):
+    id: Annotated[str, Field(pattern=r"^conv_")]
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationDeleted(TypedDict):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
 
 
 class Compacted(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.api.contract.operation import EMBEDDING_WORK, FIND, TEXT_WORK, WORK, Operation
+from server.api.contract.operation import EMBEDDING_WORK, TEXT_WORK, WORK, Operation
 
 OF_TEXTS: dict[str, Operation] = {
     "POST /v1/chat/completions": Operation(
@@ -76,16 +76,16 @@ OF_TEXTS: dict[str, Operation] = {
         id="createResponse",
         summary="The next reply of a conversation that the server may remember. OpenAI's Responses API.",
         description=(
-            "A chat completion in other words. Built-in tools, background responses, "
-            "conversations and prompts kept by the server are refused by name. Stored "
-            "responses are kept in memory, a bounded number of them, and are gone after a "
-            "restart."
+            "A chat completion in other words. Built-in tools and prompts kept by the server are "
+            "refused by name. Stored responses are kept for a day and up to a limit for each API key: "
+            "in memory, or over restarts in the Redis of `--redis`."
         ),
         body="ResponseRequest",
         answer=(
             "The response; with `stream: true` server-sent events, each `event: ` with its "
-            "type and `data: `. The last one is response.completed, response.incomplete or "
-            "response.failed; there is no `[DONE]`. A comment is sent every 15 s."
+            "type and `data: `. The last one is response.completed, response.incomplete (also if it was "
+            "cancelled) or response.failed; there is no `[DONE]`. A comment is sent every 15 s. With "
+            "`background: true` the response is queued, and a stream can be read again by its id."
         ),
         told=("Response",),
         event="ResponseEvent",
@@ -96,77 +96,6 @@ OF_TEXTS: dict[str, Operation] = {
         body="ResponseRequest",
         answer="The number.",
         told=("InputTokens",),
-    ),
-    "GET /v1/responses/{id}/input_items": Operation(
-        id="listInputItems",
-        summary="The conversation that led to a stored response, as a page of items.",
-        parameters=(
-            {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
-            {
-                "name": "cache_salt",
-                "in": "query",
-                "description": "That of the request that the response answers.",
-                "schema": {"type": "string", "maxLength": 256},
-            },
-            {
-                "name": "limit",
-                "in": "query",
-                "schema": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
-            },
-            {
-                "name": "order",
-                "in": "query",
-                "description": "desc begins with the last item.",
-                "schema": {"enum": ["asc", "desc"], "default": "desc"},
-            },
-            {
-                "name": "after",
-                "in": "query",
-                "description": "The id of the item before the page.",
-                "schema": {"type": "string"},
-            },
-        ),
-        answer="The page.",
-        told=("InputItems",),
-        errors=(*FIND, 400),
-    ),
-    "GET /v1/responses/{id}": Operation(
-        id="getResponse",
-        summary="A response that was stored.",
-        parameters=(
-            {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
-            {
-                "name": "cache_salt",
-                "in": "query",
-                "description": "That of the request that the response answers.",
-                "schema": {"type": "string", "maxLength": 256},
-            },
-            {
-                "name": "stream",
-                "in": "query",
-                "description": "Only false; a response that has ended is told whole.",
-                "schema": {"type": "boolean"},
-            },
-        ),
-        answer="The response.",
-        told=("Response",),
-        errors=(*FIND, 400),
-    ),
-    "DELETE /v1/responses/{id}": Operation(
-        id="deleteResponse",
-        summary="Forget a response. Those that continue it stay.",
-        parameters=(
-            {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
-            {
-                "name": "cache_salt",
-                "in": "query",
-                "description": "That of the request that the response answers.",
-                "schema": {"type": "string", "maxLength": 256},
-            },
-        ),
-        answer="Done.",
-        told=("ResponseDeleted",),
-        errors=FIND,
     ),
     "POST /v1/messages": Operation(
         id="createMessage",

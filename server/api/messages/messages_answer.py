@@ -15,11 +15,13 @@ from server.api.choices import ReplyChoice
 from server.api.messages.content_blocks import BlockEvents, Json, blocks_of, compaction_block
 from server.api.messages.messages_as_chat import MessagesAsChat
 from server.api.messages.messages_request import MessagesRequest
-from server.api.response_store import StoredResponse
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.statistics import measured
+from server.engine.request_account import tenant
 from server.errors import DuoError
+from server.replies.kept import StoredResponse
+from server.replies.store import Owner
 
 PING = {"type": "ping"}
 
@@ -156,7 +158,11 @@ class MessagesAnswer(Answer):
         now = self._turn.now
         held = {"id": self._id, "system": now.system, "tools": [tool.model_dump() for tool in now.tools]}
         messages = [*now.messages, self._choice.message.as_json]
-        self._served.responses.put(self._salt, StoredResponse(held, messages))
+        self._served.replies.put(Owner(self._salt, tenant()), StoredResponse(held, messages))
+
+    async def _settle(self) -> None:
+        if self._keeps:
+            await self._served.replies.settled()
 
     def _usage_json(self) -> Json:
         return measured(self._choice.stats()) if self._tells_costs else {}

@@ -24,7 +24,7 @@ KEPT_TOOLS: TypeAdapter[list[AnyTool]] = TypeAdapter(list[AnyTool])
 async def create(request: Request, served: Served) -> Response:
     """Answer a request with a message, whole or as a stream."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, _earlier_conversation(served, body))
+    turn = as_chat(body, await _earlier_conversation(served, body))
     with renamed(turn.names):
         turn = await TurnEditor(request, served, turn).edit(body)
         chat = checked(served, turn.chat)
@@ -36,7 +36,7 @@ async def create(request: Request, served: Served) -> Response:
 async def count_tokens(request: Request, served: Served) -> Response:
     """Answer with the number of tokens in the prompt that a message with this body would have."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, _earlier_conversation(served, body))
+    turn = as_chat(body, await _earlier_conversation(served, body))
     with renamed(turn.names):
         editor = TurnEditor(request, served, turn)
         n = n_before = await editor.n_tokens()
@@ -47,7 +47,7 @@ async def count_tokens(request: Request, served: Served) -> Response:
     return Json({"input_tokens": n, **counted})
 
 
-def _earlier_conversation(served: Served, body: MessagesRequest) -> Before | None:
+async def _earlier_conversation(served: Served, body: MessagesRequest) -> Before | None:
     """Return the conversation that a request continues.
 
     Raises:
@@ -55,7 +55,7 @@ def _earlier_conversation(served: Served, body: MessagesRequest) -> Before | Non
     """
     if body.thread is None or (id := body.thread.previous_message_id) is None:
         return None
-    stored = served.responses.get(body.salt, id)
+    stored = await served.replies.get(body.salt, id)
     if stored is None or not id.startswith("msg_"):
         raise NotFoundError(
             f"thread.previous_message_id: the message '{id}' is not kept here: send the whole conversation",

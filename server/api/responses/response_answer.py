@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ import orjson
 from server.api.answer import Answer, sse
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
-from server.api.response_store import StoredResponse
 from server.api.responses.request_as_chat import AsChat
 from server.api.responses.response_events import Event, Output, Telling, new_id
 from server.api.responses.response_request import ResponseRequest
@@ -21,9 +21,15 @@ from server.api.responses.response_tools import AnyTool, OwnFunction, is_served
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.statistics import measured, timings
-from server.errors import DuoError
+from server.engine.request_account import tenant
+from server.errors import DuoError, StoreError
+from server.replies.kept import StoredResponse, with_items
+from server.replies.store import Owner
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+logger = logging.getLogger("duo.api")
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+LOST = "this response can no longer be stored: it ends where it is read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class ResponseTurn:
 
     chat: AsChat
     input_items: Sequence[dict[str, Any]]  # the conversation with the request's input, as OpenAI lists it
+    new_items: Sequence[dict[str, Any]] = ()  # of these, the request's input
     compacted: dict[str, Any] | None = None  # the item that stands for the conversation from now on
 
 
@@ -59,6 +66,9 @@ class ResponseAnswer(Answer):
         self._sampling = asked.requests[0].sampling
         self._body = body
         self._turn = turn
+        self._owner = Owner(body.salt, tenant())
+        self._joins: dict[str, Any] | None = None  # the response that is to be added to its conversation
+        self._warnings = list(turn.chat.tools.left_out)
         self._choice = self._choices[0]
         self._created = int(time.time())
         asked_thoughts = body.reasoning and body.reasoning.told_as_summary
@@ -77,9 +87,23 @@ class ResponseAnswer(Answer):
         list(self._remaining_events(self._choice))
         return orjson.dumps(self._store_response())
 
+    def go_on_alone(self) -> dict[str, Any]:
+        """Store the response from its beginning on, apart from its connection; return it as it is queued."""
+        log = self._served.replies.begin_log(self._owner, self._id)
+        queued = self._response_json("queued")
+        self._keep(queued)
+        for type in ("response.created", "response.queued"):
+            log.append(self._numbered_event({"type": type, "response": queued}))
+        self._served.background.start(self._owner.salt, self._id, self, log)
+        return queued
+
     def _opening_events(self) -> Iterator[bytes]:
-        for type in ("response.created", "response.in_progress"):
-            yield self._numbered_event({"type": type, "response": self._response_json("in_progress")})
+        response = self._response_json("in_progress")
+        if self._body.background:
+            self._keep(response)
+        else:
+            yield self._numbered_event({"type": "response.created", "response": response})
+        yield self._numbered_event({"type": "response.in_progress", "response": response})
         if compacted := self._turn.compacted:
             for type in ("response.output_item.added", "response.output_item.done"):
                 yield self._numbered_event({"type": type, "output_index": 0, "item": compacted})
@@ -104,10 +128,38 @@ class ResponseAnswer(Answer):
 
     def _failure_event(self, error: DuoError) -> bytes:
         list(self._output.end("incomplete"))
-        failed = {"code": "server_error", "message": error.message}
+        if self._stopped:
+            status, response = "incomplete", self._response_json("cancelled")
+        else:
+            failed = {"code": "server_error", "message": error.message}
+            status, response = "failed", self._response_json("failed", failed)
+        if self._body.background:
+            self._keep(response)
+        return self._numbered_event({"type": f"response.{status}", "response": response})
+
+    def _loss_event(self) -> bytes:
+        if LOST in self._warnings:
+            return b""
+        self._warnings.append(LOST)
         return self._numbered_event(
-            {"type": "response.failed", "response": self._response_json("failed", failed)}
+            {"type": "response.in_progress", "response": self._response_json("in_progress")}
         )
+
+    async def _settle(self) -> None:
+        joins, self._joins = self._joins, None
+        if joins is not None:
+            await self._join_conversation(joins)
+        if self._body.store:
+            await self._served.replies.settled()
+
+    async def _join_conversation(self, response: dict[str, Any]) -> None:
+        """Add the input and the reply to the conversation that the request names."""
+        new = [*self._turn.new_items, *response["output"]]
+        id = str(self._body.conversation_id)
+        try:
+            await self._served.replies.change(self._owner, id, lambda stored: with_items(stored, new))
+        except StoreError as error:
+            logger.warning("%s is not added to its conversation: %s", self._id, error.message)
 
     def _remaining_events(self, choice: ReplyChoice) -> Iterable[Event]:
         """Yield events for all that has not been sent."""
@@ -132,10 +184,15 @@ class ResponseAnswer(Answer):
         prompt = self._prompts[0].requests[0].prompt
         self._served.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())
         if self._body.store:
-            messages = [*self._turn.chat.messages, self._choice.message.as_json]
-            stored = StoredResponse(response, messages, self._turn.input_items)
-            self._served.responses.put(self._body.salt, stored)
+            self._keep(response)
+        if self._body.conversation_id is not None:
+            self._joins = response
         return response
+
+    def _keep(self, response: dict[str, Any]) -> None:
+        """Store the response as it is, and what later requests need of it."""
+        messages = [*self._turn.chat.messages, self._choice.message.as_json]
+        self._served.replies.put(self._owner, StoredResponse(response, messages, self._turn.input_items))
 
     def _response_json(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
         ended = status in ("completed", "incomplete")
@@ -145,12 +202,12 @@ class ResponseAnswer(Answer):
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "background": False,
+            "background": self._body.background,
             "error": error,
             "incomplete_details": incomplete,
             **self._repeated(),
-            "output": self._output.items if status != "in_progress" else [],
-            **({"warnings": left_out} if (left_out := self._turn.chat.tools.left_out) else {}),
+            "output": self._output.items if status not in ("queued", "in_progress") else [],
+            **({"warnings": [*self._warnings]} if self._warnings else {}),
             "usage": self._usage_json() if ended else None,
         }
         if not ended:
@@ -197,6 +254,7 @@ class ResponseAnswer(Answer):
             "model": self._served.model.id,
             "instructions": body.instructions,
             "previous_response_id": body.previous_response_id,
+            **({"conversation": {"id": id}} if (id := body.conversation_id) else {}),
             "max_output_tokens": body.max_output_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,

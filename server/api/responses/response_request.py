@@ -103,6 +103,10 @@ class CacheOptions(Body):
     """A stored response: the reply tells where the two prompts part."""
 
 
+class ConversationName(Body):
+    id: str
+
+
 class ResponseRequest(SharedFields):
     """POST /v1/responses."""
 
@@ -112,8 +116,14 @@ class ResponseRequest(SharedFields):
     """A system message before all others; those of the previous response do not count."""
     previous_response_id: str | None = None
     """A stored response with the same cache_salt, whose conversation this one continues."""
+    conversation: str | ConversationName | None = None
+    """A conversation with the same cache_salt: its items come before the input, and get the input and the
+    reply once that is complete."""
     store: bool = True
     """Whether later requests can name the response."""
+    background: bool = False
+    """Go on without this connection: the answer is a queued response, or a stream that can be left and read
+    again by its id. Stored."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] = Field(default_factory=list[AnyTool])
     tool_choice: ToolChoice = "auto"
@@ -141,12 +151,23 @@ class ResponseRequest(SharedFields):
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
-        "background": (False,),
-        "conversation": (),
         "moderation": (),
         "multi_agent": ({"enabled": False},),
         "prompt": (),
     }
+
+    def contradiction(self) -> tuple[str, str] | None:
+        if self.background and not self.store:
+            return "store", "a background response is stored: leave store out, or set it to true"
+        if self.conversation is not None and self.previous_response_id is not None:
+            return "conversation", "contradicts previous_response_id: give one of them"
+        return super().contradiction()
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Return the id of the conversation, however it is given."""
+        given = self.conversation
+        return given.id if isinstance(given, ConversationName) else given
 
     @property
     def with_logprobs(self) -> bool:

@@ -110,6 +110,7 @@ class Call:
     path: str = "/v1/chat/completions"
     body: dict[str, Any] | None = None
     method: str = "POST"
+    query: str = ""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -126,7 +127,7 @@ class Call:
             "method": self.method,
             "scheme": "http",
             "path": self.path,
-            "query_string": b"",
+            "query_string": self.query.encode(),
             "headers": [(k.lower().encode(), v.encode()) for k, v in self.headers.items()],
             "state": {"served": self.state},
         }

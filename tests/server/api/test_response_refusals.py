@@ -64,8 +64,6 @@ UNHONOURABLE: list[tuple[dict[str, Any], str]] = [
     ),
     ({"multi_agent": {"enabled": True}}, "multi_agent"),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
-    ({"background": True}, "background"),
-    ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"truncation": "middle"}, "truncation"),
     ({"max_output_tokens": 0}, "max_output_tokens"),

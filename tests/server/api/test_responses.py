@@ -326,7 +326,7 @@ async def test_a_failure_is_the_last_event():
     response = events[-1]["response"]
     assert (response["status"], response["error"]["message"]) == ("failed", "no more")
     assert response["output"][0]["content"][0]["text"] == "ab"
-    assert len(state.responses) == 0
+    assert await state.replies.get("", response["id"]) is None
     whole = await ask(serving(Script(STARTED, Failed(BackendError("no more")))))
     assert whole.status == 500
     validate("Error", whole.json)
@@ -341,7 +341,8 @@ async def test_leaving_client_stores_nothing():
     call.gone.set()
     await asyncio.wait_for(running, 10)
     assert one.cancels
-    assert len(state.responses) == 0
+    id = json.loads(call.content.split(b"data: ", 2)[1].split(b"\n")[0])["response"]["id"]
+    assert await state.replies.get("", id) is None
 
 
 async def test_truncation_auto_outgrows_the_context():

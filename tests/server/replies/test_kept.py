@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.response_store import ResponseStore, StoredResponse
+from server.replies.kept import KeptBounds, ResponseStore, StoredResponse
 
 
 def stored(id: str, text: str = "") -> StoredResponse:
@@ -34,7 +34,7 @@ def test_other_salts_find_nothing():
 
 
 def test_the_least_recently_used_is_forgotten_first():
-    store = ResponseStore(most=2)
+    store = ResponseStore(KeptBounds(most=2))
     for id in ("a", "b"):
         store.put("", stored(id))
     assert store.get("", "a")
@@ -43,7 +43,7 @@ def test_the_least_recently_used_is_forgotten_first():
 
 
 def test_oversized_response_evicts_nobody():
-    store = ResponseStore(most_bytes=200)
+    store = ResponseStore(KeptBounds(most_bytes=200))
     store.put("", stored("a"))
     store.put("", stored("b", "x" * 300))
     assert store.get("", "a")
@@ -56,7 +56,7 @@ def test_oversized_response_evicts_nobody():
     st.integers(50, 300),
 )
 def test_bounds_hold_whatever_is_done(acts: list[tuple[str, int, int]], most: int, most_bytes: int):
-    store = ResponseStore(most=most, most_bytes=most_bytes)
+    store = ResponseStore(KeptBounds(most, most_bytes))
     ids = {f"r{i}" for i in range(len(acts))}
     for number, (act, which, size) in enumerate(acts):
         if act == "p":
@@ -70,3 +70,22 @@ def test_bounds_hold_whatever_is_done(acts: list[tuple[str, int, int]], most: in
     for id in ids:
         store.delete("s", id)
     assert store.n_bytes == len(store) == 0
+
+
+def test_overdue_response_is_gone():
+    now = [0.0]
+    store = ResponseStore(KeptBounds(kept_s=5), clock=lambda: now[0])
+    kept = StoredResponse({"id": "a", "output": [{"id": "msg_1"}]}, [])
+    store.put("", kept)
+    now[0] = 4.9
+    assert (store.get("", "a"), store.item("", "msg_1")) == (kept, {"id": "msg_1"})
+    now[0] = 5.0
+    assert (store.item("", "msg_1"), store.get("", "a"), store.n_bytes) == (None, None, 0)
+
+
+def test_put_replaces_the_same_id():
+    store = ResponseStore()
+    for text in ("one", "two"):
+        store.put("", stored("a", text))
+    assert (store.get("", "a"), len(store)) == (stored("a", "two"), 1)
+    assert store.n_bytes == len(stored("a", "two").encoded())

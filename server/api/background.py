@@ -1,0 +1,49 @@
+"""Write replies to logs while no client waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from server.replies.reply_log import ReplyLog
+
+if TYPE_CHECKING:
+    from server.api.answer import Answer
+
+ENDING_S = 5.0
+"""Seconds for cancelled replies to write their last event, as uvicorn gives those of connections."""
+
+
+class BackgroundReplies:
+    """The replies of this process that go on without a client. For the event loop only."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, str], tuple[Answer, asyncio.Task[None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, salt: str, id: str, answer: Answer, log: ReplyLog) -> None:
+        """Write an answer to its log from now on."""
+        task = asyncio.ensure_future(answer.write_to(log))
+        self._running[salt, id] = answer, task
+        task.add_done_callback(lambda _: self._running.pop((salt, id), None))
+
+    def stop(self, salt: str, id: str) -> asyncio.Task[None] | None:
+        """Cancel a reply, because its owner asks for that; return what ends once it has."""
+        answer, task = self._running.get((salt, id), (None, None))
+        if answer is not None:
+            answer.stop()
+        return task
+
+    async def cancel(self, salt: str, id: str) -> bool:
+        """Cancel a reply and wait until its log ends; return False if none is running."""
+        if (task := self.stop(salt, id)) is None:
+            return False
+        await asyncio.wait([task], timeout=ENDING_S)
+        return True
+
+    async def close(self) -> None:
+        """Wait until all have ended: the engine has been asked to end them."""
+        if tasks := [task for _, task in self._running.values()]:
+            await asyncio.wait(tasks, timeout=ENDING_S)

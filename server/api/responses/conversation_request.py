@@ -1,0 +1,50 @@
+"""The bodies of requests about OpenAI's conversations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from server.api.body import Body, at_most
+from server.api.generation_fields import MAX_SALT
+from server.api.responses.response_items import Item
+from server.api.responses.response_request import MAX_METADATA
+
+MOST_ADDED = 20
+"""Items that can be added at a time, as OpenAI."""
+
+Metadata = Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)]
+
+
+class SaltedBody(Body):
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+    """Requests with another one do not find the conversation."""
+
+    @property
+    def salt(self) -> str:
+        """Return the salt of requests that find the conversation."""
+        return self.cache_salt or ""
+
+
+class ConversationRequest(SaltedBody):
+    """POST /v1/conversations."""
+
+    items: Annotated[list[Item], Field(max_length=MOST_ADDED, fail_fast=True)] = Field(
+        default_factory=list[Item]
+    )
+    """What it begins with."""
+    metadata: Metadata = Field(default_factory=dict[str, str])
+
+
+class MetadataRequest(SaltedBody):
+    """POST /v1/conversations/{id}."""
+
+    metadata: Metadata = Field(default_factory=dict[str, str])
+    """Takes the place of all earlier metadata."""
+
+
+class ItemsRequest(SaltedBody):
+    """POST /v1/conversations/{id}/items."""
+
+    items: Annotated[list[Item], Field(min_length=1, max_length=MOST_ADDED, fail_fast=True)]

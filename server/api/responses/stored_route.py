@@ -1,0 +1,148 @@
+"""Read, stream again, cancel and delete stored responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.access import salt_of
+from server.api.answer import sse
+from server.api.delivery import Json, Relay
+from server.api.served import Served
+from server.engine.request_account import tenant
+from server.errors import FieldError, InvalidRequestError, LostReplyError, NotFoundError, StoreError
+from server.replies.kept import StoredResponse
+from server.replies.reply_log import EVENT_END, LogReader
+from server.replies.store import Owner
+
+MOST_ITEMS = 100
+"""Items of one page, as OpenAI."""
+CANCEL_S = 5.0
+"""Seconds in which another lead is to cancel its reply: ten of its looks whether it should."""
+CANCEL_LOOK_S = 0.05  # between two looks whether it has
+
+Event = dict[str, Any]
+
+
+async def input_items(request: Request, served: Served) -> Response:
+    """Answer with the conversation that led to a stored response, as a page of items."""
+    stored = await _stored_response(request, served)
+    return Json(page_of(stored.input_items, request.query_params))
+
+
+def page_of(all_items: Sequence[Event], query: QueryParams) -> Event:
+    """Return a page of items, as a query asks. Raises FieldError."""
+    limit = query.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
+        raise FieldError("limit", f"must be an integer from 1 to {MOST_ITEMS}")
+    if (order := query.get("order", "desc")) not in ("asc", "desc"):
+        raise FieldError("order", "must be asc or desc")
+    items = list(all_items if order == "asc" else reversed(all_items))
+    if (after := query.get("after")) is not None:
+        places = [i for i, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise FieldError("after", f"there is no item with the id {after!r}")
+        items = items[places[0] + 1 :]
+    page = items[: int(limit)]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    listed = {"object": "list", "data": page, "first_id": first, "last_id": last}
+    return {**listed, "has_more": len(items) > len(page)}
+
+
+async def retrieve(request: Request, served: Served) -> Response:
+    """Answer with a stored response as it is, or with its events behind a given one."""
+    stored = await _stored_response(request, served)
+    if request.query_params.get("stream", "false").lower() in ("false", "0"):
+        return Json(stored.response)
+    after = request.query_params.get("starting_after", "-1").removeprefix("+")
+    digits = after.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise FieldError("starting_after", "must be the sequence number of an event")
+    return await streamed(served, _salt_of_request(request), stored.response, int(after))
+
+
+async def streamed(served: Served, salt: str, response: Event, after: int = -1) -> Relay:
+    """Return the events of a background response behind the one with the number `after`.
+
+    Raises:
+        FieldError: the response has no log of events.
+    """
+    log = await served.replies.log(salt, response["id"])
+    if log is None:
+        raise FieldError("stream", "only a response that was created with background is streamed again")
+    return Relay(_events(log, max(after, -1), response))
+
+
+async def _events(log: LogReader, after: int, response: Event) -> AsyncIterator[bytes]:
+    """Yield the events of a log; the last one says so if its writer is gone."""
+    try:
+        async for chunk in log.events(after):
+            after += chunk.count(EVENT_END)
+            yield chunk
+    except LostReplyError as error:
+        yield _event("response.failed", after + 1, response=_failed(response, error))
+    except StoreError as error:
+        about = {"code": "server_error", "message": error.message, "param": None}
+        yield _event("error", after + 1, **about)
+
+
+def _event(type: str, number: int, **fields: Any) -> bytes:
+    return b"event: " + type.encode() + b"\n" + sse({"type": type, **fields, "sequence_number": number})
+
+
+def _failed(response: Event, error: LostReplyError) -> Event:
+    failed = {"code": "server_error", "message": error.message}
+    return {**response, "status": "failed", "error": failed}
+
+
+async def cancel(request: Request, served: Served) -> Response:
+    """Cancel a background response; one that has ended stays as it is."""
+    stored = await _stored_response(request, served)
+    if not stored.response.get("background"):
+        raise InvalidRequestError("Cannot cancel a synchronous response.", param="id")
+    return Json((await _ended(served, _salt_of_request(request), stored)).response)
+
+
+async def _ended(served: Served, salt: str, stored: StoredResponse) -> StoredResponse:
+    """Cancel a response if it runs, here or elsewhere, and return it as it is then."""
+    if not stored.runs:
+        return stored
+    if not await served.background.cancel(salt, stored.id):
+        await served.replies.cancel(salt, stored.id)
+        deadline = asyncio.get_running_loop().time() + CANCEL_S
+        while stored.runs and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(CANCEL_LOOK_S)
+            stored = await served.replies.get(salt, stored.id) or stored
+    return await served.replies.get(salt, stored.id) or stored
+
+
+async def delete(request: Request, served: Served) -> Response:
+    """Delete a stored response, cancelled if it runs; those that continue it stay."""
+    stored = await _stored_response(request, served)
+    salt = _salt_of_request(request)
+    await _ended(served, salt, stored)
+    await served.replies.delete(Owner(salt, tenant()), stored.id)
+    return Json({"id": stored.id, "object": "response", "deleted": True})
+
+
+async def _stored_response(request: Request, served: Served) -> StoredResponse:
+    """Return the response that a request names; one whose writer is gone has failed."""
+    id, salt = request.path_params["id"], _salt_of_request(request)
+    # Anthropic's messages and conversations are kept there, too
+    stored = await served.replies.get(salt, id) if id.startswith("resp_") else None
+    if stored is None:
+        raise NotFoundError(f"Response with id '{id}' not found.", param="id")
+    if stored.runs and not await served.replies.is_written(salt, id):
+        return replace(stored, response=_failed(stored.response, LostReplyError()))
+    return stored
+
+
+def _salt_of_request(request: Request) -> str:
+    """Return the salt of the responses that this request may see."""
+    return salt_of(request, request.query_params.get("cache_salt"))

@@ -1,0 +1,1 @@
+"""What outlives a connection: stored responses, conversations, and logs of replies."""

@@ -1,0 +1,284 @@
+"""Keep replies in Redis, so that they outlive this process and other leads find them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+
+import redis
+from redis.exceptions import WatchError
+
+from server.errors import LostReplyError, StoreError
+from server.replies import log_writing
+from server.replies.kept import Json, KeptBounds, StoredResponse, decoded
+from server.replies.log_writing import LogWriting
+from server.replies.memory import MemoryStore
+from server.replies.redis_link import RedisLink
+from server.replies.redis_names import CANCEL, END, EVENTS, ReplyNames, is_id, place_of
+from server.replies.reply_log import EVENT_END, LogReader, ReplyLog, without_first
+from server.replies.store import Change, Owner
+
+DISTANT_POLL_S = 0.05  # between two looks for more of a log that another lead writes: half a person's notice
+READ_ENTRIES = 256  # of a log at a time: 10 s of tokens, at one entry for GATHER_S
+STORE_SETTLE_S = (
+    1.0  # at most for what was put to arrive before an answer ends: an outage must not hold it longer
+)
+CLOSE_S = 2.0  # at most for what is queued when the lead ends, as for an answer of Redis
+CHANGES = 16  # tries of a change that others come between
+TAKEN_UP_S = 10.0  # for which a log without a writer is waited for: three times a writer's lease
+
+T = TypeVar("T")
+
+
+class RedisStore:
+    """Implements ReplyStore. What Redis cannot keep is kept in this process, as MemoryStore keeps it."""
+
+    def __init__(self, url: str, pool: str, bounds: KeptBounds | None = None) -> None:
+        """Prepare the store. Raises StartupError for a bad URL."""
+        self._bounds = bounds or KeptBounds()
+        self._names = ReplyNames(pool)
+        self._beside = MemoryStore(self._bounds)
+        self._writing = LogWriting(self._names, round(self._bounds.kept_s * 1e3), self._cancel_here)
+        self._link = RedisLink(url, self._writing.beat)
+        self._writing.attempt = self._link.attempt
+        self._live: dict[tuple[str, str], ReplyLog] = {}  # the logs that this process writes
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_cancel: Callable[[str, str], object] = lambda salt, id: None
+
+    def put(self, owner: Owner, stored: StoredResponse) -> None:
+        document = stored.encoded()
+        log = self._live.get((owner.salt, stored.id)) or self._beside.held_log(owner.salt, stored.id)
+        size = len(document) + (log.n_bytes if log else 0)
+        if size > self._bounds.most_bytes:
+            self._beside.forget(owner.salt, stored.id)
+            self._ask(lambda client: self._drop(client, owner, stored.id))
+            return
+        answer = self._ask(lambda client: self._put_now(client, owner, stored, document, size))
+        loop = self._event_loop()
+        answer.add_done_callback(lambda done: _soon(loop, self._note_put, owner, stored, done))
+
+    async def get(self, salt: str, id: str) -> StoredResponse | None:
+        if not is_id(id):
+            return None
+        if (held := self._beside.found(salt, id)) is not None:
+            return held
+        key = self._names.response(salt, id)
+        try:
+            document = await self._answer(lambda client: cast("bytes | None", client.get(key)))
+        except StoreError:  # which may have been told of a put before
+            if (held := self._beside.found(salt, id)) is not None:
+                return held
+            raise
+        return None if document is None else decoded(document)
+
+    async def item(self, salt: str, id: str) -> Json | None:
+        if (item := await self._beside.item(salt, id)) is not None:
+            return item
+        holders = self._names.holders(salt, id)
+        ids = await self._answer(lambda client: cast("set[bytes]", client.smembers(holders)))
+        for one in ids:
+            stored = await self.get(salt, one.decode())
+            if stored is not None and id in (items := stored.items_by_id):
+                return items[id]
+        return None
+
+    async def delete(self, owner: Owner, id: str) -> bool:
+        if not is_id(id):
+            return False
+        self._live.pop((owner.salt, id), None)
+        was_here = self._beside.forget(owner.salt, id)
+        return await self._answer(lambda client: self._drop(client, owner, id)) or was_here
+
+    async def change(self, owner: Owner, id: str, change: Change) -> StoredResponse | None:
+        if not is_id(id):
+            return None
+        if self._beside.found(owner.salt, id) is not None:
+            return await self._beside.change(owner, id, change)
+        return await self._answer(lambda client: self._change_now(client, owner, id, change))
+
+    def begin_log(self, owner: Owner, id: str) -> ReplyLog:
+        log = self._live[owner.salt, id] = ReplyLog()
+        loop = self._event_loop()
+
+        def ended(*, kept: bool) -> None:
+            _soon(loop, self._note_log_end, owner.salt, id, kept)
+
+        self._ask(lambda _: self._writing.begin(owner.salt, id, log, ended))
+        return log
+
+    async def log(self, salt: str, id: str) -> LogReader | None:
+        if (found := self._live.get((salt, id)) or self._beside.held_log(salt, id)) is not None:
+            return found
+        if not is_id(id):
+            return None
+        key = self._names.log(salt, id)
+        there = await self._answer(lambda client: client.exists(key))
+        return _DistantLog(self, salt, id) if there else None
+
+    async def cancel(self, salt: str, id: str) -> None:
+        key = self._names.writer(salt, id)
+        await self._answer(lambda client: client.set(key, CANCEL, xx=True, px=log_writing.LEASE_MS))
+
+    async def is_written(self, salt: str, id: str) -> bool:
+        if (salt, id) in self._live:
+            return True
+        key = self._names.writer(salt, id)
+        return bool(await self._answer(lambda client: client.exists(key)))
+
+    async def settled(self) -> None:
+        with contextlib.suppress(StoreError, TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(self._ask(lambda _: None)), STORE_SETTLE_S)
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(self._link.close), CLOSE_S)
+
+    async def entries(self, salt: str, id: str, after: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Return entries of a log behind the event with the number `after`, the end among them."""
+        key, start = self._names.log(salt, id), f"({after + 1}-0"
+        found: Any = await self._answer(lambda client: client.xrange(key, start, "+", READ_ENTRIES))
+        return found
+
+    # -- on the link's thread -----------------------------------------
+
+    def _put_now(
+        self, client: redis.Redis, owner: Owner, stored: StoredResponse, document: bytes, size: int
+    ) -> None:
+        with client.pipeline(transaction=True) as pipe:
+            self._queue_put(pipe, owner, stored, document, size)
+            all_held = cast("dict[bytes, bytes]", pipe.execute()[-1])
+        self._drop_excess(client, owner, all_held)
+
+    def _queue_put(self, pipe: Any, owner: Owner, stored: StoredResponse, document: bytes, size: int) -> None:
+        """Queue the commands that keep a response; the last one returns all that its API key holds."""
+        ttl = round(self._bounds.kept_s * 1e3)
+        held = self._names.held(owner.tenant)
+        pipe.set(self._names.response(owner.salt, stored.id), document, px=ttl)
+        for item_id in stored.items_by_id:
+            holders = self._names.holders(owner.salt, item_id)
+            pipe.sadd(holders, stored.id)
+            pipe.pexpire(holders, ttl)
+        pipe.hset(held, place_of(owner.salt, stored.id), f"{_now_us()} {size}")
+        pipe.pexpire(held, ttl)
+        pipe.hgetall(held)
+
+    def _drop_excess(self, client: redis.Redis, owner: Owner, all_held: dict[bytes, bytes]) -> None:
+        """Drop the oldest of what an API key holds, as far as it is too much or overdue."""
+        held = self._names.held(owner.tenant)
+        ages = sorted((tuple(map(int, value.split())), field) for field, value in all_held.items())
+        n, n_bytes = len(ages), sum(size for (_, size), _ in ages)
+        overdue = _now_us() - round(self._bounds.kept_s * 1e6)
+        with client.pipeline(transaction=True) as pipe:
+            for (at, size), field in ages:
+                if n <= self._bounds.most and n_bytes <= self._bounds.most_bytes and at > overdue:
+                    break
+                n, n_bytes = n - 1, n_bytes - size
+                key = self._names.at(field.decode())
+                pipe.unlink(key, f"{key}:log")
+                pipe.hdel(held, field)
+            pipe.execute()
+
+    def _drop(self, client: redis.Redis, owner: Owner, id: str) -> bool:
+        key = self._names.response(owner.salt, id)
+        document = cast("bytes | None", client.get(key))
+        with client.pipeline(transaction=True) as pipe:
+            pipe.unlink(key, self._names.log(owner.salt, id))
+            pipe.hdel(self._names.held(owner.tenant), place_of(owner.salt, id))
+            for item_id in decoded(document).items_by_id if document else ():
+                pipe.srem(self._names.holders(owner.salt, item_id), id)
+            pipe.execute()
+        return document is not None
+
+    def _change_now(
+        self, client: redis.Redis, owner: Owner, id: str, change: Change
+    ) -> StoredResponse | None:
+        key = self._names.response(owner.salt, id)
+        for _ in range(CHANGES):
+            with client.pipeline(transaction=True) as pipe, contextlib.suppress(WatchError):
+                pipe.watch(key)
+                if (before := cast("bytes | None", pipe.get(key))) is None:
+                    return None
+                changed = change(decoded(before))
+                document = changed.encoded()
+                if len(document) > self._bounds.most_bytes:
+                    raise StoreError.full()
+                pipe.multi()
+                self._queue_put(pipe, owner, changed, document, len(document))
+                self._drop_excess(client, owner, cast("dict[bytes, bytes]", pipe.execute()[-1]))
+                return changed
+        raise StoreError.unreachable()
+
+    # -- on the event loop --------------------------------------------
+
+    def _ask(self, work: Callable[[redis.Redis], T]) -> Future[T]:
+        self._event_loop()
+        return self._link.ask(work)
+
+    async def _answer(self, work: Callable[[redis.Redis], T]) -> T:
+        return await asyncio.wrap_future(self._ask(work))
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def _note_put(self, owner: Owner, stored: StoredResponse, done: Future[None]) -> None:
+        """Keep a response here that Redis could not keep, or whose log is here."""
+        if done.exception() is not None or self._beside.has_log(owner.salt, stored.id):
+            self._beside.put(owner, stored)
+        else:
+            self._beside.forget(owner.salt, stored.id)
+
+    def _note_log_end(self, salt: str, id: str, kept: bool) -> None:
+        log = self._live.pop((salt, id), None)
+        if log is not None and not kept:
+            log.lost = True
+            self._beside.hold_log(salt, id, log)
+
+    def _cancel_here(self, salt: str, id: str) -> None:
+        if self._loop is not None:
+            _soon(self._loop, self.on_cancel, salt, id)
+
+
+class _DistantLog:
+    """Implements LogReader for a log in Redis, which another process may still write."""
+
+    def __init__(self, store: RedisStore, salt: str, id: str) -> None:
+        self._store = store
+        self._salt = salt
+        self._id = id
+
+    async def events(self, after: int) -> AsyncIterator[bytes]:
+        alone_since: float | None = None
+        while True:
+            entries = await self._store.entries(self._salt, self._id, after)
+            for entry, fields in entries:
+                if END in fields:
+                    return
+                chunk, last = fields[EVENTS], int(entry.split(b"-")[0]) - 1
+                yield without_first(chunk, after + 1 - (last + 1 - chunk.count(EVENT_END)))
+                after = last
+            if entries:
+                alone_since = None
+                continue
+            if await self._store.is_written(self._salt, self._id):
+                alone_since = None
+            elif alone_since is None:
+                alone_since = time.monotonic()
+            elif time.monotonic() - alone_since > TAKEN_UP_S:
+                raise LostReplyError
+            await asyncio.sleep(DISTANT_POLL_S)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
+    """Call on the loop, unless it has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *arguments)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

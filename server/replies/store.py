@@ -1,0 +1,74 @@
+"""Seam between the API and what keeps replies: stored responses, conversations, and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from server.replies.kept import Json, StoredResponse
+from server.replies.reply_log import LogReader, ReplyLog
+
+Change: TypeAlias = Callable[[StoredResponse], StoredResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a reply is: it is found under the salt alone, and counts for the tenant."""
+
+    salt: str = ""
+    tenant: str = ""
+
+
+class ReplyStore(Protocol):
+    """Keeps responses and logs. For the event loop only; what is put is there for every later get.
+
+    What awaits an answer raises StoreError if the store does not answer.
+    """
+
+    def put(self, owner: Owner, stored: StoredResponse) -> None:
+        """Keep a response under its id, with the log of this id. Never fails, and never waits."""
+        ...
+
+    async def get(self, salt: str, id: str) -> StoredResponse | None: ...
+
+    async def item(self, salt: str, id: str) -> Json | None:
+        """Return the item with this id, of a stored response or of its input."""
+        ...
+
+    async def delete(self, owner: Owner, id: str) -> bool:
+        """Forget a response and its log; return True if it was there."""
+        ...
+
+    async def change(self, owner: Owner, id: str, change: Change) -> StoredResponse | None:
+        """Replace a response by change(response), and return that; no other change comes between.
+
+        Returns:
+            None if there is no such response.
+
+        Raises:
+            StoreError: Also if the changed response is too large.
+        """
+        ...
+
+    def begin_log(self, owner: Owner, id: str) -> ReplyLog:
+        """Return the log of a reply that begins. It is readable by its id at once."""
+        ...
+
+    async def log(self, salt: str, id: str) -> LogReader | None: ...
+
+    async def cancel(self, salt: str, id: str) -> None:
+        """Ask the process that writes this log to cancel its reply."""
+        ...
+
+    async def is_written(self, salt: str, id: str) -> bool:
+        """Return True if a process writes this log."""
+        ...
+
+    async def settled(self) -> None:
+        """Wait until all that was put is kept, or has failed to be."""
+        ...
+
+    async def close(self) -> None:
+        """Settle, and give back what is held."""
+        ...

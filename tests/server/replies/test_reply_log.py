@@ -1,0 +1,53 @@
+"""The log of a reply: no reader misses an event or gets one twice, wherever it begins."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.replies.reply_log import ReplyLog, bytes_from
+from tests.server.replies.reading import event, events, read
+
+
+async def test_reader_gets_each_event_once():
+    log = ReplyLog()
+    log.append(events(0, 1))
+    early = asyncio.ensure_future(read(log))
+    await asyncio.sleep(0)
+    log.append(event(2))
+    await asyncio.sleep(0)
+    log.append(events(3, 4))
+    late = asyncio.ensure_future(read(log, 3))
+    await asyncio.sleep(0)
+    log.end()
+    assert await early == events(0, 1, 2, 3, 4)
+    assert await late == event(4)
+    assert (log.n_events, log.n_bytes) == (5, len(events(0, 1, 2, 3, 4)))
+
+
+async def test_cancelled_reader_leaves_the_log():
+    log = ReplyLog()
+    reading = asyncio.ensure_future(read(log))
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    log.append(event(0))
+    log.end()
+    assert await read(log) == event(0)
+
+
+@given(st.lists(st.integers(1, 4), max_size=8), st.integers(-1, 30), st.integers(0, 800))
+def test_any_place_begins_there(sizes: list[int], after: int, start: int):
+    async def check() -> None:
+        log, n = ReplyLog(), 0
+        for size in sizes:
+            log.append(events(*range(n, n + size)))
+            n += size
+        log.end()
+        assert await read(log, after) == events(*range(after + 1, n))
+        tail = b"".join([chunk async for chunk in bytes_from(log, start)])
+        assert tail == events(*range(n))[start:]
+
+    asyncio.run(check())
