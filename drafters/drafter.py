@@ -43,5 +43,5 @@ class Drafter(Protocol):
         ...
 
     def report(self) -> str:
-        """Return what else there is to tell of it, for people; empty if there is nothing."""
+        """Return a line for the log on how drafting goes; empty if there is nothing to say."""
         return ""

@@ -77,7 +77,7 @@ class Worker:
 
     @property
     def report(self) -> str:
-        """Return what else there is to tell of the drafter."""
+        """Return the drafter's line for the log on how drafting goes."""
         return self._drafter.report()
 
     @property
@@ -173,7 +173,7 @@ class Worker:
             self._bus.describe(self._own)
 
     def _tell_report(self) -> None:
-        """Log what else there is to tell, if that has changed."""
+        """Log the report if it has changed."""
         now = self._clock()
         if now - self._reported_at < REPORT_S:
             return

@@ -86,7 +86,7 @@ class Ratio:
     __slots__ = ("_keep", "over", "under", "value", "weight")
 
     def __init__(self, keep: float) -> None:
-        """Begin at `value`: 0 before the first observation."""
+        """Begin without observations; `value` is 0 until the first."""
         self._keep = keep
         self.over = self.under = self.weight = self.value = 0.0
 

@@ -19,7 +19,7 @@ from server.engine.request import GenerationRequest
 
 
 async def create(request: Request, served: Served) -> Response:
-    """Answer when the prompt is evaluated, or a request needs the engine. A client that leaves ends it."""
+    """Answer once the prompt is evaluated or a request needs the engine; stop if the client leaves."""
     body = await parse(request, served)
     prompt = await aside(request, _prompt_without_last, served, body)
     generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))

@@ -57,7 +57,7 @@ class _RadixNode(Generic[K]):
             node = node.parent
 
     def newest(self) -> int:
-        """Return the value that `latest` must have."""
+        """Return the latest use of a key here or below, which `latest` caches."""
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
         return max(stamps, default=0)
 

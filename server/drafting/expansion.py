@@ -63,7 +63,7 @@ class Expansion:
         return room and session.score >= self.path_min and last not in self.eog
 
     def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
-        """Yield where a guess is worth making: the path's end, and branches from this probability on."""
+        """Yield places for a guess: the path's end, and branches of at least this probability."""
         if self.may_grow(session):
             yield Leaf(session.score, session)
         if session.seq == NO_SEQ:

@@ -64,11 +64,11 @@ class SettledText:
             self._drop(len(text))
 
     def _tell_up_to(self, n: int, *, mark: bool, keeps_blank: bool) -> None:
-        """Emit the first n characters as content, except from a stop string on that is there or may form.
+        """Emit the first n characters as content, up to a stop string that is there or may still form.
 
         Args:
             n: Characters that are text whatever follows.
-            mark: A mark begins behind them.
+            mark: A mark follows them.
             keeps_blank: Emit white space at their end.
         """
         text = self._buffer[:n]

@@ -36,12 +36,12 @@ def n_unfolded(root: Schema, most: int) -> int:
 
 
 def _parts_of(one: Schema, root: Schema, *, met: bool) -> Iterator[tuple[Schema, bool]]:
-    """Yield schemas within this one and whether each has to hold together with something else.
+    """Yield each schema within this one, and True if it holds for a value together with other schemas.
 
     Args:
         one: The schema.
-        root: Has what references mean.
-        met: This one has to.
+        root: The whole schema, which has the definitions of references.
+        met: This schema holds together with others.
     """
     n_limits = len(one.keys() - _NEUTRAL)
     together = cast(list[Any], one.get("allOf", []))

@@ -77,7 +77,7 @@ class BySource(dict[str, T]):
 
 
 class _Source:
-    """Rates by place in _ASSUMED, like a Mean over OVERALL_WINDOW in a quarter of its memory."""
+    """Hit rates of one source: for each entry of _ASSUMED a mean over OVERALL_WINDOW guesses."""
 
     __slots__ = ("_counts", "rates")
 

@@ -53,7 +53,7 @@ class Form:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Return all texts with a meaning here: the reader must see them even if they are control tokens."""
+        """Return all marks of this form, which the reader must see even if they are control tokens."""
         texts = list(self.drops)
         if self.thoughts:
             texts += [self.thoughts.open, self.thoughts.close]

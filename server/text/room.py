@@ -30,7 +30,7 @@ class Room:
             raise ContextOverflowError(n_tokens, self.n_ctx, param=param, estimated=estimated)
 
     def check_bytes(self, n_bytes: int, param: str = "messages") -> None:
-        """Check a text by its bytes, or by its characters, which are at most as many."""
+        """Check a text's size in bytes, or in characters, which is a lower bound of that."""
         self.check_tokens(n_bytes // self.longest, param, estimated=True)
 
 

@@ -327,7 +327,7 @@ def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> Begun | No
 
 
 def without_empty_end(messages: Sequence[Message], setting: Setting = BARE) -> Sequence[Message]:
-    """Return the messages without a last one of the assistant's that begins a reply with nothing."""
+    """Return the messages; leave out an empty message of the assistant at the end."""
     empty = setting.continues and _is_said(messages) and begun_by(messages, setting) is None
     return messages[:-1] if empty else messages
 

@@ -36,7 +36,7 @@ def printable(text: str) -> str:
 
 @functools.cache
 def kernel_id() -> str:
-    """Return what all processes on one kernel, and so on its cores, share, in whatever containers.
+    """Return an id that all processes on one kernel share, and so on the same cores, in any container.
 
     It is the machine's name where the kernel has no such id; only Linux has.
     """
