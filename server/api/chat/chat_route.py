@@ -9,8 +9,8 @@ from server.api.chat.chat_answer import ChatAnswer
 from server.api.chat.chat_request import ChatRequest
 from server.api.delivery import Json, deliver
 from server.api.served import Served
-from server.api.stages.prepare import prepared_chat
 from server.api.stages.render import rendered
+from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import aside, checked, from_body, parsed, salted
 from server.text.room import ANY
 

@@ -14,8 +14,8 @@ from server.api.completions.completion_request import CompletionRequest
 from server.api.delivery import deliver
 from server.api.logprobs_json import LegacyLogprobs
 from server.api.served import Served
-from server.api.stages.prepare import prepared_texts
 from server.api.stages.prompted import Prompted
+from server.api.stages.submit import prepared_texts
 from server.api.stages.validate import aside, check_model, read
 from server.text.detokenize import spelled
 from server.text.message import Content, Piece, folded

@@ -20,7 +20,7 @@ from server.api.decisions.questions import BEGUN, Question, shares
 from server.api.delivery import unless_gone
 from server.api.renaming import Names, renamed
 from server.api.served import Served
-from server.api.stages.prepare import prepared_chat
+from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import aside, checked
 from server.engine.events import Committed, Failed, Started
 from server.engine.request import GenerationRequest

@@ -16,7 +16,7 @@ from server.api.messages.messages_as_chat import Before, MessagesAsChat
 from server.api.messages.messages_request import MessagesRequest
 from server.api.messages.turns_as_messages import SUMMARY
 from server.api.served import Served
-from server.api.stages.prepare import prepared_chat
+from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import aside, checked
 
 Json: TypeAlias = dict[str, Any]

@@ -14,7 +14,7 @@ from server.api.messages.messages_request import MessagesRequest
 from server.api.messages.messages_tools import AnyTool
 from server.api.renaming import renamed
 from server.api.served import Served
-from server.api.stages.prepare import prepared_chat
+from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import aside, checked, read
 from server.errors import NotFoundError
 

@@ -14,8 +14,8 @@ from server.api.delivery import deliver
 from server.api.native.native_answer import NativeAnswer
 from server.api.native.native_request import NativeRequest
 from server.api.served import Served
-from server.api.stages.prepare import prepared
 from server.api.stages.prompted import Prompted
+from server.api.stages.submit import prepared
 from server.api.stages.tokenize import NO_MIDDLE, around
 from server.api.stages.validate import aside, check_model, read
 from server.errors import FieldError, NotSupportedError

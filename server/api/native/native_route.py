@@ -9,7 +9,7 @@ from server.api.delivery import deliver
 from server.api.native.native_answer import NativeAnswer
 from server.api.native.native_request import NativeRequest
 from server.api.served import Served
-from server.api.stages.prepare import prepared_texts
+from server.api.stages.submit import prepared_texts
 from server.api.stages.validate import aside, check_model, read
 
 

@@ -22,7 +22,7 @@ from server.api.responses.response_items import ANY_ITEM, Item, ReferenceItem, a
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.stored_route import streamed
 from server.api.served import Served
-from server.api.stages.prepare import prepared_chat
+from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import aside, checked, read
 from server.errors import FieldError, NotFoundError
 from server.replies.kept import StoredResponse

@@ -23,8 +23,8 @@ from server.api.rpc.rpc_params import (
     params_of,
 )
 from server.api.served import Served
-from server.api.stages.prepare import prepared_texts
 from server.api.stages.prompted import Prompted
+from server.api.stages.submit import prepared_texts
 from server.api.stages.validate import aside, check_model, from_body
 from server.api.statistics import shares
 from server.engine.events import DrafterCount

@@ -1,4 +1,4 @@
-"""Make requests to the engine of a prompt, and submit them."""
+"""Take a validated request through the stages, to requests that the engine gets, and submit them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,41 @@ from dataclasses import replace
 
 from server.api.adapters import check_scales
 from server.api.body import joined
+from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
+from server.api.completions.completion_request import CompletionRequest
 from server.api.generation_fields import GenerationFields, Speculative
 from server.api.generation_settings import told_json
 from server.api.sampling_fields import sampling_params, stop_tokens
 from server.api.served import Served
+from server.api.stages.constrain import constrained
 from server.api.stages.prompted import Prompted
+from server.api.stages.render import rendered
+from server.api.stages.tokenize import tokenized, tokenized_texts
 from server.engine.request import GenerationRequest, Speculation
 from server.llama.backend import Vocabulary
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.text.room import Room
+
+
+def prepared_chat(served: Served, body: ChatRequest) -> Prompted:
+    """Return the prompt of a chat, ready to be submitted. Slow: not for the event loop.
+
+    Raises:
+        InvalidRequestError: A prompt that is too long raises it before a grammar is compiled.
+    """
+    return prepared(served, body, tokenized(served, body, rendered(served, body)))
+
+
+def prepared_texts(served: Served, body: CompletionRequest) -> list[Prompted]:
+    """Return the prompts of a completion, ready to be submitted. Slow. Raises InvalidRequestError."""
+    return [prepared(served, body, prompt) for prompt in tokenized_texts(served, body)]
+
+
+def prepared(served: Served, body: GenerationFields, prompt: Prompted) -> Prompted:
+    """Return a prompt that has tokens, ready to be submitted. Slow. Raises InvalidRequestError."""
+    return requested(served, body, constrained(served, body, prompt))
 
 
 def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from server.api.chat.chat_request import ChatRequest
-from server.api.stages.prepare import prepared_chat
+from server.api.stages.submit import prepared_chat
 from server.grammar.compiler import Compiler
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.api.call_grammar import CallGrammar
-from server.api.stages.prepare import prepared_chat
+from server.api.stages.submit import prepared_chat
 from server.api.stages.validate import checked, parsed
 from server.grammar.definition import KEYWORD
 from tests.fake_backend import FakeVocabulary

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from server.api.chat.chat_request import ChatRequest
-from server.api.stages.prepare import prepared_chat
+from server.api.stages.submit import prepared_chat
 from server.grammar.compiler import Compiler
 from server.text.template import ChatTemplate
 from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
