@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from server.estimators import Mean, Ratio
 
@@ -39,13 +39,6 @@ MEAN = 0.7  # how often a source is right, before anything is known; forgotten a
 # for all of them. With 256 drafters, each further name has the lead forget one. Half: they push each other
 # out. Twice: names that never come back take 0.5 MB.
 MAX_SOURCES = 256
-
-
-class Outlook(NamedTuple):
-    """One kind of next guess of a source: sure, or unsure."""
-
-    share: float  # of guesses
-    acceptance: float  # how often these are right
 
 
 _MIDDLES = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
@@ -133,10 +126,10 @@ class HitRates:
         """Return the probability that the source's best guess is right if everything before it is."""
         return self._sources[source].rates[_BEST]
 
-    def outlook(self, source: str) -> tuple[Outlook, Outlook]:
-        """Return the outlooks of the source's next best guess: if sure, and if not."""
+    def outlook(self, source: str) -> tuple[float, float, float]:
+        """Return how likely the source's next best guess is sure, and right if it is sure or unsure."""
         *_, share, sure, unsure = self._sources[source].rates
-        return Outlook(share, sure), Outlook(1.0 - share, unsure)
+        return share, sure, unsure
 
 
 class _Level:
@@ -160,7 +153,7 @@ class SessionHitRates(HitRates):
 
     def __init__(self, everybody: HitRates) -> None:
         self._everybody = everybody
-        self._levels = BySource(lambda source: _Level(everybody.outlook(source)[0].share))
+        self._levels = BySource(lambda source: _Level(everybody.outlook(source)[0]))
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         level, known = self._levels[source], self._everybody.known(source)
@@ -186,11 +179,7 @@ class SessionHitRates(HitRates):
     def mean(self, source: str) -> float:
         return self._levels[source].applied(self._everybody.mean(source))
 
-    def outlook(self, source: str) -> tuple[Outlook, Outlook]:
+    def outlook(self, source: str) -> tuple[float, float, float]:
         level = self._levels[source]
-        share = level.share_sure.value
-        sure, unsure = self._everybody.outlook(source)
-        return (
-            Outlook(share, level.applied(sure.acceptance)),
-            Outlook(1.0 - share, level.applied(unsure.acceptance)),
-        )
+        _, sure, unsure = self._everybody.outlook(source)
+        return level.share_sure.value, level.applied(sure), level.applied(unsure)

@@ -19,7 +19,7 @@ LEAST_PATH = 0.05
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
     """Return an empty path for the i-th session, with at most `most` guesses."""
     speculated, price = view.sessions[i], view.price
-    outlook = sorted(speculated.hits.outlook(drafting.source), reverse=True)
+    share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most
     if view.policy.gate and (plain_s := drafting.seconds[min(price.n_rows, len(drafting.seconds) - 1)]):
         last = min(most, len(drafting.seconds) - 1 - price.n_rows)
@@ -30,8 +30,10 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
             if drafting.seconds[price.n_rows + n] + n * drafting.td_s > longest_s
         )
         limit = next(affordable, most)
-    gains = [gain.chain(right, min(most, _looked_ahead(right))) for _, right in outlook]
-    return DraftPath(limit, most, speculated.hits, outlook, gains)
+    kinds = sorted([(share, sure), (1.0 - share, unsure)], reverse=True)
+    prospects = [(one, gain.chain(right, min(most, _looked_ahead(right)))) for one, right in kinds]
+    acceptance = share * sure + (1.0 - share) * unsure
+    return DraftPath(limit, most, speculated.hits, acceptance, prospects)
 
 
 def _looked_ahead(acceptance: float) -> int:
@@ -44,7 +46,7 @@ def reachable_rate(view: View, drafting: Drafting) -> float:
     paths, rate = drafting.paths.values(), view.price.rate
     if not paths:
         return rate
-    acceptances = [sum([share * right for share, right in path.outlook]) for path in paths]
+    acceptances = [path.acceptance for path in paths]
     limit = max([path.limit or path.most for path in paths])
     return min(rate, reachable(view.price, drafting.seconds, acceptances, limit, drafting.td_s))
 
@@ -150,7 +152,7 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
     if last < 1:
         return False  # no row is free
     least, first_s = rate * td_s, seconds[rows] + td_s
-    for (share, _), gains in zip(path.outlook, path.gains, strict=True):
+    for share, gains in path.prospects:
         most = 0.0
         spent_s = -first_s
         for brought, row_s in zip(gains[1 : last + 1], seconds[rows + 1 :], strict=False):

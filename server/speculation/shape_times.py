@@ -24,9 +24,10 @@ SMOOTHING = 0.1  # weight of a measured time: nine tenths of a change show after
 RECOVERY = 0.01
 CELLS_STEP = 256  # cells by which llama.cpp rounds up those that a step attends to: a graph is of one number
 SETTLING = 2  # steps until one takes its usual time: the first builds the graph, the second records it
-# Steps after a change. Off by two: half, one step that was disturbed shifts what a change costs by a fifth;
-# twice, 20 changes pass before a cost that is too low shows.
-SHAPE_WINDOW = 10
+# Steps of one width, or changes of width, that count. Off by two: half, a third of a step's scatter stays
+# instead of a quarter, and widths flicker; twice, nine tenths of a change are known after 46 steps of a
+# width, not 23 (simulated).
+WIDTH_WINDOW = 10
 # Times that a width was best for a single step, as is assumed at first. 1 or 4: new leads make as many
 # tokens per second within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
 FEW_RUNS = 2
@@ -57,14 +58,14 @@ class ShapeTimes:
         self._at_first = dict(self.steady)
         # of the first step after a change and of the second, by whether its width is recorded
         self._change = {
-            recorded: [Mean(change_s, 2, SHAPE_WINDOW) for _ in range(SETTLING)] for recorded in (True, False)
+            recorded: [Mean(change_s, 2, WIDTH_WINDOW) for _ in range(SETTLING)] for recorded in (True, False)
         }
         self._recorded: set[tuple[int, int]] = set()  # widths, with steps of cells
         self._was_recorded = False  # that to which the latest change was, before it
         # steps in a row for which a wider width is best, and those for which none is
-        self._runs = {wider: Mean(1.0, FEW_RUNS, SHAPE_WINDOW) for wider in (True, False)}
+        self._runs = {wider: Mean(1.0, FEW_RUNS, WIDTH_WINDOW) for wider in (True, False)}
         self._is_wider, self._n_in_run = False, 0  # the run so far
-        self._returns = Mean(1.0, FEW_RUNS, SHAPE_WINDOW)  # share of the wider ones that plain steps follow
+        self._returns = Mean(1.0, FEW_RUNS, WIDTH_WINDOW)  # share of the wider ones that plain steps follow
         self._rows = [0] * SETTLING  # of the latest steps, the last one first
 
     @property

@@ -14,7 +14,6 @@ from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
 
 INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
-"""Tokens indexed at a time, for about 0.1 ms."""
 # What models may do in one session. They count the last 33 steps: with half, one unlucky line ends a good
 # draft; with twice, a hard reply pays for 48 steps until its drafters pause. Evidence: 3 steps with guesses
 # alone, 24 among several sessions, each of which has few guesses in a step, 12 steps with messages. Alone: of

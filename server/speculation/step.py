@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from server.engine.proposer import Plan, Upcoming
 from server.sampling.draw import Distribution
-from server.speculation.hits import HitRates, Outlook
+from server.speculation.hits import HitRates
 from server.speculation.sources.drafter_record import DrafterRecord
 
 LOOKUP, GRAMMAR, PREDICTION = "lookup", "grammar", "prediction"
 NO_MODEL = LOOKUP, GRAMMAR, PREDICTION  # sources that take no model's time
-"""Sources that need no model."""
 
 
 class Pause(NamedTuple):
@@ -55,9 +54,10 @@ class DraftPath:
     limit: int  # guesses that the session can afford
     most: int  # guesses that are possible apart from that
     hits: HitRates
-    # of every next guess, the likelier one first; nothing is learned before the step's end
-    outlook: Sequence[Outlook]
-    gains: Sequence[Sequence[float]]  # by outlook: expected tokens of 0, 1, … guesses
+    acceptance: float  # probability that a next guess is right if those before it are
+    # for sure and for unsure guesses, the likelier kind first: its share, and the expected tokens of 0, 1, …
+    # guesses; nothing is learned before the step's end
+    prospects: Sequence[tuple[float, Sequence[float]]]
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
     sure: float = 1.0  # probability that all guesses are right

@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from server.estimators import Mean
-from server.speculation.shape_times import ShapeTimes
+from server.speculation.shape_times import WIDTH_WINDOW, ShapeTimes
 
 # Of one row's time: what a row costs where nothing wider was measured; assumed. 16 rows take 1.75 times as
 # long as one then. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
 SLOPE = 0.05
-# Steps of one width. Off by two: half, a third of a step's scatter stays in the curve instead of a quarter,
-# and widths flicker; twice, nine tenths of a change are known after 46 steps of a width, not 23 (simulated).
-ROW_WINDOW = 10
 # Of the mean: most that a step counts above or below it. One interruption moves it by 3 percent. Twice: 6;
 # half: nine tenths of a doubling are known after 40 steps, not 23.
 MAX_CHANGE = 0.3
@@ -41,7 +38,7 @@ class _Timing(Mean):
 
     def __init__(self, first: float, believed: float, now: int) -> None:
         """Begin with a first step, and how much of its time is believed."""
-        super().__init__(believed, 2, ROW_WINDOW)
+        super().__init__(believed, 2, WIDTH_WINDOW)
         self._first, self.last = first, now
 
     @property

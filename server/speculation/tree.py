@@ -14,15 +14,13 @@ from typing import Literal, TypeAlias
 
 from server.engine.proposer import ROOT, Proposal
 from server.speculation.hits import HitRates
-from server.speculation.wire.messages import Draft, chain_next
+from server.speculation.wire.messages import MAX_NODES, Draft, chain_next
 
-# Nodes of one tree that one source may hold: as many as one message holds, and twice the longest path that
+# One source may hold MAX_NODES of a tree: as many as one message holds, and twice the longest path that
 # drafters make by default. Half: such a path leaves no room for second choices; twice: a flood costs twice as
-# much memory and time.
-MAX_OF_ONE = 256
-# Nodes of one tree: three drafters (MOST in assignment.py) and what is in the lead have room for that much,
-# so that none of them keeps out the others.
-MAX_NODES = 4 * MAX_OF_ONE
+# much memory and time. Three drafters (MAX_PER_SESSION) and what is in the lead have room for that much, so
+# that none of them keeps out the others.
+MAX_TREE_NODES = 4 * MAX_NODES
 # Path probability below which a guess is not offered, however cheap its row: each takes 3 us of Python. Of a
 # chain whose guesses are right in 95 of 100, twice as much loses 1 percent, half has 14 more nodes looked at.
 LEAST = 0.005
@@ -125,7 +123,7 @@ class ScoredTree:
             elif node.source != source and source not in node.source.split(AND):
                 node.source = AND.join(sorted([*node.source.split(AND), source]))
             return node
-        if len(self._places) > MAX_OF_ONE and not self._has_room(source):
+        if len(self._places) > MAX_NODES and not self._has_room(source):
             return None
         chain = chain_next(parent.chain, token)
         node = _GuessNode(token, parent.position + 1, chain, source, source, confidence)
@@ -138,7 +136,7 @@ class ScoredTree:
         if self._held is None:
             self._held = Counter(node.first for node in self._places.values())
         self._held[source] += 1
-        return self._held[source] <= MAX_OF_ONE and len(self._places) <= MAX_NODES
+        return self._held[source] <= MAX_NODES and len(self._places) <= MAX_TREE_NODES
 
     def guess(self, source: str, tokens: Sequence[int], confidences: Sequence[int]) -> None:
         """Graft a chain of guesses that follows the committed tokens."""

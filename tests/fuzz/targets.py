@@ -29,7 +29,7 @@ from server.formats.reading import MessageReader
 from server.grammar.compiler import Compiler
 from server.grammar.schema_form import Schema
 from server.speculation.hits import HitRates
-from server.speculation.tree import MAX_NODES, ScoredTree
+from server.speculation.tree import MAX_TREE_NODES, ScoredTree
 from server.speculation.wire.messages import (
     WIRE_VERSION,
     Draft,
@@ -112,7 +112,7 @@ def trees(data: bytes) -> None:
         offered = tree.offer(acceptance, 8)
         assert len(offered.tokens) <= 8
         assert all(ROOT <= parent < i for i, parent in enumerate(offered.parents))
-        assert len(tree._places) <= MAX_NODES + 1  # pyright: ignore[reportPrivateUsage]
+        assert len(tree._places) <= MAX_TREE_NODES + 1  # pyright: ignore[reportPrivateUsage]
 
 
 def to_drafters(data: bytes) -> None:

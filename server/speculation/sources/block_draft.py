@@ -17,7 +17,8 @@ from server.llama.backend import Batch, Hidden
 from server.llama.with_block import Path, WithBlock
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
-from server.speculation.sources.draft_model import NO_GUESS_LIMIT, RECENT, UNTIMED
+from server.speculation.shape_times import SETTLING
+from server.speculation.sources.draft_model import NO_GUESS_LIMIT, RECENT
 
 logger = logging.getLogger("duo.drafters")
 
@@ -77,10 +78,10 @@ class BlockDraft:
         first.extend(0, 0, [path.token], 1)
         try:
             self._model.decode(first)
-            for i in range(UNTIMED + RECENT):
+            for i in range(SETTLING + RECENT):
                 began = self._clock()
                 self._model.guess([path], 0)
-                if i >= UNTIMED:
+                if i >= SETTLING:
                     self.td.observe(self._clock() - began)
                 self._model.trim(0, 1)
         except BackendError as error:

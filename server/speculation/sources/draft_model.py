@@ -15,6 +15,7 @@ from server.estimators import Median, Ratio
 from server.llama.backend import Backend, Batch
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
+from server.speculation.shape_times import SETTLING
 from server.speculation.wire.messages import Open
 
 logger = logging.getLogger("duo.drafters")
@@ -22,9 +23,6 @@ logger = logging.getLogger("duo.drafters")
 # Guesses whose median time counts. Off by two: 7, four in a row that were disturbed pass for usual; 30, a
 # longer context shows after 15 guesses.
 RECENT = 15
-# Guesses of a rehearsal before the timed ones. Half: a GPU records its graphs in a timed one; twice: a start
-# takes two guesses longer.
-UNTIMED = 2
 NO_GUESS_LIMIT = 1 << 16  # guesses: no bound but the request's
 # Of the past, for each conversation that is caught up with. Off by two: the last 3 or 10 count.
 CATCH_UPS_KEPT = 0.8
@@ -73,7 +71,7 @@ class DraftModel:
         self._meanwhile: Callable[[], None] | None = None
 
     def rehearse(self) -> None:
-        for i in range(0 if self._failed else UNTIMED + RECENT):
+        for i in range(0 if self._failed else SETTLING + RECENT):
             batch = Batch()
             batch.extend(0, 0, [0], 1)
             began = self._clock()
@@ -82,7 +80,7 @@ class DraftModel:
             except BackendError as error:
                 self._fail(error)
                 return
-            if i >= UNTIMED:
+            if i >= SETTLING:
                 self.td.observe(self._clock() - began)
             self._backend.trim(0, 0)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from benchmarks.machines import REPACKED
 from server.engine.proposer import Ask, Proposal
 from server.speculation import inline_plan, planner
-from server.speculation.hits import HitRates, Outlook
+from server.speculation.hits import HitRates
 from server.speculation.policy import Policy
 from server.speculation.potential import SURE_SHARE, potential
 from server.speculation.speculated import Speculated
@@ -188,7 +188,7 @@ def drafting(curve: Sequence[float], td_s: float, rate: float = math.inf) -> Dra
 
 def session(acceptance: float, allowance: float = 1e9) -> Speculated:
     """Return a session for which the model in the lead is right with this probability, however sure it is."""
-    outlook = Outlook(0.5, acceptance), Outlook(0.5, acceptance)
+    outlook = 0.5, acceptance, acceptance
     hits = Mock(**{"outlook.return_value": outlook, "mean.return_value": acceptance})
     account = SimpleNamespace(allowance=allowance)
     return cast(Speculated, SimpleNamespace(hits=hits, account=account, allows=bool))

@@ -18,8 +18,9 @@ from server.llama.with_block import WithBlock
 from server.speculation.account import Account
 from server.speculation.ledger import ALL_OF, ONE_OF
 from server.speculation.policy import Policy
+from server.speculation.shape_times import SETTLING
 from server.speculation.sources.block_draft import BlockDraft
-from server.speculation.sources.draft_model import UNTIMED, DraftModel
+from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
 from server.speculation.step import DraftPlan
 from server.speculation.step_times import StepTimes
@@ -310,7 +311,7 @@ class TimedBlock(ToyBlock):
         self.clock = target.clock
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        self.clock.now += 0.05 if self.n_decodes >= UNTIMED else 5.0
+        self.clock.now += 0.05 if self.n_decodes >= SETTLING else 5.0
         return super().evaluate(batch, hidden, depth)
 
 

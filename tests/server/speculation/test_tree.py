@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from server.engine.proposer import NOTHING, ROOT, Proposal
 from server.speculation.hits import HitRates
-from server.speculation.tree import AND, LEAST, MAX_NODES, ScoredTree
+from server.speculation.tree import AND, LEAST, MAX_TREE_NODES, ScoredTree
 from server.speculation.wire import messages
 from server.speculation.wire.messages import Draft, chain_next
 
@@ -161,10 +161,10 @@ def test_lost_draft_is_told_once():
 
 def test_flood_memory_is_bounded():
     tree = tree_with()
-    for first in range(8 * MAX_NODES):
+    for first in range(8 * MAX_TREE_NODES):
         tree.graft(draft(1, after=(2, first)))
     (places,) = tree._before  # pyright: ignore[reportPrivateUsage]
-    assert len(places) <= 2 * MAX_NODES
+    assert len(places) <= 2 * MAX_TREE_NODES
 
 
 def test_repeated_draft_counts_once():
@@ -174,7 +174,7 @@ def test_repeated_draft_counts_once():
 
 def test_a_flood_is_cut_off():
     tree = ScoredTree(START, CHAIN)
-    outcomes = [tree.graft(draft(*range(i, i + 200))) for i in range(0, 4 * MAX_NODES, 200)]
+    outcomes = [tree.graft(draft(*range(i, i + 200))) for i in range(0, 4 * MAX_TREE_NODES, 200)]
     assert outcomes[0] == "fresh"
     assert outcomes[-1] == "full"
 
@@ -182,7 +182,7 @@ def test_a_flood_is_cut_off():
 def test_a_flood_keeps_no_other_drafter_out():
     tree = ScoredTree(START, CHAIN)
     for liar in ("x", "y"):
-        for first in range(0, 4 * MAX_NODES, 200):
+        for first in range(0, 4 * MAX_TREE_NODES, 200):
             tree.graft(draft(*range(first + 1, first + 200), drafter=liar))
     long = tuple(range(7, 7 + messages.MAX_NODES))
     assert tree.graft(draft(*long, confidence=255, drafter="honest")) == "fresh"
