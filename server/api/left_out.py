@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 logger = logging.getLogger("duo.api")
 
@@ -10,6 +11,16 @@ _logged: set[str] = set()
 """Types of tools that have been logged."""
 _MOST_LOGGED = 64
 """Maximum types that are logged, so that inventing types does not fill the log."""
+
+
+def is_for_code(callers: Sequence[str] | None) -> bool:
+    """Return True if only code may call a tool, which servers of its inventor would run, not the model."""
+    return bool(callers) and "direct" not in (callers or ())
+
+
+def left_out_for_code(name: str, place: str) -> str:
+    """Return a sentence about a tool that only code may call."""
+    return f"{place}: {name} is left out, since only code may call it, and this server runs none"
 
 
 def left_out_tool(type: str, place: str) -> str:

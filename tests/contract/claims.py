@@ -24,6 +24,7 @@ TEMPLATE = (
     "<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}"
     "{% if reasoning_effort is defined %}effort: {{ reasoning_effort }}\n{% endif %}"
+    "{% if verbosity is defined %}verbosity: {{ verbosity }}\n{% endif %}"
     "{% if not enable_thinking %}no thoughts\n{% endif %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -70,6 +71,7 @@ HONOURED: dict[str, dict[str, tuple[dict[str, Any], Any]]] = {
         "tool_choice": ({"tools": [TOOL]}, "required"),
         "parallel_tool_calls": ({**MANY, "tools": [TOOL], "n": 8, "max_tokens": 120}, True),
         "reasoning_effort": ({}, "high"),
+        "verbosity": ({}, "low"),
         "service_tier": ({}, "flex"),
         "prompt_cache_options": ({}, {"prewarm": True}),
     },
@@ -151,7 +153,6 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "prompt_cache_key": ("key", ""),
     "prompt_cache_options": ({},),
     "prompt_cache_retention": ("in_memory", "24h"),
-    "verbosity": ("low", "high"),
     "access_programs": ([], {}),
     "max_tool_calls": (1,),
     "image": ({},),
@@ -161,4 +162,8 @@ IGNORED: dict[str, tuple[Any, ...]] = {
     "inference_geo": ("eu",),
     "user_profile_id": ("anna",),
     "workspace_id": ("wrkspc_1",),
+    "background_options": ({"completion_window": "2h"},),
+    "billing_policy": ({"type": "billing_policy", "bill_to": "self"},),
+    "fallbacks": ("default", [{"model": "another"}]),
+    "fallback_credit_token": ({"token": "t"},),
 }

@@ -179,6 +179,8 @@ class ChatRequest(GenerationFields, ToolFields):
     """
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """Passed to the chat template, which may ignore it; none disables thinking."""
+    verbosity: str | None = None
+    """Passed to the chat template, which may ignore it."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Passed to the chat template, which may ignore them.
 
@@ -233,7 +235,8 @@ class ChatRequest(GenerationFields, ToolFields):
         """Return the variables for the template; effort "none" becomes enable_thinking false."""
         effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
         thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else effort
-        return {**thinking, **(self.chat_template_kwargs or {})}
+        verbosity = {"verbosity": self.verbosity} if self.verbosity else {}
+        return {**thinking, **verbosity, **(self.chat_template_kwargs or {})}
 
     @property
     def thinking_budget(self) -> int | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from server.api.body import TextPart
 from server.api.generation_fields import SharedFields
 from server.api.messages.messages_request import ChoiceOfTool, MessagesRequest
 from server.api.messages.messages_tools import AnyTool, OfferedTools, offered_tools
+from server.api.messages.request_blocks import OtherBlock
 from server.api.messages.turns_as_messages import TurnMessages
 from server.api.renaming import Names
 
@@ -75,6 +76,7 @@ def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsCh
     tools = offered_tools(given)
     dialogue = TurnMessages(tools, before.messages)
     dialogue.add(body.messages)
+    tools.left_out += _unserved(body)
     choice = _tool_choice(body.tool_choice, tools)
     data = body.model_dump(include=_AS_THEY_ARE, exclude_unset=True, by_alias=True)
     data |= {
@@ -100,7 +102,28 @@ def _response_format(body: MessagesRequest) -> Json:
     config = body.output_config
     form = (config and config.format) or body.output_format
     schema = form and {"type": "json_schema", "json_schema": {"schema": form.definition}}
-    return {"response_format": schema, "reasoning_effort": config.effort if config else None}
+    return {"response_format": schema, "reasoning_effort": _effort(body)}
+
+
+def _effort(body: MessagesRequest) -> str | None:
+    """Return the effort of the reply: that of the system's latest words since the last reply, if any."""
+    for turn in reversed(body.messages):
+        if turn.role == "assistant":
+            break
+        if turn.output_config and turn.output_config.effort:
+            return turn.output_config.effort
+    return body.output_config.effort if body.output_config else None
+
+
+def _unserved(body: MessagesRequest) -> Iterator[str]:
+    """Yield a sentence for each wish about the reply that has no effect here."""
+    if body.output_config and body.output_config.task_budget is not None:
+        yield "output_config.task_budget: left out, since the model is told of no budget: use max_tokens"
+    for i, turn in enumerate(body.messages):
+        for j, block in enumerate(() if isinstance(turn.content, str) else turn.content):
+            asked = block.fields.get("citations") if isinstance(block, OtherBlock) else None
+            if isinstance(asked, dict) and cast(Json, asked).get("enabled"):
+                yield f"messages.{i}.content.{j}.citations: left out, since replies here cite nothing"
 
 
 def _thinking_fields(body: MessagesRequest) -> Json:

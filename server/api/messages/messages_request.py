@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -12,10 +12,21 @@ from server.api.messages.context_edits import ContextEdits, SummaryWish
 from server.api.messages.messages_tools import AnyTool
 from server.api.messages.request_blocks import Block
 
+Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
+
+
+class TurnOutput(Body):
+    effort: Effort | None = None
+    """As of output_config, for the reply to this turn."""
+
 
 class Turn(Body):
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[Block], Field(fail_fast=True)]
+    content: str | Annotated[list[Block], Field(fail_fast=True)] = ""
+    clear_at: Literal["next_user_message", "never"] | None = None
+    """next_user_message: the system's words are not shown once the user has spoken again."""
+    output_config: TurnOutput | None = None
+    """Of the system."""
 
 
 class ChoiceOfTool(Body):
@@ -42,9 +53,11 @@ class OutputFormat(Body):
 
 
 class OutputConfig(Body):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     """Goes to the chat template."""
     format: OutputFormat | None = None
+    task_budget: Any = None
+    """Without effect, which the message tells."""
 
 
 class ThreadOptions(Body):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from server.api.body import Body, EchoedSchema, type_of
-from server.api.left_out import left_out_tool
+from server.api.left_out import is_for_code, left_out_for_code, left_out_tool
 from server.api.tools import NAME
 
 Json: TypeAlias = dict[str, Any]
@@ -26,6 +26,8 @@ class ClientTool(Body):
     input_schema: EchoedSchema
     """Nested at most 120 levels deep."""
     strict: bool | None = None
+    allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
+    """Without `direct`, the tool is left out: only code could call it."""
     defer_loading: bool = False
     """Left out until a tool_reference names the tool, which shows it there. Not beside a search by
     Anthropic's servers, which would never find it here."""
@@ -146,6 +148,8 @@ def offered_tools(tools: Sequence[AnyTool]) -> OfferedTools:
         place = f"tools.{i}"
         if (chat := _as_chat(tool)) is None:
             offered.left_out.append(left_out_tool(tool.type, place))
+        elif isinstance(tool, ClientTool) and is_for_code(tool.allowed_callers):
+            offered.left_out.append(left_out_for_code(tool.name, place))
         elif isinstance(tool, ClientTool) and tool.defer_loading and not searched:
             offered.deferred[tool.name] = chat, place
         else:

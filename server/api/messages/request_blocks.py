@@ -123,7 +123,7 @@ Block: TypeAlias = Annotated[
     Discriminator(_tag_of_block),
 ]
 
-_TELLING = ("title", "url", "text", "stdout", "stderr", "error_code", "tool_name")
+_TELLING = ("title", "context", "url", "text", "stdout", "stderr", "error_code", "tool_name")
 """Fields whose texts are told."""
 _HOLDING = ("source", "content", "tool_references")
 """Fields that hold what has such fields."""

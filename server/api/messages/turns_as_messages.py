@@ -48,7 +48,10 @@ class TurnMessages:
             FieldError: the user has just sent a picture.
         """
         _refuse_new_pictures(turns)
-        for turn in turns:
+        spoken = max((i for i, turn in enumerate(turns) if turn.role == "user"), default=-1)
+        for i, turn in enumerate(turns):
+            if turn.role == "system" and (i < spoken and turn.clear_at == "next_user_message"):
+                continue
             if isinstance(turn.content, str):
                 self.messages.append({"role": turn.role, "content": turn.content})
             elif turn.role == "assistant":
@@ -73,6 +76,9 @@ class TurnMessages:
         if block.type == "tool_addition" and isinstance(tool := block.fields.get("tool"), dict):
             name = next((str(tool[key]) for key in ("name", "tool_name") if key in tool), "")  # pyright: ignore[reportUnknownArgumentType]
             return self._tools.shown(name)
+        if block.type == "tool_removal" and isinstance(tool := block.fields.get("tool"), dict):
+            gone = " ".join(str(tool[key]) for key in ("server_name", "name") if key in tool)  # pyright: ignore[reportUnknownArgumentType]
+            return f"The tool {gone} is not available any more: do not call it."
         return block.text or None
 
     def _reply(self, blocks: Sequence[Block]) -> None:

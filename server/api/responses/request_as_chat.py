@@ -73,19 +73,32 @@ def as_chat(body: ResponseRequest, before: Sequence[Json], items: Sequence[Item]
     system: list[Json] = [{"role": "system", "content": body.instructions}] if body.instructions else []
     data = body.model_dump(include=_AS_THEY_ARE, exclude_unset=True, by_alias=True)
     data |= {
-        "messages": [*system, *conversation.messages],
+        "messages": [*system, *_remembered(conversation.messages, body)],
         "max_completion_tokens": body.max_output_tokens,
         "context_shift": body.truncation == "auto",
         "response_format": _response_format(asked),
         "logprobs": body.with_logprobs,
         "top_logprobs": body.top_logprobs,
         "reasoning_effort": effort,
+        "verbosity": body.text.verbosity,
         "tool_choice": _tool_choice(body, tools),
         "tools": tools.as_chat,
         "generate": False if body.prewarms else None,
     }
     chat = {name: value for name, value in data.items() if value is not None}
     return AsChat(conversation.messages, chat, tools, asked, effort)
+
+
+def _remembered(messages: Sequence[Json], body: ResponseRequest) -> Sequence[Json]:
+    """Return the messages with the thoughts that the request wants the model to see."""
+    if body.reasoning is None or body.reasoning.context != "current_turn":
+        return messages
+    asked = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=0)
+    earlier = [
+        {name: value for name, value in one.items() if name != "reasoning_content"}
+        for one in messages[:asked]
+    ]
+    return [*earlier, *messages[asked:]]
 
 
 def _form_of(conversation: Conversation, body: ResponseRequest) -> TextFormat:

@@ -276,6 +276,7 @@ class ResponseAnswer(Answer):
 
 def _repeated(tool: AnyTool) -> dict[str, Any]:
     if isinstance(tool, OwnFunction):
-        told = tool.model_dump(exclude={"defer_loading"})
-        return told | ({"defer_loading": True} if tool.defer_loading else {})
+        told = tool.model_dump(exclude={"defer_loading", "allowed_callers"})
+        given = {"defer_loading": tool.defer_loading, "allowed_callers": tool.allowed_callers}
+        return told | {name: value for name, value in given.items() if value}
     return tool.model_dump(exclude_unset=True, exclude_none=True)

@@ -73,11 +73,16 @@ class TextFormat(Body):
 
 
 class TextOptions(Body):
+    verbosity: str | None = None
+    """Passed to the chat template, which may ignore it."""
     format: TextFormat = Field(default_factory=lambda: TextFormat.model_validate({}))
 
 
 class ReasoningOptions(Body):
     effort: str | None = None
+    mode: Literal["standard"] | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    """current_turn: thoughts before the user's last message are left out; else the template decides."""
     summary: str | None = None
     """auto, concise or detailed: thoughts are told as the summary of themselves."""
     generate_summary: str | None = None

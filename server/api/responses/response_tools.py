@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from server.api.body import Body, EchoedSchema, type_of
-from server.api.left_out import left_out_tool
+from server.api.left_out import is_for_code, left_out_for_code, left_out_tool
 from server.api.tools import CUSTOM_INPUT, InputFormat
 from server.errors import FieldError
 
@@ -37,6 +37,8 @@ class OwnFunction(Body):
     parameters: EchoedSchema | None = None
     """Nested at most 120 levels deep."""
     strict: bool | None = None
+    allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
+    """Without `direct`, the tool is left out: only code could call it."""
     defer_loading: bool = False
     """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
 
@@ -56,6 +58,8 @@ class OwnCustom(Body):
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     format: Annotated[AnyTextFormat | GrammarFormat, Field(discriminator="type")] | None = None
+    allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
+    """Without `direct`, the tool is left out: only code could call it."""
     defer_loading: bool = False
     """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
 
@@ -216,7 +220,10 @@ class ServedTools:
                 self.left_out.append(left_out_tool(tool.type, f"{place}.{i}"))
                 continue
             for served, deferred in _flattened_tools(tool, f"{place}.{i}"):
-                name = served.flat_name
+                name, one = served.flat_name, served.tool
+                if not isinstance(one, SearchTool) and is_for_code(one.allowed_callers):
+                    self.left_out.append(left_out_for_code(one.name, served.place))
+                    continue
                 if not repeated and (name in self.by_name or name in self.deferred):
                     raise FieldError(f"{served.place}.name", f"{name} is the name of another tool already")
                 (self.deferred if deferring and deferred else self.by_name)[name] = served

@@ -197,6 +197,18 @@ async def test_short_conversation_needs_no_summary():
     assert len(prompt_of(reply)) < N_CTX * 9 // 10
 
 
+async def test_cleared_system_words_go():
+    reminder = {"role": "system", "content": "Mind the time.", "clear_at": "next_user_message"}
+    lasting = {"role": "system", "content": "Mind the gap.", "clear_at": "never"}
+    user, said = {"role": "user", "content": "go on"}, {"role": "assistant", "content": "Yes."}
+    first, second = script("Yes."), script("Yes.")
+    state = replying(first, second)
+    await ask(state, messages=[user, reminder, lasting])
+    await ask(state, messages=[user, reminder, lasting, said, user])
+    assert ["Mind the time." in prompt_of(one) for one in (first, second)] == [True, False]
+    assert "Mind the gap." in prompt_of(second)
+
+
 async def test_two_ways_of_compacting_are_refused():
     called = await ask(replying(), compaction={"type": "summarize"}, context_management={"edits": []})
     assert called.status == 400

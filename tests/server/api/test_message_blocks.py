@@ -12,6 +12,7 @@ from server.api.messages.messages_as_chat import as_chat, chat_of
 from server.api.messages.messages_request import MessagesRequest
 from tests.http_lead import Lead
 from tests.server.api.test_messages import HELLO, WEATHER, ask, post, replying, script
+from tests.server.api.test_responses import prompt_of
 
 PICTURE: dict[str, Any] = {
     "type": "image",
@@ -119,6 +120,45 @@ async def test_picture_in_result_becomes_text():
     beside = [result({"type": "text", "text": "read"}), PICTURE]
     told = chat_of(request(messages=[*turns[:-1], {"role": "user", "content": beside}]))["messages"]
     assert [message["content"] for message in told[-2:]] == ["read", UNSEEN]
+
+
+async def test_wishes_without_effect_are_told():
+    source = {"type": "text", "media_type": "text/plain", "data": "It rains."}
+    document = {"type": "document", "source": source, "context": "a report", "citations": {"enabled": True}}
+    turns = [{"role": "user", "content": [document, {"type": "text", "text": "How is it?"}]}]
+    budget = {"task_budget": {"type": "tokens", "total": 1000}}
+    reply = script("Wet.")
+    told = (await ask(replying(reply), messages=turns, output_config=budget)).json
+    assert [warning.partition(":")[0] for warning in told["warnings"]] == [
+        "output_config.task_budget",
+        "messages.0.content.0.citations",
+    ]
+    assert "a report" in prompt_of(reply)
+    assert "It rains." in prompt_of(reply)
+
+
+async def test_tools_for_code_are_left_out():
+    tools = [WEATHER, {**WEATHER, "name": "sum_up", "allowed_callers": ["code_execution_20250825"]}]
+    both = {**WEATHER, "name": "both", "allowed_callers": ["direct", "code_execution_20250825"]}
+    reply = script("Wet.")
+    told = (await ask(replying(reply), tools=[*tools, both])).json
+    assert [warning.partition(" is")[0] for warning in told["warnings"]] == ["tools.1: sum_up"]
+
+
+async def test_removed_tool_is_told():
+    removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "weather"}}
+    turns = [*HELLO, {"role": "system", "content": [removal]}]
+    reply = script("Wet.")
+    await ask(replying(reply), messages=turns, tools=[WEATHER])
+    assert "The tool weather is not available any more" in prompt_of(reply)
+
+
+def test_latest_system_words_set_the_effort():
+    turns = [*HELLO, {"role": "system", "content": "Think.", "output_config": {"effort": "max"}}]
+    body = {"messages": turns, "output_config": {"effort": "low"}}
+    assert chat_of(MessagesRequest.model_validate(body))["reasoning_effort"] == "max"
+    later = {**body, "messages": [*turns, {"role": "assistant", "content": "Yes."}, *HELLO]}
+    assert chat_of(MessagesRequest.model_validate(later))["reasoning_effort"] == "low"
 
 
 async def test_tools_that_cannot_run_are_left_out():

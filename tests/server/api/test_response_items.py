@@ -206,3 +206,28 @@ def test_the_sdk_prewarms_a_prompt(client: openai.OpenAI, lead: Lead):
 
 def test_service_tier_is_told_again(client: openai.OpenAI):
     assert client.responses.create(model="toy", input=HELLO, service_tier="flex").service_tier == "flex"
+
+
+@pytest.mark.parametrize(("context", "kept"), [(None, True), ("all_turns", True), ("current_turn", False)])
+async def test_thoughts_of_earlier_turns_follow_context(context: str | None, kept: bool):
+    one = script("done")
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "aha"}]}
+    now = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
+    turns: list[Any] = [
+        {"role": "user", "content": "look"},
+        thought,
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "again"},
+        now,
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "a hole"},
+    ]
+    await ask(serving(one, template=THINKING), input=turns, reasoning={"context": context})
+    assert ("aha" in prompt_of(one)) is kept
+    assert "<think>so</think>" in prompt_of(one)
+
+
+async def test_other_ways_to_reason_are_refused():
+    called = await ask(serving(), reasoning={"mode": "pro"})
+    assert called.status == 400
+    assert called.json["error"]["param"] == "reasoning.mode"

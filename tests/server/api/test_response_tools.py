@@ -107,6 +107,17 @@ async def test_a_custom_tool_is_streamed_as_text():
     assert (added["type"], added["input"]) == ("custom_tool_call", "")
 
 
+async def test_tools_for_code_are_left_out():
+    tools = [
+        {**one, "name": f"t{i}", "allowed_callers": ["programmatic"]}
+        for i, one in enumerate((WEATHER, PATCH))
+    ]
+    told = (
+        await ask(serving(script("Wet.")), tools=[*tools, {**WEATHER, "allowed_callers": ["direct"]}])
+    ).json
+    assert [warning.partition(" is")[0] for warning in told["warnings"]] == ["tools.0: t0", "tools.1: t1"]
+
+
 async def test_a_custom_call_is_read_back():
     one = script("done")
     turns = [
