@@ -107,6 +107,22 @@ def test_questions_share_the_prompt(lead: Lead):
     assert usage["output_tokens"] == 0
 
 
+def test_twenty_options_cost_one_prompt(lead: Lead):
+    twenty = {**ROUTE, "choices": [{"value": f"team {i}"} for i in range(20)]}
+    lead.backend.widths.clear()
+    usage = decided(lead, twenty, input="another story, told at length. " * 20)["usage"]
+    decided_widths, n = (
+        lead.backend.widths[:],
+        usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"],
+    )
+    lead.backend.widths.clear()
+    plain = {"messages": [{"role": "user", "content": "x" * n}], "max_tokens": 1}
+    assert httpx.post(f"{lead.url}/v1/chat/completions", json=plain, timeout=30).status_code == 200
+    assert n > 700
+    assert sum(decided_widths) <= 1.02 * n
+    assert len(decided_widths) <= len(lead.backend.widths) + 1
+
+
 def test_many_options_have_labels_of_several_tokens(lead: Lead):
     many = {**ROUTE, "choices": [{"value": f"team {i}"} for i in range(60)]}
     [answer] = decided(lead, many)["answers"]
