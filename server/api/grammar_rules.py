@@ -21,7 +21,8 @@ _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
 
 Without a limit, a weak model may write white space forever.
 """
-_TERMINALS = ["TEXT: /(?s:.+)/", r"BLANK: /[ \n]{1,8}/"]
+_LONGEST_BLANK = 8  # characters of white space in free text: two levels of indentation
+_TERMINALS = ["TEXT: /(?s:.+)/", f"BLANK: /[ \\n]{{1,{_LONGEST_BLANK}}}/"]
 _LONGEST_LIMIT = 2_000
 """Largest maxLength that is held in tagged text: the lexer has a state for each character."""
 _MOST_ORDERS = 3
@@ -44,8 +45,10 @@ class GrammarRules:
         """Begin a grammar; `loose`: white space and the order of members are the model's choice."""
         self.loose = loose
         self.made: list[str] = list(_TERMINALS)
-        self._texts: dict[tuple[str, int | None], str] = {}  # rules, by what ends a text and its limit
-        self._longer_texts: dict[str, str] = {}  # rules of more text behind what ends a text
+        # rules, by what ends a text, and its most and fewest characters
+        self._texts: dict[tuple[str, int | None, int], str] = {}
+        # rules of more text behind what ends a text, with its most characters
+        self._longer_texts: dict[tuple[str, int | None], str] = {}
 
     def also(self, *rules: str) -> None:
         """Add rules that the grammar does not have yet."""
@@ -123,17 +126,17 @@ class GrammarRules:
             plain = ""
         return " ".join([*found, *[literal(plain)] * bool(plain)])
 
-    def until(self, name: str, mark: str, most: int | None = None) -> str:
-        """Return a rule for text that ends with a mark, of at most `most` characters before it."""
+    def until(self, name: str, mark: str, most: int | None = None, least: int = 0) -> str:
+        """Return a rule for text that ends with a mark, of `least` to `most` characters before it."""
         before, after = self._line_breaks
         token = self.control(mark)
         if token is not None and most is None:
             return f"{name}: {self.tokens_but(token)}* <[{token}]>"
         spelled = self.spelled(mark)
         if "<[" in spelled:  # text itself has no control tokens
-            limited = most and self.rule(f"/(?s:{before}.{{1,{most}}}{after})/")
-            return f"{name}: {limited or 'TEXT'}? {spelled}"
-        text = ".*" if most is None else f"{before}.{{0,{most}}}{after}"
+            limited = most and self.rule(f"/(?s:{before}.{{{max(1, least)},{most}}}{after})/")
+            return f"{name}: {limited or 'TEXT'}{'' if least else '?'} {spelled}"
+        text = ".*" if most is None else f"{before}.{{{least},{most}}}{after}"
         return f"{name}[lazy]: /(?s:{text})/ {spelled}"
 
     @property
@@ -143,31 +146,51 @@ class GrammarRules:
         return before, _LINE if "⟨value⟩\n" in self.calls.parameter else ""
 
     def text_until(self, mark: str, schema: Schema, behind: Sequence[str] = ()) -> str:
-        """Add a rule for text up to a mark, limited by the schema, and return its name."""
+        """Return an expression for text up to a mark, limited by the schema.
+
+        Args:
+            mark: What ends the text.
+            schema: Of the text.
+            behind: What may stand behind the mark, unless the mark is part of the text.
+        """
         most = self._max_length(schema)
-        found = (mark, most)
+        if most is None:
+            more = f" (BLANK? {self._more_behind_mark(mark, behind)})*" if behind else ""
+            return self._text_rule(mark) + more
+        half = (most - len(mark) - _LONGEST_BLANK) // 2
+        if not behind or half < 1:
+            return self._text_rule(mark, most)
+        more = self._more_behind_mark(mark, behind, half)  # no part is longer: the sum is not counted
+        return f"({self._text_rule(mark, half)} (BLANK? {more})? | {self._text_rule(mark, most, half + 1)})"
+
+    def _text_rule(self, mark: str, most: int | None = None, least: int = 0) -> str:
+        """Add a rule for text of `least` to `most` characters up to a mark, and return its name."""
+        found = (mark, most, least)
         if found not in self._texts:
             self._texts[found] = f"t_{len(self.made)}"
-            self.made.append(self.until(self._texts[found], mark, most))
-        return self._texts[found] + (
-            f" {self._more_behind_mark(mark, behind)}" if behind and most is None else ""
-        )
+            self.made.append(self.until(self._texts[found], mark, most, least))
+        return self._texts[found]
 
-    def _more_behind_mark(self, mark: str, behind: Sequence[str]) -> str:
-        """Return what may stand behind a mark that is text: more text, up to the next one."""
-        if mark not in self._longer_texts:
-            self._longer_texts[mark] = name = f"m_{len(self.made)}"
-            later = r"(?s:([^ \n]|[ \n]{9}).*)"  # BLANK has eight at most
-            not_behind = f"~/(?s:\\s*({'|'.join(map(spelled_in_regex, behind))}).*)/"
-            if "<[" in (spelled := self.spelled(mark)):
-                self.made += [
-                    f"{name.upper()}: /{later}/ & {not_behind}",
-                    f"{name}: {name.upper()}? {spelled}",
-                ]
-            else:
-                text = f"/({later})?{spelled_in_regex(mark)}/"
-                self.made += [f"{name.upper()}: {text} & {not_behind}", f"{name}[lazy]: {name.upper()}"]
-        return f"(BLANK? {self._longer_texts[mark]})*"
+    def _more_behind_mark(self, mark: str, behind: Sequence[str], most: int | None = None) -> str:
+        """Add a rule for text behind a mark that is text, up to the next one, and return its name."""
+        if (mark, most) in self._longer_texts:
+            return self._longer_texts[mark, most]
+        self._longer_texts[mark, most] = name = f"m_{len(self.made)}"
+        later = rf"(?s:([^ \n]|[ \n]{{{_LONGEST_BLANK + 1}}}).*)"
+        others = [one for one in behind if not mark.startswith(one)]
+        again = [f"{spelled_in_regex(one)}[^\\/]" for one in behind if mark.startswith(one)]
+        not_behind = f"~/(?s:\\s*({'|'.join([*map(spelled_in_regex, others), *again])}).*)/"
+        if "<[" in (spelled := self.spelled(mark)):
+            fits = "" if most is None else f" & /(?s:.{{1,{most}}})/"
+            self.made += [
+                f"{name.upper()}: /{later}/ & {not_behind}{fits}",
+                f"{name}: {name.upper()}? {spelled}",
+            ]
+        else:
+            fits = "" if most is None else f" & /(?s:.{{1,{most + len(mark)}}})/"
+            text = f"/({later})?{spelled_in_regex(mark)}/"
+            self.made += [f"{name.upper()}: {text} & {not_behind}{fits}", f"{name}[lazy]: {name.upper()}"]
+        return name
 
     def _max_length(self, schema: Schema) -> int | None:
         """Return the schema's limit on a text's characters, None without one."""

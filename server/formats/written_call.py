@@ -119,10 +119,13 @@ class TaggedCallReader(ArgumentReader):
         end = text.find(mark, at)
         while end >= 0:
             rest = text[after_blank(text, end + len(mark)) :]
-            if any(rest.startswith(one) for one in self._calls.behind_value):
-                return end, True
-            if any(one.startswith(rest) for one in self._calls.behind_value):
+            if mark.startswith(rest):  # the tag again, perhaps, which may look like another parameter's
                 return end, False
+            if not rest.startswith(mark):
+                if any(rest.startswith(one) for one in self._calls.behind_value):
+                    return end, True
+                if any(one.startswith(rest) for one in self._calls.behind_value):
+                    return end, False
             end = text.find(mark, end + 1)
         return -1, False
 

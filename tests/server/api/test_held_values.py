@@ -242,9 +242,19 @@ TAGGED = [reply for reply in WRITABLE if reply.form.calls and reply.form.calls.a
 def test_a_text_with_its_end(reply: Reply):
     assert reply.form.calls
     end = reply.form.calls.value_end[0].replace("⟨key⟩", "v")
-    twice = [] if end.startswith(reply.form.calls.behind_value[0]) else [f"a{end}\n{end}", f"{end}{end}c"]
-    for text in (f"a{end}b", f"a{end}\n\nb{end} c", f"{end}{' ' * 20}x", *twice):
+    for text in (f"a{end}b", f"a{end}\n\nb{end} c", f"{end}{' ' * 20}x", f"a{end}\n{end}", f"{end}{end}c"):
         check(reply, {"type": "string"}, [text], [])
+
+
+@pytest.mark.parametrize("reply", TAGGED, ids=lambda reply: reply.family)
+def test_a_limited_text_with_its_end(reply: Reply):
+    assert reply.form.calls
+    end = reply.form.calls.value_end[0].replace("⟨key⟩", "v")
+    most = len(end) + 30
+    right = ["x" * most, f"a{end}b", f"{end}{'y' * 10}", f"{'x' * 10}{end}y"]
+    check(
+        reply, {"type": "string", "maxLength": most}, right, ["x" * (most + 1), f"{'x' * 20}{end}{'y' * 20}"]
+    )
 
 
 @pytest.mark.parametrize("reply", TAGGED, ids=lambda reply: reply.family)
