@@ -16,6 +16,7 @@ from itertools import count
 from typing import TypeAlias
 
 from server.estimators import Mean
+from server.speculation.hits import SESSION_WINDOW, WORD
 
 LookupGuess: TypeAlias = tuple[list[int], list[float]]
 
@@ -28,8 +29,6 @@ POOL_TOKENS = 100_000  # kept of other texts: 16 MB with the index
 # tokens each, 0.43 were right after 2, 0.39 after 3, 0.38 after 4, 0.6 after 5. Half: lookups alone make 0.99
 # of plain steps on two cores; 4: 1.03; twice: 0.99 (400M BF16, benchmarks.inside).
 DOUBT = 4.0
-PRIOR = 4  # guesses that the assumed hit rate counts for. Off by two: as WORD in hits.py
-MEMORY = 48  # guesses of one length that count. Off by two: as WINDOW in hits.py
 
 
 class MatchRates:
@@ -37,7 +36,7 @@ class MatchRates:
 
     def __init__(self) -> None:
         assumed = [length / (length + DOUBT) for length in range(MAX_LENGTH + 1)]
-        self._rates = [Mean(rate, PRIOR, MEMORY) for rate in assumed]
+        self._rates = [Mean(rate, WORD, SESSION_WINDOW) for rate in assumed]
 
     def record(self, length: int, hit: bool) -> None:
         """Learn whether a guess after a match of this length was right."""

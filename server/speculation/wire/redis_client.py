@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from typing import Any, NamedTuple, TypeAlias, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any, TypeAlias, cast
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -145,10 +145,11 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     parts = _split_url(url)
     scheme = parts.scheme.removesuffix(SENTINEL)
     service, _, db = parts.path.strip("/").partition("/")
-    addresses = [_address_of(place) for place in parts.places.split(",")]
+    account, at, places = parts.netloc.rpartition("@")
+    addresses = [_address_of(place) for place in places.split(",")]
     if not service:
         raise ValueError("it names no service behind the sentinels' addresses")
-    said = cast(dict[str, Any], parse_url(f"{scheme}://{parts.account}master/{db}?{parts.query}"))
+    said = cast(dict[str, Any], parse_url(f"{scheme}://{account}{at}master/{db}?{parts.query}"))
     common = common | {"ssl": scheme == "rediss"}
     common |= {name: value for name, value in said.items() if name.startswith("ssl")}
     own = {name: value for name, value in said.items() if name.startswith(OWN)}
@@ -159,25 +160,15 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     return sentinels.master_for(unquote(service), _Following, **options)
 
 
-class _Parts(NamedTuple):
-    """Parts of a URL."""
-
-    scheme: str
-    account: str  # including the @ behind it
-    places: str  # hosts and ports
-    path: str
-    query: str  # without the ? before it
-
-
-def _split_url(url: str) -> _Parts:
+def _split_url(url: str) -> SplitResult:
     """Split a URL that may name several hosts.
 
     urlsplit() refuses an IPv6 address beside others where Python has the fixes of CVE-2024-11168 and
     CVE-2025-0938, as some builds of 3.11 do.
     """
-    found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*@)?([^/?#]*)([^?#]*)\??([^#]*)", url)
+    found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*)([^?#]*)\??([^#]*)(.*)", url, re.DOTALL)
     assert found
-    return _Parts(*(part or "" for part in found.groups()))
+    return SplitResult(*(part or "" for part in found.groups()))
 
 
 def _address_of(place: str) -> tuple[str, int]:
@@ -190,7 +181,7 @@ def _address_of(place: str) -> tuple[str, int]:
 def place_of(url: str) -> str:
     """Return the URL without user, password and options, for people to read."""
     parts = _split_url(url)
-    return f"{parts.scheme}://{parts.places}{parts.path}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def without_password(url: str) -> str:
