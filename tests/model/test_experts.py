@@ -41,5 +41,5 @@ def test_unmatched_pattern_is_reported(path: Path, caplog: pytest.LogCaptureFixt
     weights = read(LeadSettings, ["-ot", "no_such=CPU,up_exps=CPU"]).weights
     with closing(LoadedModel(path, weights)), caplog.at_level("WARNING"):
         pass
-    assert "has no tensor for no_such" in caplog.text
+    assert "matches no_such: check --override-tensor" in caplog.text
     assert "up_exps" not in caplog.text
