@@ -10,10 +10,8 @@ from typing import Literal
 from server.drafting.model_drafter import SHARED_ROWS
 from server.speculation import gain
 from server.speculation.step import Drafting, DraftPath, Request
+from server.speculation.tree import LEAST
 from server.speculation.view import Price, View, offer
-
-# Path probability to which a draft looks ahead. Half: 64 rows are looked at, not 49, where 0.94 are right
-LEAST_PATH = 0.05
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
@@ -37,8 +35,8 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
 
 
 def _looked_ahead(acceptance: float) -> int:
-    """Return the number of guesses in a row after which a path is less likely than LEAST_PATH."""
-    return 1 + int(math.log(LEAST_PATH) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
+    """Return the number of guesses in a row after which a path is too unlikely to be offered."""
+    return 1 + int(math.log(LEAST) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
 
 
 def reachable_rate(view: View, drafting: Drafting) -> float:
