@@ -61,7 +61,7 @@ class AttentionChoice:
 
     @property
     def was_asked(self) -> bool:
-        """True if the options left it open, so it was chosen here."""
+        """True if the options left flash attention open, so this lead chose it."""
         return bool(self._what)
 
     def look_again(

@@ -29,7 +29,7 @@ class Windows:
     """Cells of the layers with a window, for each sequence of a context."""
 
     def __init__(self, handle: Any, window: int, *, chunked: bool) -> None:
-        """Keep the cells of a context that was made with one sequence too many, at most MOST_SEQS without it.
+        """Keep cells for a context that has one sequence to spare, and at most MOST_SEQS others.
 
         Args:
             handle: The llama.cpp context.

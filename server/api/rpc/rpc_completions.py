@@ -63,7 +63,7 @@ class RpcCompletion:
             self._error = defect("a completion", error)
 
     def _new_fields(self) -> dict[str, Any]:
-        """Return what has not been returned yet; `content` is always there."""
+        """Return the fields that no poll has returned yet; `content` is always among them."""
         portion = self._choice.portion()
         told: dict[str, Any] = {"content": portion.text}
         if portion.logprobs is not None:
