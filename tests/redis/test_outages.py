@@ -18,7 +18,7 @@ from members import Member, Server, eventually, presence
 from server.errors import StartupError
 from server.speculation.wire.messages import Close, Commit
 from server.speculation.wire.redis_client import check
-from server.speculation.wire.streams import MAX_UNSENT, RedisBus
+from server.speculation.wire.streams import BUS_BACKLOG, RedisBus
 
 pytestmark = pytest.mark.redis
 
@@ -86,9 +86,9 @@ def test_nothing_blocks_on_a_server_that_hangs(server: Server, pair: tuple[Membe
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
-        for i in range(3 * MAX_UNSENT):
+        for i in range(3 * BUS_BACKLOG):
             lead.bus.send("D", Commit(1, i, i, (i,)))
-        assert lead.bus.counters.dropped >= MAX_UNSENT  # the queue is bounded
+        assert lead.bus.counters.dropped >= BUS_BACKLOG  # the queue is bounded
         lead.wait_to_see()  # it is noticed
         lead.bus.close()
     finally:

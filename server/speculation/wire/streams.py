@@ -35,12 +35,10 @@ from server.speculation.wire.roster import MAX_CARD_BYTES, Roster, member_name, 
 
 BEAT_S = 0.25  # between two renewals of our keys, which also look who is here
 PRESENCE_TTL_MS = 2_000  # a process silent for longer is gone
-INBOX_TTL_MS = 10_000
-MEMBERS_TTL_MS = 10_000
+KEYS_TTL_MS = 10_000  # of inboxes and of the set of members, so that one that was silent finds its inbox
 MAX_MEMBERS = 1024  # names in the set: four times as many as a process looks at, of either role
-INBOX_LENGTH = 1024  # entries an inbox keeps for a reader that lags
+BUS_BACKLOG = 1024  # messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
-MAX_UNSENT = 1024  # messages waiting to be sent
 MAX_BYTES = 8 << 20  # of one message, and roughly of one pipeline
 BACKOFF_S = (0.1, 1.0)  # first and longest pause before connecting again
 BUS_CLOSE_S = 0.4  # close() waits no longer than this for the threads
@@ -100,7 +98,7 @@ class RedisBus:
 
     def send(self, to: str, message: Message) -> None:
         """Queue a message; see Bus. The writer encodes it."""
-        if not self._up or self._queue.qsize() >= MAX_UNSENT:
+        if not self._up or self._queue.qsize() >= BUS_BACKLOG:
             self._count_dropped(1)
         else:
             self._queue.put((to, message))
@@ -155,8 +153,8 @@ class RedisBus:
         """Make or keep our inbox, and choose where to read on."""
         inbox = self._inbox
         with self._client.pipeline(transaction=True) as pipe:
-            pipe.execute_command("XADD", inbox, "MAXLEN", "~", INBOX_LENGTH, "*", _WAKE, b"")
-            pipe.pexpire(inbox, INBOX_TTL_MS)
+            pipe.execute_command("XADD", inbox, "MAXLEN", "~", BUS_BACKLOG, "*", _WAKE, b"")
+            pipe.pexpire(inbox, KEYS_TTL_MS)
             hello = cast(bytes, pipe.execute()[0])
         if _id_numbers(hello) < _id_numbers(self._last):
             self._last = _START  # another server, whose clock is behind: all that is there is new
@@ -210,11 +208,11 @@ class RedisBus:
         kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _id_after(self._last))
         self._intake.beat()
         with self._client.pipeline(transaction=True) as pipe:
-            pipe.pexpire(inbox, INBOX_TTL_MS)
+            pipe.pexpire(inbox, KEYS_TTL_MS)
             pipe.execute_command("XTRIM", inbox, *kept)
             pipe.set(self._card_of(self._me), self._card, px=PRESENCE_TTL_MS)
             pipe.sadd(members, self._me)
-            pipe.pexpire(members, MEMBERS_TTL_MS)
+            pipe.pexpire(members, KEYS_TTL_MS)
             pipe.scard(members)
             pipe.srandmember(members, MAX_MEMBERS)
             alive, *_, n_listed, listed = pipe.execute()
@@ -304,7 +302,7 @@ class RedisBus:
         return self._count_dropped(len(results) - arrived)
 
     def _append_command(self, member: str, field: bytes, data: bytes) -> tuple[str | bytes | int, ...]:
-        return ("XADD", self._prefix + member, "NOMKSTREAM", "MAXLEN", "~", INBOX_LENGTH, "*", field, data)
+        return ("XADD", self._prefix + member, "NOMKSTREAM", "MAXLEN", "~", BUS_BACKLOG, "*", field, data)
 
     def _wake_reader(self) -> None:
         """Wake a reader from a blocking read, so it sees that we close."""
