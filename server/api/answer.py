@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import ClassVar
 
@@ -16,11 +16,14 @@ from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import submit
 from server.engine.events import Event
+from server.engine.request_account import tenant
 from server.errors import DuoError
 from server.replies.reply_log import ReplyLog
+from server.replies.store import Owner
 
 MAX_LOG_BYTES = 16 << 20
 """Maximum bytes of a reply's log: four times llama-server's, as an event of a response is longer by that."""
+LOSS = b": this reply can no longer be stored\n\n"
 _LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\u2028\u2029"}
 """Where httpx, so huggingface_hub, ends a line although the event goes on; and how JSON escapes it."""
 
@@ -60,6 +63,9 @@ class Answer(ABC):
         # events of the first choice that arrived together with its first one
         self._next: Sequence[Event] = ()
         self._stopped = False  # by stop()
+        self._told_loss = False
+        self.owner = Owner(body.salt, tenant())
+        self.refusal: DuoError | None = None  # with which write_to() ended before the engine had begun
 
     def stop(self) -> None:
         """Cancel the replies because their owner asks for that, which is no failure."""
@@ -108,23 +114,40 @@ class Answer(ABC):
         except Exception as error:
             yield self._failure_event(problem.defect(f"the stream {self._id}", error))
 
-    async def write_to(self, log: ReplyLog) -> None:
-        """Write all events to a log, from begin() on, and end it. Raises nothing."""
+    async def write_to(self, log: ReplyLog, keep: Callable[[], None] | None = None) -> None:
+        """Write all events to a log, from begin() on, and end it. Raises nothing.
+
+        Args:
+            log: The log, which ends.
+            keep: Called before that.
+        """
         try:
-            await self.begin()
+            await self._begin_writing()
             async with aclosing(self.chunks()) as chunks:
                 async for chunk in chunks:
                     self._append(log, chunk)
         except DuoError as error:
-            log.append(self._failure_event(error))
+            self._append(log, self._failure_event(error))
         except Exception as error:
-            log.append(self._failure_event(problem.defect(f"the reply {self._id}", error)))
+            self._append(log, self._failure_event(problem.defect(f"the reply {self._id}", error)))
         finally:
             self.cancel()
+            if keep is not None:
+                keep()
             await self._settle()
+            await self._served.replies.settled()
             log.end()
 
+    async def _begin_writing(self) -> None:
+        try:
+            await self.begin()
+        except DuoError as error:
+            self.refusal = error
+            raise
+
     def _append(self, log: ReplyLog, chunk: bytes) -> None:
+        if not chunk:
+            return
         log.append(chunk)  # whatever its size, as the events that follow are numbered on
         if log.n_bytes > MAX_LOG_BYTES:
             raise DuoError(f"the reply is too long to be stored: its events exceed {MAX_LOG_BYTES} bytes")
@@ -132,8 +155,9 @@ class Answer(ABC):
             log.append(warning)
 
     def _loss_event(self) -> bytes:
-        """Return the event that tells, once, that the log can no longer be stored; none by default."""
-        return b""
+        """Return an event that tells that the log can no longer be stored, and nothing later."""
+        told, self._told_loss = self._told_loss, True
+        return b"" if told else LOSS
 
     async def _settle(self) -> None:
         """Wait until what this answer has stored can be read."""
@@ -166,5 +190,5 @@ class Answer(ABC):
         """Yield the last events of a stream, once all replies have ended."""
 
     def _failure_event(self, error: DuoError) -> bytes:
-        """Return the last event of a stream that fails."""
-        return sse(problem.body(error))
+        """Return the last event of a stream that fails; nothing if its owner has stopped it."""
+        return b"" if self._stopped else sse(problem.body(error))

@@ -26,6 +26,7 @@ from server.api import (
     problem,
     props,
     rerank,
+    resumed_route,
     slots_route,
     tokens,
 )
@@ -160,6 +161,9 @@ def _with_and_without_v1() -> list[BaseRoute]:
         _route_to("/responses/{id}", stored.retrieve, "GET"),
         _route_to("/responses/{id}", stored.delete, "DELETE"),
         *_conversations(),
+        _route_to("/stream", resumed_route.read_again, "GET"),
+        _route_to("/stream", resumed_route.remove, "DELETE"),
+        _route_to("/streams/lookup", resumed_route.look_up),
         _generating_route("/decisions", decisions.create),
         _generating_route("/systemone", systemone.create),
         _generating_route("/messages", messages.create),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from server.replies.reply_log import ReplyLog
+from server.replies.store import Owner
 
 if TYPE_CHECKING:
     from server.api.answer import Answer
+
+Keep: TypeAlias = Callable[[], None]
 
 ENDING_S = 5.0
 """Seconds for cancelled replies to write their last event, as uvicorn gives those of connections."""
@@ -23,11 +27,15 @@ class BackgroundReplies:
     def __len__(self) -> int:
         return len(self._running)
 
-    def start(self, salt: str, id: str, answer: Answer, log: ReplyLog) -> None:
-        """Write an answer to its log from now on."""
-        task = asyncio.ensure_future(answer.write_to(log))
+    def start(
+        self, owner: Owner, id: str, answer: Answer, log: ReplyLog, keep: Keep | None = None
+    ) -> asyncio.Task[None]:
+        """Write an answer to its log from now on; `keep` is called before the log ends."""
+        salt = owner.salt
+        task = asyncio.ensure_future(answer.write_to(log, keep))
         self._running[salt, id] = answer, task
         task.add_done_callback(lambda _: self._running.pop((salt, id), None))
+        return task
 
     def stop(self, salt: str, id: str) -> asyncio.Task[None] | None:
         """Cancel a reply, because its owner asks for that; return what ends once it has."""

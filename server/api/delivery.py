@@ -14,13 +14,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from server.api.resumed import begin_stream, end_stream
+
 if TYPE_CHECKING:
     from server.api.answer import Answer
+    from server.api.served import Served
 
 T = TypeVar("T")
 
 KEEP_ALIVE_S = 15
 """Seconds of silence before a stream sends a keep-alive event."""
+NEVER_S = 1 << 30
+"""Seconds between pings of a stream whose log has them."""
+CONVERSATION = "x-conversation-id"
+"""Header that names a conversation, of which one reply at a time can be read again; as in llama-server."""
 DRAIN_S = 3600
 """Seconds for which a stream may outlive the request to stop; uvicorn's grace time ends it earlier."""
 
@@ -38,8 +45,11 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
     """Return the whole answer, or a stream.
 
     A stream begins once the engine has started the request, so any refusal before that has its HTTP status.
-    When the response ends, for any reason, its generations are cancelled.
+    When the response ends, for any reason, its generations are cancelled; not those of a stream for which
+    the request names a conversation, which can be read again (resumed.py).
     """
+    if stream and (conversation := request.headers.get(CONVERSATION)):
+        return await resumable(request, answer, conversation)
     try:
         if not stream:
             return Json(await unless_gone(request, answer.whole()))
@@ -50,14 +60,31 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
     return _Stream(answer)
 
 
+async def resumable(request: Request, answer: Answer, conversation: str) -> Response:
+    """Return a stream that can be left and read again by its conversation, in place of an earlier one."""
+    served: Served = request.state.served
+    try:
+        log = await begin_stream(served, answer, conversation)
+    except BaseException:
+        answer.cancel()
+        raise
+    await unless_gone(request, log.begun())
+    if answer.refusal is not None:
+        await end_stream(served, answer.owner, conversation)
+        raise answer.refusal
+    return Relay(log.events(-1), pings=False)
+
+
 class Relay(EventSourceResponse):
     """A stream of events that are written elsewhere: its end cancels nothing."""
 
-    def __init__(self, chunks: AsyncIterator[bytes], keep_alive: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, chunks: AsyncIterator[bytes], keep_alive: tuple[str, str] | None = None, *, pings: bool = True
+    ) -> None:
         super().__init__(
             chunks,
             headers={"Cache-Control": "no-cache"},
-            ping=KEEP_ALIVE_S,
+            ping=KEEP_ALIVE_S if pings else NEVER_S,
             ping_message_factory=keep_alive and partial(_event_of, *keep_alive),
             sep="\n",
             shutdown_grace_period=DRAIN_S,

@@ -66,6 +66,11 @@ class ReplyLog:
             else:
                 await self._growth()
 
+    async def begun(self) -> None:
+        """Wait until it has an event, or has ended without one."""
+        while not (self.chunks or self.ended):
+            await self._growth()
+
     async def _growth(self) -> None:
         waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readers.append(waits)

@@ -88,3 +88,23 @@ def test_responses_outlive_a_restart(url: str):
         after = client.responses.create(model="toy", input="go on", previous_response_id=before.id)
         items = list(client.responses.input_items.list(after.id, order="asc"))
         assert [item.type for item in items] == ["message", "message", "message"]
+
+
+def test_other_lead_replaces_a_conversations_stream(url: str):
+    name = {"X-Conversation-Id": "0b5c::duo"}
+    body = {"messages": [{"role": "user", "content": HELLO}], "stream": True}
+    with lead_at(url, endless=True) as first, lead_at(url, endless=True) as second:
+        with httpx.stream("POST", f"{first.url}/v1/chat/completions", json=body, headers=name) as stream:
+            begun = next(stream.iter_bytes())
+        read = {"conv_id": "0b5c::duo"}
+        with httpx.stream("GET", f"{second.url}/v1/stream", params=read) as stream:
+            assert next(stream.iter_bytes()).startswith(begun)
+        ids = {"conversation_ids": ["0b5c"]}
+        [told] = httpx.post(f"{second.url}/v1/streams/lookup", json=ids).json()
+        assert not told["is_done"]
+        short = {**body, "max_tokens": 5}
+        whole = httpx.post(f"{second.url}/v1/chat/completions", json=short, headers=name).content
+        first.until_idle()
+        assert httpx.get(f"{first.url}/v1/stream", params=read).content == whole
+        assert httpx.delete(f"{first.url}/v1/stream", params=read).status_code == 204
+        assert httpx.get(f"{second.url}/v1/stream", params=read).status_code == 404

@@ -41,6 +41,7 @@ from server.api.rerank import RerankRequest
 from server.api.responses.compaction import CompactRequest
 from server.api.responses.conversation_request import ConversationRequest, ItemsRequest, MetadataRequest
 from server.api.responses.response_request import ResponseRequest
+from server.api.resumed_route import LookupRequest
 from server.api.rpc.rpc_params import CompletionParams, HandleParams, InitParams, TokenizeParams
 from server.api.slots_route import FileBody
 from server.api.tokens import DetokenizeRequest, TokenizeRequest
@@ -55,6 +56,7 @@ FORMS: dict[str, type[Body]] = {
     "CompactRequest": CompactRequest,
     "ConversationRequest": ConversationRequest,
     "MetadataRequest": MetadataRequest,
+    "LookupRequest": LookupRequest,
     "ItemsRequest": ItemsRequest,
     "DecisionRequest": DecisionRequest,
     "StateRequest": StateRequest,

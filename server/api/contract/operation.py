@@ -30,7 +30,7 @@ class Operation:
     id: str
     summary: str
     answer: str
-    """What status 200 says, in words."""
+    """What success says, in words."""
     description: str = ""
     parameters: Sequence[Mapping[str, Any]] = ()
     body: str | Mapping[str, Any] | None = None
@@ -39,8 +39,10 @@ class Operation:
     """Of a body that may be missing: when it is needed."""
     told: Sequence[str] | Mapping[str, Any] = ()
     """The schema of the answer, or the names of those that it may have."""
-    event: str = ""
-    """The schema of an event, where there is a stream."""
+    event: str | Mapping[str, Any] = ""
+    """The schema of an event, where there is a stream, or its name."""
+    status: int = 200
+    """Of success."""
     other: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Schemas of answers that are no JSON, by media type."""
     errors: Sequence[int] = WORK
@@ -66,7 +68,11 @@ class Operation:
             status: {"$ref": f"#/components/responses/{_error_reference(path, status)}"}
             for status in self.errors
         }
-        responses = {200: {"description": self.answer, "content": self._content()}, **errors, **self.special}
+        responses = {
+            self.status: {"description": self.answer, "content": self._content()},
+            **errors,
+            **self.special,
+        }
         return {**told, "responses": {str(status): responses[status] for status in sorted(responses)}}
 
     def _content(self) -> dict[str, Any]:

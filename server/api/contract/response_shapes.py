@@ -231,6 +231,16 @@ class ConversationDeleted(TypedDict):
     deleted: Literal[True]
 
 
+class FoundStream(TypedDict):
+    conversation_id: str
+    is_done: bool
+    total_bytes: Natural
+    """0 while another lead writes it."""
+    started_at: int
+    completed_at: int
+    """Unix seconds; 0 while it runs."""
+
+
 class Compacted(TypedDict):
     id: str
     object: Literal["response.compaction"]

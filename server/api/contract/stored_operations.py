@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from server.api.contract.operation import FIND, TEXT_WORK, Operation
+from server.api.contract.operation import FIND, LOOK, TEXT_WORK, Operation
 
 ID: Mapping[str, Any] = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
 ITEM: Mapping[str, Any] = {**ID, "name": "item_id"}
@@ -15,6 +15,8 @@ SALT: Mapping[str, Any] = {
     "description": "That of the request that stored it.",
     "schema": {"type": "string", "maxLength": 256},
 }
+CONVERSATION: Mapping[str, Any] = {**ID, "name": "conv_id", "in": "query"}
+CHUNKS = ("ChatCompletionChunk", "CompletionChunk", "NativeChunk", "MessagesEvent")
 PAGE: tuple[Mapping[str, Any], ...] = (
     {
         "name": "limit",
@@ -82,6 +84,43 @@ OF_STORED: dict[str, Operation] = {
         answer="Done.",
         told=("ResponseDeleted",),
         errors=FIND,
+    ),
+    "GET /v1/stream": Operation(
+        id="readStream",
+        summary="The stream of a conversation from an offset on. llama-server's.",
+        description=(
+            "A streamed reply to a request with the header `x-conversation-id` goes on when its connection "
+            "ends, and is read again by that name with the same API key. The next one takes its place."
+        ),
+        parameters=(
+            CONVERSATION,
+            SALT,
+            {
+                "name": "from",
+                "in": "query",
+                "description": "Bytes of the stream that are left out.",
+                "schema": {"type": "integer", "minimum": 0, "default": 0},
+            },
+        ),
+        answer="The bytes as they were sent, and those to come.",
+        event={"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in CHUNKS]},
+        errors=(*FIND, 400),
+    ),
+    "DELETE /v1/stream": Operation(
+        id="stopStream",
+        summary="Cancel the reply of a conversation, and forget its stream. llama-server's.",
+        parameters=(CONVERSATION, SALT),
+        answer="Done, or there was none.",
+        status=204,
+        errors=(*LOOK, 400),
+    ),
+    "POST /v1/streams/lookup": Operation(
+        id="lookUpStreams",
+        summary="The streams of conversations whose names are known. llama-server's.",
+        body="LookupRequest",
+        answer="Those that there are.",
+        told={"type": "array", "items": {"$ref": "#/components/schemas/FoundStream"}},
+        errors=TEXT_WORK,
     ),
     "POST /v1/conversations": Operation(
         id="createConversation",

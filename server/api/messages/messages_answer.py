@@ -18,10 +18,8 @@ from server.api.messages.messages_request import MessagesRequest
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.statistics import measured
-from server.engine.request_account import tenant
 from server.errors import DuoError
 from server.replies.kept import StoredResponse
-from server.replies.store import Owner
 
 PING = {"type": "ping"}
 
@@ -158,7 +156,7 @@ class MessagesAnswer(Answer):
         now = self._turn.now
         held = {"id": self._id, "system": now.system, "tools": [tool.model_dump() for tool in now.tools]}
         messages = [*now.messages, self._choice.message.as_json]
-        self._served.replies.put(Owner(self._salt, tenant()), StoredResponse(held, messages))
+        self._served.replies.put(self.owner, StoredResponse(held, messages))
 
     async def _settle(self) -> None:
         if self._keeps:

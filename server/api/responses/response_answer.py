@@ -21,10 +21,8 @@ from server.api.responses.response_tools import AnyTool, OwnFunction, is_served
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.statistics import measured, timings
-from server.engine.request_account import tenant
 from server.errors import DuoError, StoreError
 from server.replies.kept import StoredResponse, with_items
-from server.replies.store import Owner
 
 logger = logging.getLogger("duo.api")
 
@@ -66,7 +64,6 @@ class ResponseAnswer(Answer):
         self._sampling = asked.requests[0].sampling
         self._body = body
         self._turn = turn
-        self._owner = Owner(body.salt, tenant())
         self._joins: dict[str, Any] | None = None  # the response that is to be added to its conversation
         self._warnings = list(turn.chat.tools.left_out)
         self._choice = self._choices[0]
@@ -89,12 +86,12 @@ class ResponseAnswer(Answer):
 
     def go_on_alone(self) -> dict[str, Any]:
         """Store the response from its beginning on, apart from its connection; return it as it is queued."""
-        log = self._served.replies.begin_log(self._owner, self._id)
+        log = self._served.replies.begin_log(self.owner, self._id)
         queued = self._response_json("queued")
         self._keep(queued)
         for type in ("response.created", "response.queued"):
             log.append(self._numbered_event({"type": type, "response": queued}))
-        self._served.background.start(self._owner.salt, self._id, self, log)
+        self._served.background.start(self.owner, self._id, self, log)
         return queued
 
     def _opening_events(self) -> Iterator[bytes]:
@@ -157,7 +154,7 @@ class ResponseAnswer(Answer):
         new = [*self._turn.new_items, *response["output"]]
         id = str(self._body.conversation_id)
         try:
-            await self._served.replies.change(self._owner, id, lambda stored: with_items(stored, new))
+            await self._served.replies.change(self.owner, id, lambda stored: with_items(stored, new))
         except StoreError as error:
             logger.warning("%s is not added to its conversation: %s", self._id, error.message)
 
@@ -192,7 +189,7 @@ class ResponseAnswer(Answer):
     def _keep(self, response: dict[str, Any]) -> None:
         """Store the response as it is, and what later requests need of it."""
         messages = [*self._turn.chat.messages, self._choice.message.as_json]
-        self._served.replies.put(self._owner, StoredResponse(response, messages, self._turn.input_items))
+        self._served.replies.put(self.owner, StoredResponse(response, messages, self._turn.input_items))
 
     def _response_json(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
         ended = status in ("completed", "incomplete")

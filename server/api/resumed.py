@@ -1,0 +1,126 @@
+"""Streams that are read again by the name of their conversation, as llama-server's page does.
+
+A conversation has one stream at a time: a document under a digest of its name tells the id of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from server.replies.kept import StoredResponse
+from server.replies.redis_names import digest
+from server.replies.reply_log import ReplyLog
+from server.replies.store import Owner
+
+if TYPE_CHECKING:
+    from server.api.answer import Answer
+    from server.api.served import Served
+
+PING = b": ping\n\n"
+PING_S = 15
+"""Seconds of silence before a ping is written to the log: readers count bytes, so all get the same ones."""
+WATCH_S = 0.05  # between two looks whether another lead has ended a stream
+WATCHES = 100  # looks at most: 5 s, in which it looks ten times whether it should
+SEPARATOR = "::"
+"""Stands between a conversation and its model in llama-server's names of streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStream:
+    """The stream of a conversation."""
+
+    id: str  # of its log
+    conversation: str
+    started_at: int  # Unix seconds
+    completed_at: int = 0  # 0 while it runs
+    n_bytes: int = 0  # once it has ended
+
+    def stored(self, id: str) -> StoredResponse:
+        """Return it as a document with this id."""
+        told = (self.id, self.conversation, self.started_at, self.completed_at, self.n_bytes)
+        return StoredResponse({"id": id, "stream": told}, ())
+
+
+def _place_of(conversation: str) -> str:
+    """Return the id of the document about a conversation."""
+    return f"stream_{digest(conversation)}"
+
+
+def _variants_of(conversation: str) -> str:
+    """Return the id of the document with all names of a conversation with its models."""
+    return f"variants_{digest(conversation)}"
+
+
+async def begin_stream(served: Served, answer: Answer, conversation: str) -> ReplyLog:
+    """Write an answer to a log of this conversation, whose earlier stream ends."""
+    owner, replies = answer.owner, served.replies
+    await end_stream(served, owner, conversation)
+    begun = NamedStream(f"chat_{token_hex(24)}", conversation, int(time.time()))
+    log = replies.begin_log(owner, begun.id)
+
+    def keep(stream: NamedStream) -> None:
+        replies.put(owner, stream.stored(stream.id))
+        replies.put(owner, stream.stored(_place_of(conversation)))
+
+    def keep_last() -> None:
+        keep(NamedStream(begun.id, conversation, begun.started_at, int(time.time()), log.n_bytes))
+
+    keep(begun)
+    await _keep_variant(served, owner, conversation)
+    task = served.background.start(owner, begun.id, answer, log, keep_last)
+    pings = asyncio.ensure_future(_ping(log))
+    task.add_done_callback(lambda _: pings.cancel())
+    return log
+
+
+async def end_stream(served: Served, owner: Owner, conversation: str) -> None:
+    """Cancel the reply of a conversation, if it runs, here or elsewhere, and forget its stream."""
+    stream = await stream_of(served, owner.salt, conversation)
+    if stream is None:
+        return
+    if not await served.background.cancel(owner.salt, stream.id) and not stream.completed_at:
+        await served.replies.cancel(owner.salt, stream.id)
+        for _ in range(WATCHES):
+            if not await served.replies.is_written(owner.salt, stream.id):
+                break
+            await asyncio.sleep(WATCH_S)
+    await served.replies.delete(owner, stream.id)
+    await served.replies.delete(owner, _place_of(conversation))
+
+
+async def stream_of(served: Served, salt: str, conversation: str) -> NamedStream | None:
+    stored = await served.replies.get(salt, _place_of(conversation))
+    return NamedStream(*stored.response["stream"]) if stored else None
+
+
+async def streams_of(served: Served, salt: str, conversation: str) -> Sequence[NamedStream]:
+    """Return the streams of a conversation, also with each of its models."""
+    variants = await served.replies.get(salt, _variants_of(conversation))
+    names: list[str] = [conversation, *(variants.response["names"] if variants else ())]
+    found = [await stream_of(served, salt, name) for name in names]
+    return [stream for stream in found if stream is not None]
+
+
+async def _keep_variant(served: Served, owner: Owner, conversation: str) -> None:
+    """Note that this conversation with a model has a stream, for who asks without the model."""
+    plain, separator, _ = conversation.partition(SEPARATOR)
+    if not separator:
+        return
+    id = _variants_of(plain)
+    known = await served.replies.get(owner.salt, id)
+    names: list[Any] = [*(known.response["names"] if known else ())]
+    if conversation not in names:
+        served.replies.put(owner, StoredResponse({"id": id, "names": [*names, conversation]}, ()))
+
+
+async def _ping(log: ReplyLog) -> None:
+    while True:
+        n = log.n_bytes
+        await asyncio.sleep(PING_S)
+        if log.n_bytes == n and not log.ended:
+            log.append(PING)

@@ -1,0 +1,98 @@
+"""Serve /v1/stream and /v1/streams/lookup, llama-server's routes to streams that are read again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api import problem
+from server.api.access import salt_of
+from server.api.answer import sse
+from server.api.body import Body
+from server.api.delivery import Json, Relay
+from server.api.generation_fields import MAX_SALT
+from server.api.resumed import NamedStream, end_stream, stream_of, streams_of
+from server.api.served import Served
+from server.api.stages.validate import read
+from server.engine.request_account import tenant
+from server.errors import DuoError, FieldError, NotFoundError
+from server.replies.reply_log import LogReader, ReplyLog, bytes_from
+from server.replies.store import Owner
+
+MOST_NAMES = 4096
+"""Conversations of one question: a page asks for all that it has."""
+
+
+class LookupRequest(Body):
+    """POST /v1/streams/lookup."""
+
+    conversation_ids: Annotated[list[str], Field(max_length=MOST_NAMES, fail_fast=True)] = Field(
+        default_factory=list[str]
+    )
+    """Without a model behind "::" all its models are found."""
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
+
+
+async def read_again(request: Request, served: Served) -> Response:
+    """Answer with the bytes of a conversation's stream from an offset on, and with those to come."""
+    name, salt = _name_of(request), _salt_of_query(request)
+    start = request.query_params.get("from") or "0"
+    if not (start.isascii() and start.isdigit() and len(start) <= 18):
+        raise FieldError("from", "must be a number of bytes")
+    stream = await stream_of(served, salt, name)
+    log = await served.replies.log(salt, stream.id) if stream else None
+    if log is None:
+        raise NotFoundError("there is no stream of this conversation, or no longer", param="conv_id")
+    return Relay(_told(log, int(start)), pings=False)
+
+
+async def _told(log: LogReader, start: int) -> AsyncIterator[bytes]:
+    """Yield a log's bytes; the last event says so if its writer or the store is gone."""
+    try:
+        async for chunk in bytes_from(log, start):
+            yield chunk
+    except DuoError as error:
+        yield sse(problem.body(error))
+
+
+async def remove(request: Request, served: Served) -> Response:
+    """Cancel the reply of a conversation, and forget its stream."""
+    await end_stream(served, Owner(_salt_of_query(request), tenant()), _name_of(request))
+    return Response(status_code=204)
+
+
+async def look_up(request: Request, served: Served) -> Response:
+    """Answer with the streams of the conversations whose names the caller knows."""
+    body = await read(request, LookupRequest)
+    salt, names = body.cache_salt or "", list(dict.fromkeys(body.conversation_ids))
+    found = await asyncio.gather(*(streams_of(served, salt, name) for name in names))
+    return Json([await _as_json(served, salt, stream) for streams in found for stream in streams])
+
+
+async def _as_json(served: Served, salt: str, stream: NamedStream) -> dict[str, Any]:
+    log = None if stream.completed_at else await served.replies.log(salt, stream.id)
+    return {
+        "conversation_id": stream.conversation,
+        "is_done": bool(stream.completed_at) or not await served.replies.is_written(salt, stream.id),
+        "total_bytes": log.n_bytes if isinstance(log, ReplyLog) else stream.n_bytes,
+        "started_at": stream.started_at,
+        "completed_at": stream.completed_at,
+    }
+
+
+def _name_of(request: Request) -> str:
+    if not (name := request.query_params.get("conv_id")):
+        raise FieldError("conv_id", "required")
+    return name
+
+
+def _salt_of_query(request: Request) -> str:
+    given = request.query_params.get("cache_salt", "")
+    if len(given) > MAX_SALT:
+        raise FieldError("cache_salt", f"must have at most {MAX_SALT} characters")
+    return salt_of(request, given)
