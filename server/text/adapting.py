@@ -62,7 +62,8 @@ def adapted(
         tell: Called with each adaptation that the template makes necessary.
         texts: Guards what the client has written.
     """
-    told = [_adapt_message(message, manners, tell, texts) for message in messages]
+    named = messages if manners.idless else list(_with_ids(messages))
+    told = [_adapt_message(message, manners, tell, texts) for message in named]
     told = told if manners.empty else [message for message in told if not _is_empty(message)]
     if tools and not manners.tools:
         tell("no tools: they are described to the model in words")
@@ -122,6 +123,8 @@ def _place_thoughts(message: dict[str, Any], manners: Manners) -> dict[str, Any]
         del message["reasoning_content"]
         return {**message, "content": [{"type": "thinking", "thinking": thought}, *_as_parts(content)]}
     if manners.alone and message.get("tool_calls") and content:
+        if manners.thoughtless:
+            return {key: value for key, value in message.items() if key != THOUGHT_FIELDS[0]}
         thought, message["content"] = f"{thought}\n\n{text_of(content)}", ""
     return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
 
@@ -166,6 +169,23 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"arguments": text}
     return cast(dict[str, Any], value) if isinstance(value, dict) else {"arguments": text}
+
+
+def _with_ids(messages: Sequence[Message]) -> Iterator[Message]:
+    """Give each call without an id one, and each result that of the first call that has no result yet."""
+    n, open = 0, list[str]()
+    for message in messages:
+        new = dict(message)
+        if calls := message.get("tool_calls"):
+            new["tool_calls"] = [
+                {**one, "id": one.get("id") or f"call{n + i:05}"} for i, one in enumerate(calls)
+            ]
+            n += len(calls)
+            open = [one["id"] for one in new["tool_calls"]]
+        elif message["role"] == "tool":
+            new["tool_call_id"] = id = message.get("tool_call_id") or next(iter(open), f"call{n:05}")
+            open = [one for one in open if one != id]
+        yield new
 
 
 def _short_id(id: str) -> str:
@@ -312,6 +332,9 @@ def _without_system(messages: Sequence[Message], manners: Manners, tell: Tell) -
     """Give system and developer messages that the template does not show another role."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
+    if told and n_first == len(told) and not manners.unasked:
+        tell("no system message alone: the last one becomes the user's")
+        return [*told[:-1], {**told[-1], "role": "user"}]
     known = {"system": manners.system, "developer": manners.developer}
     later = [role for role, is_known in known.items() if is_known and role in manners.later]
     for i, message in enumerate(told):

@@ -34,9 +34,11 @@ class Manners:
     objects: bool = False  # arguments are objects, not JSON text
     several: bool = True  # a message may have several calls
     short_ids: bool = False  # ids of calls are nine letters or digits
+    idless: bool = True  # calls and results may lack ids
     null: bool = False  # a message with calls has content null, not ""
     bare: bool = False  # the template drops content beside calls
     alone: bool = False  # the template drops content beside calls and thoughts
+    thoughtless: bool = False  # the template drops thoughts beside calls
     unanswered: bool = True  # a call without a result may be followed by the user
     orphans: bool = True  # results without a call are allowed
     followed: bool = True  # a result may be followed by the user
@@ -44,6 +46,7 @@ class Manners:
     thought_parts: bool = False  # thoughts are one part of such a list
     system: bool = True  # the template shows a system message at the beginning
     developer: bool = False  # the template shows a developer message at the beginning
+    unasked: bool = True  # it shows a system message without any other
     joined: bool = False  # it shows only one system or developer message at the beginning
     # which of these two roles it also shows, in place, later on
     later: frozenset[str] = frozenset(("system",))
@@ -55,6 +58,7 @@ class Manners:
 
 ONE, OTHER = "probe-one", "probe-other"
 _EARLIER = ("probe-first", "probe-second", "probe-third")
+_THOUGHT = "probe-thought"
 _USER: Message = {"role": "user", "content": "?"}
 _ASSISTANT: Message = {"role": "assistant", "content": "."}
 _PARTS = [{"type": "text", "text": ONE}, {"type": "text", "text": OTHER}]
@@ -129,6 +133,7 @@ class _Probe:
             found,
             system=system,
             developer=developer,
+            unasked=self.shows([_message_of("system", ONE)], ONE),
             joined=not all(self._shows_with_tools(pair, ONE, OTHER) for pair in pairs),
             later=frozenset(role for role in known if self._shows_later(role)),
         )
@@ -174,8 +179,10 @@ class _Probe:
 
     def _of_results(self, found: Manners) -> Manners:
         arguments = _no_arguments(found)
-        calling, beside = _call_history(found, arguments), {"content": "."}
+        calling, beside = _call_history(found, arguments), {"content": OTHER}
         thoughtful = [{**_with_thoughts(one), **beside} if "tool_calls" in one else one for one in calling]
+        thinking = [_with_thoughts(one, _THOUGHT) if "tool_calls" in one else one for one in calling]
+        both, bare = self.render(thoughtful, [_TOOL]), not self._shows_beside(found)
         asking, asked = [*calling, _message_of("user", OTHER)], _message_of("user", OTHER)
         orphan: Message = {**calling[-1], "content": ONE}
         orphans = ([_USER, _ASSISTANT, orphan, asked], [orphan, asked])
@@ -187,8 +194,10 @@ class _Probe:
             unanswered=_in_order(self.render([*calling[:2], asked], [_TOOL]), ONE, OTHER),
             results=_in_order(self.render(_call_history(found, arguments, content=OTHER), [_TOOL]), OTHER),
             several=_in_order(self.render(_call_history(found, arguments, arguments), [_TOOL]), ONE, OTHER),
-            bare=not self._shows_beside(found),
-            alone=self.render(thoughtful, [_TOOL]) is None,
+            bare=bare,
+            thoughtless=not _in_order(self.render(thinking, [_TOOL]), _THOUGHT),
+            alone=both is None or not (bare or OTHER in both),
+            idless=_in_order(self.render(list(map(_without_id, calling)), [_TOOL]), ONE),
         )
 
     def _shows_beside(self, found: Manners) -> bool:
@@ -219,10 +228,10 @@ class _Probe:
     def of_thoughts(self, found: Manners) -> Manners:
         """Find out whether thoughts must be parts, which is tried only if no field shows them."""
         calling = _call_history(found, _no_arguments(found))
-        calling[1] = _with_thoughts(calling[1], "probe-thought")
+        calling[1] = _with_thoughts(calling[1], _THOUGHT)
         if any(
-            self.shows(history, "probe-thought")
-            for history in ([_USER, _with_thoughts(_ASSISTANT, "probe-thought")], calling)
+            self.shows(history, _THOUGHT)
+            for history in ([_USER, _with_thoughts(_ASSISTANT, _THOUGHT)], calling)
         ):
             return found
         history = [_USER, _message_of("assistant", _THOUGHT_PARTS), _USER]
@@ -274,6 +283,13 @@ def _message_of(role: str, content: Any) -> Message:
 
 def _with_thoughts(message: Message, thought: str = ".") -> Message:
     return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
+
+
+def _without_id(message: Message) -> Message:
+    """Return a message without the ids of its calls, or of the call that it answers."""
+    rest = {key: value for key, value in message.items() if key != "tool_call_id"}
+    calls = [{**call, "id": ""} for call in message.get("tool_calls") or ()]
+    return {**rest, "tool_calls": calls} if calls else rest
 
 
 def _no_arguments(found: Manners) -> Any:

@@ -140,6 +140,8 @@ def test_thoughts_are_told_under_all_their_names():
     assert (told[0]["reasoning_content"], told[0]["thinking"], told[0]["content"]) == ("Hm.", "Hm.", "So.")
     told = adapted([THOUGHT], [], Manners(alone=True))
     assert (told[0]["thinking"], told[0]["content"]) == ("Hm.\n\nSo.", "")
+    [bare] = adapted([THOUGHT], [], Manners(alone=True, thoughtless=True))
+    assert (bare.get("thinking"), bare["content"]) == (None, "So.")
     told = adapted([THOUGHT], [], Manners(thought_parts=True))
     assert told[0]["content"] == [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "So."}]
 
@@ -219,3 +221,14 @@ ALTERNATING = """\
     {%- for c in m.tool_calls or [] -%}{{- c.function.name + c.function.arguments -}}{%- endfor -%}
 {%- endfor -%}
 """
+
+
+def test_missing_ids_are_those_of_the_calls_in_order():
+    calls = [{**one, "id": ""} for one in SAID[1]["tool_calls"]]
+    results = [{"role": "tool", "content": text} for text in ("one", "two", "three")]
+    told = adapted([{**SAID[1], "tool_calls": calls}, *results], [], Manners(idless=False))
+    ids = [call["id"] for call in told[0]["tool_calls"]]
+    assert len(set(ids)) == 2
+    assert [one["tool_call_id"] for one in told[1:3]] == ids
+    assert adapted(results[:1], [], Manners(idless=False))[0]["tool_call_id"]
+    assert "tool_call_id" not in adapted(results[:1], [], Manners())[0]

@@ -72,7 +72,24 @@ SPEAKS_LAST = CHATML.replace("(m.content or '')", "('' if m.tool_calls else m.co
     "{%- if last.content -%}{{- last.content -}}{%- elif add_generation_prompt -%}",
 )
 """As Gemma 4: text beside a call comes after the result, and no turn is opened then."""
+NEEDS_USER = """
+{%- set asked = messages | selectattr('role', 'equalto', 'user') | list -%}
+{%- if not asked -%}{{- raise_exception('no query') -}}{%- endif -%}
+""" + CHATML.lstrip()
+"""As Qwen3.5's."""
+NEEDS_IDS = CHATML.replace(
+    "(m.content or '')", "('to ' + m.tool_call_id + ' ' if m.role == 'tool' else '') + (m.content or '')"
+)
+"""As Solar's."""
+FORGETS_THOUGHTS = CHATML.replace(
+    "{{- '<|im_start|>' + m.role",
+    """
+    {%- if m.tool_calls and m.content and m.thinking -%}{{- raise_exception('one of them') -}}{%- endif -%}
+    {{- '<|im_start|>' + m.role""",
+)
+"""As LLM-jp's: text or thoughts may stand beside calls, and no thoughts are shown."""
 ALL = [CHATML, FIRST_ONLY, LAST_WINS, COLLECTED, ALTERNATING, NO_RESULTS_ALONE, WITHOUT_CONTENT, SPEAKS_LAST]
+ALL += [NEEDS_USER, NEEDS_IDS, FORGETS_THOUGHTS]
 
 TOOL = {"type": "function", "function": {"name": "fun", "description": "?", "parameters": {"type": "object"}}}
 
@@ -100,6 +117,7 @@ def assert_in_order(text: str, marks: Sequence[str]) -> None:
 
 
 S, U, A, D = (partial(said, role) for role in ("system", "user", "assistant", "developer"))
+UNNAMED = {"id": "", "type": "function", "function": {"name": "fun0", "arguments": "{}"}}
 HISTORIES = {
     "two systems": [S("M1"), S("M2"), U("M3")],
     "system and developer": [S("M1"), D("M2"), U("M3")],
@@ -114,6 +132,14 @@ HISTORIES = {
     "assistant first": [A("M1"), U("M2")],
     "result first": [result("M1"), U("M2")],
     "result without call": [U("M1"), A("M2"), result("M3"), U("M4")],
+    "system alone": [S("M1")],
+    "no ids": [U("M1"), {**calling(), "tool_calls": [UNNAMED]}, said("tool", "M2"), U("M3")],
+    "text and thoughts beside a call": [
+        U("M1"),
+        {**calling("M2"), "reasoning_content": "Hm."},
+        result("M3"),
+        U("M4"),
+    ],
     "text beside a call": [U("M1"), calling("M2"), result("M3"), A("M4"), U("M5")],
 }
 
