@@ -23,6 +23,7 @@ Slots of a parameter: ⟨key⟩ · ⟨string⟩, whether the value is a string: 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -142,6 +143,13 @@ class Calls:
         """Match a parameter up to its value, and one line break before the value if the pattern has one."""
         head = re.split(_VALUE, self.parameter)[0]
         return re.compile(pattern(head.rstrip("\n")) + ("\n?" if head.endswith("\n") else ""))
+
+    def key_among(self, names: Sequence[str]) -> re.Pattern[str]:
+        """Return `key`, which matches these names too, whatever characters they have."""
+        if not names:
+            return self.key
+        known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        return re.compile(self.key.pattern.replace("(?P<key>", f"(?P<key>{known}|", 1))
 
     @cached_property
     def value_end(self) -> tuple[str, bool]:

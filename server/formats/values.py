@@ -25,6 +25,8 @@ _WORDS: dict[str, Any] = {
 }
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[^\s,:=()\[\]{}]+")
+_VALUE_BEGINS = re.compile(rf"\s*(?:[\[({{]|-?\d|(?:{'|'.join(_WORDS)})\b)")
+"""Brackets, numbers and words at which a value begins that is no string."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
 
@@ -157,12 +159,22 @@ class LooseText:
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         start = self._at
         key = "" if quote is None else self._read_string(quote)
-        end = self._text.find(sign, self._at)
+        end = self._end_of_key(sign)
         between = self._text[self._at : end].strip()
         if end < 0 or not (between if quote is None else not between):
             raise ValueError(self._text[start:])
         self._at = end + len(sign)
         return between if quote is None else key
+
+    def _end_of_key(self, sign: str) -> int:
+        """Return where the sign behind a key is: keys may contain it, so a value has to follow."""
+        first = end = self._text.find(sign, self._at)
+        while end >= 0:
+            behind = self._text[end + len(sign) :].lstrip()
+            if behind.startswith(self._quotes) or _VALUE_BEGINS.match(behind):
+                return end
+            end = self._text.find(sign, end + 1)
+        return first
 
     def _read_value(self, depth: int) -> Any:
         if depth > MAX_VALUE_DEPTH:

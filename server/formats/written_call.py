@@ -15,6 +15,8 @@ from server.text.stops import n_unfinished
 
 _CDATA = "<![CDATA["
 GEMMA_QUOTE = '<|"|>'
+_ODD_KEY = re.compile(r'[<>"|]')
+"""Characters of a key that no head of a parameter has, unless the schema names the key."""
 
 
 class TaggedCallReader(ArgumentReader):
@@ -27,6 +29,8 @@ class TaggedCallReader(ArgumentReader):
         self._whole = schema
         found = schema.get("properties")
         self._properties: Mapping[str, Schema] = found if isinstance(found, Mapping) else {}
+        self._odd = tuple(filter(_ODD_KEY.search, map(str, self._properties)))
+        self._head = calls.key_among(self._odd)
         self._keys = set[str]()
         self._key = ""
         self._schema: Schema = {}
@@ -62,11 +66,13 @@ class TaggedCallReader(ArgumentReader):
                 return None
             self.finish()
             return at
-        head = self._calls.key.match(text, start)
+        head = self._head.match(text, start)
         if head is None or head.end() == len(text):  # a line break may follow
             if len(text) - start >= MAX_MARKUP_HEAD:
                 self.finish()
             return None
+        if any(one.startswith(text[head.start("key") :]) for one in self._odd):
+            return None  # one of these keys may go on
         self._begin_value(head)
         return head.end()
 

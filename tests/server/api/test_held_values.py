@@ -285,3 +285,22 @@ def test_a_text_with_its_end_token(family: str):
         assert lark
         assert scene.lets(lark, text)
         assert not scene.lets(lark, text.replace(">v<", ">w<"))
+
+
+KEYS = ["dc:title", "key=val", "a<b", "a>b", "a|b", "x-y", "$ref", "a/b", "with space", "ids[]"]
+
+
+@pytest.mark.parametrize("pieces", ["whole", "by characters"])
+@writable
+def test_keys_of_any_characters_keep_their_values(reply: Reply, pieces: str):
+    assert reply.form.calls
+    for key in KEYS:
+        schema = {"type": "object", "properties": {key: {"type": "string"}, "v": {"type": "integer"}}}
+        given = {key: "x", "v": 1}
+        called = [{"id": "abcdefgh1", "function": {"name": "f", "arguments": json.dumps(given)}}]
+        text = written(called, reply.form.calls)
+        reader = MessageReader(replace(reply.form, functions={"f": schema}))
+        parts = [text] if pieces == "whole" else list(text)
+        told = [piece for part in parts for piece in reader.feed(part)]
+        [call] = folded([*told, *reader.end()]).calls
+        assert json.loads(call.arguments) == given, key
