@@ -88,8 +88,8 @@ FORGETS_THOUGHTS = CHATML.replace(
     {{- '<|im_start|>' + m.role""",
 )
 """As LLM-jp's: text or thoughts may stand beside calls, and no thoughts are shown."""
-_USUAL = [CHATML, FIRST_ONLY, LAST_WINS, COLLECTED, ALTERNATING, NO_RESULTS_ALONE, WITHOUT_CONTENT, SPEAKS_LAST]
-ALL = [*_USUAL, NEEDS_USER, NEEDS_IDS, FORGETS_THOUGHTS]
+_SOME = [CHATML, FIRST_ONLY, LAST_WINS, COLLECTED, ALTERNATING, NO_RESULTS_ALONE]
+ALL = [*_SOME, WITHOUT_CONTENT, SPEAKS_LAST, NEEDS_USER, NEEDS_IDS, FORGETS_THOUGHTS]
 
 TOOL = {"type": "function", "function": {"name": "fun", "description": "?", "parameters": {"type": "object"}}}
 
