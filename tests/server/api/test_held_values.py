@@ -292,7 +292,7 @@ KEYS = ["dc:title", "key=val", "a<b", "a>b", "a|b", "x-y", "$ref", "a/b", "with 
 
 @pytest.mark.parametrize("pieces", ["whole", "by characters"])
 @writable
-def test_keys_of_any_characters_keep_their_values(reply: Reply, pieces: str):
+def test_odd_keys_keep_their_values(reply: Reply, pieces: str):
     assert reply.form.calls
     for key in KEYS:
         schema = {"type": "object", "properties": {key: {"type": "string"}, "v": {"type": "integer"}}}

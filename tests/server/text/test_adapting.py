@@ -223,7 +223,7 @@ ALTERNATING = """\
 """
 
 
-def test_missing_ids_are_those_of_the_calls_in_order():
+def test_missing_ids_follow_call_order():
     calls = [{**one, "id": ""} for one in SAID[1]["tool_calls"]]
     results = [{"role": "tool", "content": text} for text in ("one", "two", "three")]
     told = adapted([{**SAID[1], "tool_calls": calls}, *results], [], Manners(idless=False))
