@@ -6,7 +6,6 @@ in Hermes' style, which models without training for tools understand best.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
@@ -15,13 +14,13 @@ from typing import Any, TypeAlias, cast
 from server.formats.description import Calls
 from server.formats.families import JSON_IN_TAGS
 from server.formats.spelling import written
+from server.text.call_ids import short_id, with_ids
 from server.text.guard import NO_CONTROLS, ClientTexts
 from server.text.manners import THOUGHT_FIELDS, Manners, Message, Tool
 
 Tell: TypeAlias = Callable[[str], None]
 """Receives one sentence about what the template cannot show, and what is done instead."""
 
-_SHORT_ID = 9
 _INSTRUCTIONS = ("system", "developer")
 _GO_ON: Message = {"role": "user", "content": "Go on."}
 _NO_RESULT = "There is no result."
@@ -62,7 +61,7 @@ def adapted(
         tell: Called with each adaptation that the template makes necessary.
         texts: Guards what the client has written.
     """
-    named = messages if manners.idless else list(_with_ids(messages))
+    named = messages if manners.idless else list(with_ids(messages))
     told = [_adapt_message(message, manners, tell, texts) for message in named]
     told = told if manners.empty else [message for message in told if not _is_empty(message)]
     if tools and not manners.tools:
@@ -112,7 +111,7 @@ def _adapt_message(message: Message, manners: Manners, tell: Tell, texts: Client
     if message.get("tool_calls"):
         new["tool_calls"] = [_adapt_call(call, manners, texts) for call in message["tool_calls"]]
     if manners.short_ids and new.get("tool_call_id"):
-        new["tool_call_id"] = _short_id(new["tool_call_id"])
+        new["tool_call_id"] = short_id(new["tool_call_id"])
     return new
 
 
@@ -142,7 +141,7 @@ def _adapt_call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -
     function = {**guarded["function"], "arguments": _adapt_arguments(given, manners, texts)}
     new: dict[str, Any] = {**guarded, "function": function}
     if manners.short_ids and new.get("id"):
-        new["id"] = _short_id(new["id"])
+        new["id"] = short_id(new["id"])
     return new
 
 
@@ -169,28 +168,6 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {"arguments": text}
     return cast(dict[str, Any], value) if isinstance(value, dict) else {"arguments": text}
-
-
-def _with_ids(messages: Sequence[Message]) -> Iterator[Message]:
-    """Give each call without an id one, and each result that of the first call that has no result yet."""
-    n, open = 0, list[str]()
-    for message in messages:
-        new = dict(message)
-        if calls := message.get("tool_calls"):
-            new["tool_calls"] = [
-                {**one, "id": one.get("id") or f"call{n + i:05}"} for i, one in enumerate(calls)
-            ]
-            n += len(calls)
-            open = [one["id"] for one in new["tool_calls"]]
-        elif message["role"] == "tool":
-            new["tool_call_id"] = id = message.get("tool_call_id") or next(iter(open), f"call{n:05}")
-            open = [one for one in open if one != id]
-        yield new
-
-
-def _short_id(id: str) -> str:
-    fits = len(id) == _SHORT_ID and id.isascii() and id.isalnum()
-    return id if fits else hashlib.sha256(id.encode()).hexdigest()[:_SHORT_ID]
 
 
 def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]:
