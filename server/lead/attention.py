@@ -11,7 +11,7 @@ from server.engine.meter import StepKind
 from server.errors import BackendError
 from server.lead.calibration import DISTURBED
 from server.lead.recollection import keep, of_model, recall
-from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind, can_choose, first_s, measure
+from server.llama.attention_times import DEPTHS, WIDTHS, AttentionTimes, Kind, first_s, measure
 from server.llama.context import LlamaContext
 from server.llama.library import LoadedModel
 from server.llama.options import LlamaOptions
@@ -30,7 +30,9 @@ MOST_STEPS = 100_000  # steps that count; older ones are scaled down. Twice: a c
 # Share by which the other kind must be quicker for a later start to change to it: a change makes the saved
 # conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given up.
 MIN_GAIN = 0.05
-UNMEASURED: Kind = "on"  # as llama.cpp chooses by itself. Wrong: a first start is up to 11 percent slower
+# Of a first start. If it is wrong, an EPYC's replies take 11 percent longer and prompts 3 to 30; with "on", a
+# Xeon's steps behind 3,000 tokens take 2.5 times as long, with four rows 5.5 times (docs/adr/0012).
+UNMEASURED: Kind = "off"
 
 
 Kinds = Mapping[StepKind, float]  # steps
@@ -51,7 +53,7 @@ class AttentionChoice:
         self._what = (*of_model(replace(options, n_tail=0)), WIDTHS, DEPTHS)
         known = recall("attention", self._what)
         if known is None:
-            return UNMEASURED if can_choose(model) else "off"
+            return UNMEASURED
         self._times, before = AttentionTimes(known["seconds"]), known["kind"]
         self._earlier = {StepKind(*kind): n for *kind, n in known["kinds"]}
         self._kind, gain = chosen(self._times, self._earlier, before, shared=not options.n_streams)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -57,6 +57,9 @@ class Loading:
         self.owned.callback(self.attention.keep)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-loading")
         self._loaded = self._thread.submit(self._load, settings, site)
+        # It ends once it has loaded: OpenMP keeps workers for each thread that has decoded. With more of them
+        # than cores, the engine's sleep at every barrier.
+        self._thread.shutdown(wait=False)
 
     def models(self) -> LoadedModels:
         """Return the models once they are loaded. Raises what loading raised: a StartupError, say."""
@@ -68,7 +71,7 @@ class Loading:
 
     def close(self) -> None:
         """Free the models. Waits for the thread, which ends soon once a signal has asked duo to end."""
-        self._thread.shutdown()
+        wait([self._loaded])
         self.owned.close()
 
     def _load(self, settings: LeadSettings, site: Site) -> LoadedModels:

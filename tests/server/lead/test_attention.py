@@ -119,7 +119,6 @@ def started(options: LlamaOptions) -> Kind:
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LlamaOptions:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(attention, "first_s", lambda *_: [SINGLE_MS, SINGLE_MS])  # pyright: ignore
-    monkeypatch.setattr(attention, "can_choose", lambda _: True)  # pyright: ignore
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     return LlamaOptions(tmp_path / "model.gguf", 1024, 4)
 
@@ -162,10 +161,5 @@ def test_busy_measurement_is_repeated(options: LlamaOptions, monkeypatch: pytest
 def test_unmeasurable_model_keeps_its_kind(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention, "measure", Measured(None))
     assert [started(options) for _ in range(2)] == [UNMEASURED] * 2
-    monkeypatch.setattr(attention, "measure", Measured(times((11, 11, 11), (10, 10, 10))))
-    assert [started(options) for _ in range(2)] == [UNMEASURED, "off"]
-
-
-def test_model_without_a_choice_does_without(options: LlamaOptions, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attention, "can_choose", lambda _: False)  # pyright: ignore
-    assert AttentionChoice()(NO_MODEL, options) == "off"
+    monkeypatch.setattr(attention, "measure", Measured(times((9, 9, 9), (10, 10, 10))))
+    assert [started(options) for _ in range(2)] == [UNMEASURED, "on"]

@@ -72,6 +72,17 @@ def test_models_are_closed_at_the_end(target: Target):
     assert target.n_closed == 1
 
 
+def test_loading_thread_ends_with_its_work(target: Target):
+    """OpenMP keeps workers for a thread that has decoded, beside which the engine's sleep at barriers."""
+    target.may_be_loaded.set()
+    with closing(loading()) as one:
+        one.models()
+        for thread in threading.enumerate():
+            if thread.name.startswith("duo-loading"):
+                thread.join(WAIT_S)
+                assert not thread.is_alive()
+
+
 def test_unwanted_model_is_closed(target: Target):
     one = loading()
     closer = threading.Thread(target=one.close)
