@@ -21,6 +21,11 @@ LOSS = 0.01
 MAX_DOUBLED = 3
 
 
+def made_good_after(lost: float) -> float:
+    """Return how many tokens have to be made until a loss of tokens is LOSS of them."""
+    return lost / LOSS
+
+
 class Terms(NamedTuple):
     """Terms under which an account lets its source work."""
 
@@ -109,7 +114,7 @@ class Account:
     def _pause(self, n_sessions: int) -> None:
         """Pause until the loss is LOSS of the tokens made since, then begin again."""
         doubled = 1 << min(self._n_pauses, MAX_DOUBLED) if self._terms.doubles else 1
-        steps = math.ceil(doubled * self._lost / (LOSS * n_sessions))
+        steps = math.ceil(doubled * made_good_after(self._lost) / n_sessions)
         self.paused, self.is_look = max(1, self._terms.warm_up, steps), False
         self._n_pauses += 1
         self._begin()

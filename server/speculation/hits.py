@@ -22,12 +22,11 @@ _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in rang
 SURE_CONFIDENCE_BYTE = 230
 """Confidence (of 255) from which on a guess counts as sure: nine in ten."""
 
-# Observations that a source's own confidence counts for. Off by two: twice, a lying source costs rows for
-# four guesses more; half, one unlucky guess shuts a good source out.
+# Observations that a source's own confidence, or the level of a new session, counts for. Off by two: twice, a
+# lying source costs rows for four guesses more; half, one unlucky guess shuts a good source out. With 6 for
+# sessions 17 of 84 replies are below 0.95 of plain ones, with 4 14, and all together are within 1 percent
+# (benchmarks.inside --every-way --prompts 16, four machines).
 WORD = 4
-# Guesses expected right that a session's level counts for at first. With 2 to 8 hard replies are at 0.96 to
-# 0.99 of plain ones, and all together within 1 percent (benchmarks.inside).
-BEGUN = 6
 # Guesses: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
 # scatter by 6 points instead of 4; twice, a change of subject is noticed after 128 guesses.
 SESSION_WINDOW, OVERALL_WINDOW = 64, 512  # that count in a session, and in all of them together
@@ -139,8 +138,8 @@ class _Level:
 
     def __init__(self, share_sure: float) -> None:
         self.hits = Ratio(1 - 1 / SESSION_WINDOW)
-        self.hits.observe(BEGUN, BEGUN)
-        self.share_sure = Mean(share_sure, BEGUN, SESSION_WINDOW)
+        self.hits.observe(WORD, WORD)
+        self.share_sure = Mean(share_sure, WORD, SESSION_WINDOW)
         self.n_right = 0
 
     def applied(self, rate: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from server.sampling.noise import mix
-from server.speculation.account import LOSS
+from server.speculation.account import made_good_after
 from server.speculation.hits import MEAN, WORD
 
 MAX_PER_SESSION = 3  # drafters per session: more agree more often than they add
@@ -41,10 +41,10 @@ class Yield:
     def wait(self, n_tokens: int) -> None:
         """Count n_tokens committed while the drafter had no place.
 
-        It is tried again, with nothing known, once what it missed is LOSS of them, since it may have changed.
+        It is tried again, with nothing known, once what it missed is made good, since it may have changed.
         """
         self._n_waited += n_tokens
-        if self.missed < LOSS * self._n_waited:
+        if made_good_after(self.missed) < self._n_waited:
             self.right = self.missed = 0.0
 
     def share(self, assumed: float = MEAN) -> float:
