@@ -48,7 +48,11 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     """
     complaints = error.errors(include_url=False)
     field = complaints[0]["loc"][:1]
-    found = [(_data_path(one["loc"], data), one) for one in complaints if one["loc"][:1] == field]
+    found = [
+        (_data_path(one["loc"], data, ends_missing=one["type"] == "missing"), one)
+        for one in complaints
+        if one["loc"][:1] == field
+    ]
     path, worst = max(found, key=lambda pair: (len(pair[1]["loc"]), pair[1]["type"] not in _KINDS))
     kinds = [_KINDS[one["type"]] for place, one in found if place == path and one["type"] in _KINDS]
     message = (
@@ -63,15 +67,15 @@ def _complaint_text(complaint: ErrorDetails) -> str:
     return complaint["msg"] if text is None else text.format(**complaint.get("ctx", {}))
 
 
-def _data_path(places: Sequence[str | int], data: object) -> list[str]:
-    """Return the path into the data, including a missing field at its end, without pydantic's form names."""
+def _data_path(places: Sequence[str | int], data: object, *, ends_missing: bool) -> list[str]:
+    """Return the path into the data, without pydantic's form names; the last field may be missing there."""
     path: list[str] = []
     for i, place in enumerate(places):
         if isinstance(data, dict) and place in data:
             data = cast(dict[Any, object], data)[place]
         elif isinstance(data, list) and isinstance(place, int):
             data = cast(list[object], data)[place]
-        elif i < len(places) - 1 or not isinstance(data, dict):
+        elif not ends_missing or i < len(places) - 1 or not isinstance(data, dict):
             continue
         path.append(str(place))
     return path

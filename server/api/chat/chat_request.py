@@ -14,8 +14,8 @@ from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
 
 
-def _as_text(arguments: Any) -> Any:
-    """Return arguments as JSON text; clients of llama-server may send an object."""
+def arguments_text(arguments: Any) -> Any:
+    """Return arguments as JSON text; some clients send an object."""
     try:
         return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     except RecursionError:
@@ -27,7 +27,7 @@ _ANY_JSON = ["string", "object", "array", "number", "boolean"]
 
 class FunctionCall(Body):
     name: str
-    arguments: Annotated[str, BeforeValidator(_as_text), WithJsonSchema({"type": _ANY_JSON})] = "{}"
+    arguments: Annotated[str, BeforeValidator(arguments_text), WithJsonSchema({"type": _ANY_JSON})] = "{}"
     """JSON, as text or as a value."""
     """JSON as a text, or as it is."""
 
@@ -50,15 +50,25 @@ class CallInMessage(Body):
         return {**given, "type": "function", "function": function}
 
 
+class TextOfResponse(Body):
+    """A text as the Responses API writes it."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
 def _kind_of_part(part: Any) -> str:
     """Return the tag of a part, so that errors are about its own form."""
     kind = cast(dict[str, Any], part).get("type") if isinstance(part, dict) else None
+    if kind in ("input_text", "output_text"):
+        return "of a response"
     return "other" if isinstance(kind, str) and kind not in ("text", "refusal") else said_or_refused(part)
 
 
 Part: TypeAlias = Annotated[
     Annotated[TextPart, Tag("said")]
     | Annotated[RefusalPart, Tag("refused")]
+    | Annotated[TextOfResponse, Tag("of a response")]
     | Annotated[OtherPart, Tag("other")],
     Discriminator(_kind_of_part),
 ]

@@ -30,7 +30,7 @@ class RedactedBlock(Body):
 def _as_object(given: Any) -> Any:
     """Return arguments as an object: clients that keep them as text send that text back."""
     if not isinstance(given, str):
-        return given
+        return cast(Json, given) if isinstance(given, dict) else {"input": given}
     try:
         parsed = json.loads(given)
     except (ValueError, RecursionError):
@@ -44,10 +44,10 @@ class ToolUseBlock(Body):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: Annotated[Json, BeforeValidator(_as_object), WithJsonSchema({"type": ["object", "string"]})] = (
-        Field(default_factory=dict[str, Any])
+    input: Annotated[Json, BeforeValidator(_as_object), WithJsonSchema({})] = Field(
+        default_factory=dict[str, Any]
     )
-    """An object or its JSON text."""
+    """An object or its JSON text; other JSON, which a model may have written, is the object's `input`."""
 
 
 class ToolReference(Body):

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast, get_args
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
 
 from server.api.body import Body, RefusalPart, type_of
+from server.api.chat.chat_request import arguments_text
 from server.api.responses.response_tools import AnyTool
 from server.grammar.json_schema import MAX_DEPTH, depth
 
@@ -51,14 +63,25 @@ PartInMessage: TypeAlias = Annotated[
 ThoughtParts: TypeAlias = Annotated[list[ThoughtPart], Field(fail_fast=True)]
 
 
+def _object_as_text(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+
 def _refuse_deep_nesting(value: Any) -> Any:
     if depth(value) > MAX_DEPTH:
         raise ValueError(f"must not be nested more than {MAX_DEPTH} levels deep")
     return value
 
 
-Output: TypeAlias = Annotated[str | list[Any], AfterValidator(_refuse_deep_nesting)]
+Output: TypeAlias = Annotated[
+    str | list[Any], AfterValidator(_refuse_deep_nesting), BeforeValidator(_object_as_text)
+]
 """What a tool has returned: a text, or parts of any type."""
+
+
+Arguments: TypeAlias = Annotated[
+    str, BeforeValidator(arguments_text), WithJsonSchema({"type": ["string", "object"]})
+]
 
 
 class ItemBody(Body):
@@ -73,6 +96,14 @@ class MessageItem(ItemBody):
     content: str | Annotated[list[PartInMessage], Field(fail_fast=True)]
     """Refusals of earlier replies are read as texts. A text stands for an earlier picture."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _replies_may_be_empty(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        given = {name: value for name, value in cast(Json, data).items() if value is not None}
+        return {"content": "", **given} if given.get("role") == "assistant" else given
+
 
 class CallItem(ItemBody):
     """A call of a function by the model."""
@@ -81,8 +112,8 @@ class CallItem(ItemBody):
     call_id: str
     name: str
     namespace: str | None = None
-    arguments: str = "{}"
-    """Of a function."""
+    arguments: Arguments = "{}"
+    """Of a function: JSON, as text or as an object."""
 
 
 class CustomCallItem(ItemBody):
@@ -101,7 +132,7 @@ class CallOutputItem(ItemBody):
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
-    output: Output
+    output: Output = ""
     """A text, or parts, of which a text stands for those that are none."""
 
 

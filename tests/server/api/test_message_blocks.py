@@ -18,6 +18,7 @@ PICTURE: dict[str, Any] = {
     "type": "image",
     "source": {"type": "base64", "media_type": "image/png", "data": "AA"},
 }
+USE: dict[str, Any] = {"type": "tool_use", "id": "c1", "name": "weather"}
 UNSEEN = "[an image that this model cannot see: it reads text only]"
 LATER: dict[str, Any] = {**WEATHER, "name": "later", "description": "found later", "defer_loading": True}
 FOUND: dict[str, Any] = {"type": "tool_reference", "tool_name": "later"}
@@ -143,6 +144,13 @@ async def test_tools_for_code_are_left_out():
     reply = script("Wet.")
     told = (await ask(replying(reply), tools=[*tools, both])).json
     assert [warning.partition(" is")[0] for warning in told["warnings"]] == ["tools.1: sum_up"]
+
+
+@pytest.mark.parametrize("given", [[1], 3, True])
+def test_input_of_any_json_is_kept(given: Any):
+    turns = [*HELLO, {"role": "assistant", "content": [{**USE, "input": given}]}, *HELLO]
+    [call] = chat_of(request(messages=turns))["messages"][1]["tool_calls"]
+    assert call["function"]["arguments"] == {"input": given}
 
 
 async def test_removed_tool_is_told():

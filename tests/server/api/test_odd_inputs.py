@@ -291,3 +291,20 @@ def test_a_prompt_of_100k_characters_is_evaluated():
         reply = post(lead, body).json()
         assert reply["usage"]["prompt_tokens"] > 100_000
         assert reply["usage"]["completion_tokens"] == 6
+
+
+@pytest.mark.parametrize("content", [5, {"type": "text", "text": "x"}])
+def test_wrong_content_is_named_as_sent(lead: Lead, content: Any):
+    error = refused(post(lead, {"messages": [{"role": "user", "content": content}]}))
+    assert (error["param"], error["message"]) == (
+        "messages.0.content",
+        "messages.0.content: must be a text or a list",
+    )
+
+
+def test_parts_of_responses_are_texts(lead: Lead):
+    def asked(*types: str) -> str:
+        parts = [{"type": type, "text": "look"} for type in types]
+        return text_of(post(lead, {"messages": [{"role": "user", "content": parts}], "max_tokens": 6}))
+
+    assert asked("input_text", "output_text") == asked("text", "text")

@@ -231,3 +231,18 @@ async def test_other_ways_to_reason_are_refused():
     called = await ask(serving(), reasoning={"mode": "pro"})
     assert called.status == 400
     assert called.json["error"]["param"] == "reasoning.mode"
+
+
+async def test_items_in_other_spellings_are_read():
+    one = script("done")
+    turns: list[Any] = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "content": None},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": {"day": "today"}},
+        {"type": "function_call_output", "call_id": "c1", "output": {"seen": "a hole"}},
+        {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c2", "output": None},
+    ]
+    await ask(serving(one, template=THINKING), input=turns)
+    for text in ('"day": "today"', '{"seen": "a hole"}'):
+        assert text in prompt_of(one)
