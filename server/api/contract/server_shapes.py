@@ -194,7 +194,7 @@ class SlotNextToken(TypedDict):
 
 
 class ListedSlot(TypedDict):
-    """One of as many as --parallel. What is said of a reply is there once the slot has had one."""
+    """A slot of --parallel. Fields about a reply are there once the slot has had one."""
 
     id: Natural
     n_ctx: int
