@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter, itemgetter
 
 from server.drafting.branch import NO_SEQ, Branch
@@ -61,6 +61,17 @@ class DraftCache:
         """Add rows for a branch's pending tokens, with logits for the last."""
         batch.extend(self.slots.seqs[branch.seq], branch.n_kv, branch.pending, 1)
         branch.n_kv = branch.end
+
+    def pads(self, n: int, taken: Collection[int]) -> list[tuple[int, int]]:
+        """Return the sequence and position of n padding rows, beside rows in the `taken` slots.
+
+        They lie behind what sessions and branches without a row hold, so that decodes for one session all have
+        rows of the same sequences.
+        """
+        seqs, scratch = self.slots.seqs, self.slots.scratch
+        slots = [slot for slot in (*self.held, *self.slots.of_branches) if slot not in taken]
+        chosen = [*[seqs[slot] for slot in slots], *scratch][:n]
+        return [(seq, self._backend.length(seq)) for seq in chosen]
 
     # -- sessions ----------------------------------------
 

@@ -24,7 +24,8 @@ class DraftSlots:
         self._backend = backend
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
         self.seqs = list(range(backend.n_seqs))  # of a slot, for a batch
-        self.unforked = list(range(n_slots, n_seqs))  # free slots for branches
+        self.of_branches = range(n_slots, n_seqs)
+        self.unforked = list(self.of_branches)  # free slots for branches
         self.has_branches = n_branches > 0
 
     def take(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from server.drafting.branch import NO_SEQ, Branch
 from server.drafting.draft_cache import DraftCache
 from server.drafting.draft_session import DraftSession
+from server.drafting.draft_step import PAD, DraftStep
 from server.drafting.expansion import PATH_MIN, TD_WEIGHT, DecodeTimes, Expansion, Leaf, Slack
 from server.drafting.guessing import ChoiceRule, NextToken, Rule, choose
 from server.drafting.own_drafts import OwnDrafts
-from server.drafting.started_decode import StartedDecode
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Batch, Logits
@@ -22,22 +21,6 @@ from server.llama.shapes import UNKNOWN, Shapes
 # Rows of a prompt in a step of several sessions, in drafters and the lead (Limits.n_chunk). Half: a prompt of
 # 2,000 tokens takes 63 steps instead of 32; twice: those who draft wait for twice the rows.
 SHARED_ROWS = 64
-PAD = 0  # the token of padding rows
-
-
-@dataclass(slots=True)
-class _DraftStep:
-    """One decode."""
-
-    batch: Batch
-    # sessions or branches whose next guesses its logits give, in order of rows; paths first
-    grown: list[tuple[DraftSession, Branch | None]]
-    slots: set[int]  # that have rows
-    behind: set[int]  # slots with more to evaluate than the last guess
-    n_paths: int = 0  # number of paths in `grown`
-    is_timed: bool = True  # its time is that of one decode
-    # guesses for the model's own next tokens, by session: rows after the path's
-    guesses: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
 
 class ModelDrafter:
@@ -79,7 +62,9 @@ class ModelDrafter:
         self._clock = clock
         self._times = DecodeTimes(shapes.steady, one_shape=shapes.padding_pays)
         self._slack = Slack()
-        self._cache = DraftCache(backend, n_branches, self._times.width - 1)
+        n_rows = self._times.width
+        n_branches = min(n_branches, n_rows - 1) if n_rows > 1 else n_branches
+        self._cache = DraftCache(backend, n_branches, n_rows - 1)
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
         self.own = own if own and backend.can_trim else OwnDrafts()
         self.td = Smoothed(TD_WEIGHT)
@@ -87,7 +72,7 @@ class ModelDrafter:
         self._news: Callable[[], bool] = lambda: False
         self._starts_early = backend.overlaps and backend.can_trim
         self._paths_alone = True  # one row for each session's path is what pays next
-        self._started: StartedDecode | None = None
+        self._started: DraftStep | None = None
 
     def obstacle(self, session: DraftSession) -> str | None:
         limit = self._expansion.limit
@@ -118,19 +103,16 @@ class ModelDrafter:
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
-        step = _DraftStep(Batch([], [], [], [], {}), [], set(), set())
-        started, self._started = self._started, None
+        step, self._started = self._started or DraftStep(), None
         try:
-            if started is not None:
-                began, step.is_timed = started.begun, started.timed
-                paths, logits = started.finish()
-                step.grown += [(session, None) for session in paths]
-                step.n_paths, step.slots = len(paths), {session.seq for session in paths}
+            if step.batch:
+                began, logits = step.begun, self._finish(step)
+                step.drop_stale()
             else:
                 self._plan_rows(step, sessions)
                 if not step.batch:
                     return None
-                logits = self._decode_step(step)
+                logits = self._finish(step)
             decoded = self._clock()
             choices = self._choose_tokens(step, sessions, logits, decoded)
         except BackendError:
@@ -141,12 +123,12 @@ class ModelDrafter:
             grown += [session] * self._grow_guesses(step, session, branch, found)
         if step.grown:
             self._times.guess_s.observe((self._clock() - decoded) / len(grown))
-        self._learn_time(step, (decoded if self._started else self._clock()) - began, len(grown))
         if self._starts_early:
-            self._look_ahead(sessions)
+            self._look_ahead(sessions, decoded)
+        self._learn_time(step, (decoded if self._started else self._clock()) - began, len(grown))
         return grown
 
-    def _learn_time(self, step: _DraftStep, seconds: float, n_grown: int) -> None:
+    def _learn_time(self, step: DraftStep, seconds: float, n_grown: int) -> None:
         """Learn what a token of each path takes, unless some session is catching up."""
         if step.behind or not step.n_paths or not step.is_timed:
             return
@@ -155,7 +137,7 @@ class ModelDrafter:
         self.own.book(step.n_paths, n_tokens, seconds, guessed=bool(step.guesses))
 
     def _grow_guesses(
-        self, step: _DraftStep, session: DraftSession, branch: Branch | None, choices: Sequence[NextToken]
+        self, step: DraftStep, session: DraftSession, branch: Branch | None, choices: Sequence[NextToken]
     ) -> int:
         """Add the tokens to the branch or the path, which may end before the last. Returns how many."""
         second, guesses = self._cache.slots.has_branches, step.guesses.get(session.id)
@@ -174,17 +156,17 @@ class ModelDrafter:
         return n
 
     def _choose_tokens(
-        self, step: _DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
+        self, step: DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
     ) -> list[list[NextToken]]:
         """Return the tokens of step.grown; the next decode is started if it is for these paths alone."""
         alone = step.n_paths == len(step.grown) == len(sessions) and not step.guesses
         early = self._starts_early and self._paths_alone and alone
         rows = logits.copy() if early else logits
-        choices, at = list[list[NextToken]](), 0
-        for session, branch in step.grown:
+        choices = list[list[NextToken]]()
+        for (session, branch), at in zip(step.grown, step.places, strict=True):
             position = (len(session.tokens) if branch is None else branch.end) + session.n_dropped
             guesses = step.guesses.get(session.id, []) if branch is None else []
-            of_session, at = rows[at : at + 1 + len(guesses)], at + 1 + len(guesses)
+            of_session = rows[at : at + 1 + len(guesses)]
             how, limit = ChoiceRule(session.sampling, self.rule.likeliest), self._expansion.room(session)
             choices.append(choose(of_session, how, position, guesses, limit, self._expansion.eog))
         if early:
@@ -200,40 +182,59 @@ class ModelDrafter:
         """
         if self._news() or not self._cache.make_room(len(paths)):
             return
-        batch = Batch()
+        step = DraftStep()
         for session, choice in zip(paths, choices, strict=True):
-            if not self._expansion.goes_on(session, choice.token):
+            if session.taken or not self._expansion.goes_on(session, choice.token):
                 return
-            batch.extend(self._cache.slots.seqs[session.seq], len(session.tokens), [choice.token], 1)
-        self._started = StartedDecode(paths, self._backend.start(batch), now)
+            step.batch.extend(self._cache.slots.seqs[session.seq], len(session.tokens), [choice.token], 1)
+            step.add_grown(session, None)
+            step.slots.add(session.seq)
+        step.logits, step.begun = self._backend.start(step.batch), now
+        self._started = step
         for session in paths:
             session.n_kv += 1
 
-    def _look_ahead(self, sessions: Sequence[DraftSession]) -> None:
-        """Check whether a plan made now would be one row per path, as the started decode is."""
-        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
-        paths = [leaf for leaf in chosen if not leaf.branch and not leaf.second]
-        alone = len(paths) == len(chosen) == len(sessions) and self._times.width == 1
-        self._paths_alone = alone and not self.own.pays(sessions)
-        if self._started:
-            self._started.timed = self._paths_alone
+    def _look_ahead(self, sessions: Sequence[DraftSession], now: float) -> None:
+        """Check whether the started decode is what a plan made now would be; without one, plan and start it.
 
-    def _decode_step(self, step: _DraftStep) -> Logits:
-        """Return rows of logits, first those of step.grown."""
-        scratch = self._cache.slots.scratch
-        n_pad = -len(step.batch) % self._times.width if len(step.batch) == len(step.grown) else 0
-        if not n_pad:
-            return self._backend.decode(step.batch)
-        for seq in scratch[:n_pad]:
-            step.batch.extend(seq, 0, [PAD], 1)
+        None is started if a message waits, a session catches up, or others guess for this model. Raises
+        BackendError.
+        """
+        if self._started:
+            self._best_leaves(sessions)
+            self._started.is_timed = self._paths_alone
+            return
+        if self._news() or self.own.pays(sessions) or any(map(_n_to_catch_up, sessions)):
+            return
+        step = DraftStep(begun=now)
         try:
-            return self._backend.decode(step.batch)
+            self._plan_rows(step, sessions)
+            if step.batch:
+                step.logits = self._backend.start(step.batch)
+                self._started = step
+        except BackendError:
+            self._cache.drop(step.slots)
+            raise
+
+    def _finish(self, step: DraftStep) -> Logits:
+        """Return the decode's logits. Raises BackendError."""
+        try:
+            return step.logits() if step.logits else self._backend.decode(step.batch)
         finally:
-            for seq in scratch[:n_pad]:
-                self._backend.trim(seq, 0)
+            for seq, position in step.pads:
+                self._backend.trim(seq, position)
+
+    def _best_leaves(self, sessions: Sequence[DraftSession]) -> list[Leaf]:
+        """Return the leaves that get a row in the next decode, and learn whether these are paths alone."""
+        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
+        n_paths = sum(leaf.branch is None and leaf.second is None for leaf in chosen)
+        alone = n_paths == len(chosen) == len(sessions) and self._times.width == 1
+        self._paths_alone = alone and not self.own.pays(sessions)
+        return chosen
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         if self._started:
+            self._finish(self._started)
             self._started.discard()
             self._started = None
         self._settle_commits(session)
@@ -243,7 +244,7 @@ class ModelDrafter:
 
     # -- a step
 
-    def _plan_rows(self, step: _DraftStep, sessions: Sequence[DraftSession]) -> None:
+    def _plan_rows(self, step: DraftStep, sessions: Sequence[DraftSession]) -> None:
         """Add rows for as many sessions as fit in one decode.
 
         Those with the least to evaluate come first, those without a sequence last.
@@ -254,7 +255,7 @@ class ModelDrafter:
             self._cache.trim(session)
         if told:
             self._cache.free_branches()
-        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
+        chosen = self._best_leaves(sessions)
         paths = [leaf.session for leaf in chosen if not leaf.branch and not leaf.second]
         if self.own.pays(sessions):
             self._propose_paths(step, paths)
@@ -266,8 +267,11 @@ class ModelDrafter:
         for leaf in chosen:
             if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind and not of_one_shape:
                 self._add_branch(step, leaf)
+        width = self._times.width
+        if width > 1 and len(step.batch) == len(step.grown):
+            step.pad(self._cache.pads(-len(step.batch) % width, step.slots))
 
-    def _propose_paths(self, step: _DraftStep, paths: Sequence[DraftSession]) -> None:
+    def _propose_paths(self, step: DraftStep, paths: Sequence[DraftSession]) -> None:
         """Have what guesses for this model guess for the paths that evaluate one token."""
         ready = [session for session in paths if session.seq != NO_SEQ and len(session.pending) == 1]
         rooms = [self._expansion.room(session) - 1 for session in ready]
@@ -277,7 +281,7 @@ class ModelDrafter:
             if guesses := step.guesses.get(session.id):
                 guesses += [PAD] * (min(self.own.width - 1, room) - len(guesses))
 
-    def _add_path(self, step: _DraftStep, session: DraftSession) -> bool:
+    def _add_path(self, step: DraftStep, session: DraftSession) -> bool:
         """Add rows for the session's pending tokens or the first of them; return False if none fits."""
         pending = session.pending
         is_shared = step.grown or len(self._cache.held) > 1  # a lead may say something of another one soon
@@ -291,14 +295,14 @@ class ModelDrafter:
         self._cache.add(step.batch, session, n, int(complete))
         step.slots.add(session.seq)
         if complete:
-            step.grown.append((session, None))
+            step.add_grown(session, None)
         if guesses := step.guesses.get(session.id):
             n_free = self._backend.n_batch - len(step.batch)
             if len(guesses) > n_free or not self._cache.add_guesses(step.batch, session, guesses):
                 del step.guesses[session.id]
         return True
 
-    def _add_branch(self, step: _DraftStep, leaf: Leaf) -> None:
+    def _add_branch(self, step: DraftStep, leaf: Leaf) -> None:
         """Add a row for a branch that grows, or begins if there is a sequence for it."""
         branch = leaf.branch
         if leaf.second is not None:
@@ -307,7 +311,7 @@ class ModelDrafter:
             return
         self._cache.add_branch(step.batch, branch)
         step.slots.add(branch.seq)
-        step.grown.append((leaf.session, branch))
+        step.add_grown(leaf.session, branch)
 
     def _settle_commits(self, session: DraftSession) -> None:
         """Learn from what was committed."""
@@ -326,3 +330,8 @@ class ModelDrafter:
 
 def _n_to_evaluate(session: DraftSession) -> float:
     return math.inf if session.seq == NO_SEQ else len(session.tokens) - session.n_kv
+
+
+def _n_to_catch_up(session: DraftSession) -> float:
+    """Return how many tokens before the last one are not evaluated."""
+    return _n_to_evaluate(session) - 1

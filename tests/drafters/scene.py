@@ -10,6 +10,7 @@ from drafters.worker import Worker
 from server.drafting.draft_session import GREEDY
 from server.drafting.model_drafter import ModelDrafter
 from server.llama.backend import Batch
+from server.llama.shapes import UNKNOWN, Shapes
 from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Commit, Draft, Message, Open, Want, chain_next, chain_start
 from server.speculation.wire.presence import Presence, vocabulary_card
@@ -49,13 +50,18 @@ class Scene:
     """
 
     def __init__(
-        self, backend: FakeBackend | None = None, *, n_branches: int = 0, drafter: Drafter | None = None
+        self,
+        backend: FakeBackend | None = None,
+        *,
+        n_branches: int = 0,
+        shapes: Shapes = UNKNOWN,
+        drafter: Drafter | None = None,
     ) -> None:
         """Use `drafter` instead of the model drafter over the backend, if given."""
         self.backend = backend or FakeBackend(ENDLESS)
         ticks = count()  # a guess takes some 10 us, however slow the machine is
         self.model_drafter = ModelDrafter(
-            self.backend, n_branches=n_branches, clock=lambda: next(ticks) * 1e-5
+            self.backend, n_branches=n_branches, shapes=shapes, clock=lambda: next(ticks) * 1e-5
         )
         self.drafter: Drafter = drafter or self.model_drafter
         self.now = 0.0

@@ -1,0 +1,79 @@
+"""One decode of a draft model, which a GPU may run while the drafter handles the guesses before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from server.drafting.branch import Branch
+from server.drafting.draft_session import DraftSession
+from server.llama.backend import Batch, Logits
+
+PAD = 0  # the token of padding rows
+
+Grown: TypeAlias = tuple[DraftSession, Branch | None]
+"""Whose next guess a row of logits gives: the session's path, or a branch of it."""
+
+
+@dataclass(slots=True)
+class DraftStep:
+    """The rows of one decode, and who gets guesses of it."""
+
+    batch: Batch = field(default_factory=Batch)
+    # in order of rows; paths first, unless rows are in the order of their sequences
+    grown: list[Grown] = field(default_factory=list[Grown])
+    places: list[int] = field(default_factory=list[int])  # by each of `grown`: its first row of the logits
+    slots: set[int] = field(default_factory=set[int])  # that have rows
+    behind: set[int] = field(default_factory=set[int])  # slots with more to evaluate than the last guess
+    n_paths: int = 0  # number of paths in `grown`
+    is_timed: bool = True  # its time is that of one decode: no other was planned meanwhile
+    # guesses for the model's own next tokens, by session: rows after the path's
+    guesses: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    pads: Sequence[tuple[int, int]] = ()  # sequences and positions of padding rows
+    # of a decode that was started before messages were handled: waits for the logits
+    logits: Callable[[], Logits] | None = None
+    begun: float = 0.0  # seconds, by the clock, when the logits before these arrived
+
+    def add_grown(self, session: DraftSession, branch: Branch | None) -> None:
+        """Count the latest wanted row as that of a path or branch."""
+        self.grown.append((session, branch))
+        self.places.append(sum(self.batch.wanted) - 1)
+
+    def pad(self, pads: Sequence[tuple[int, int]]) -> None:
+        """Add rows at these places, sequences and positions, and order all rows by their sequences.
+
+        All rows are of single tokens, each wanted. Decodes with rows of the same sequences in the same order
+        have one shape.
+        """
+        batch, self.pads = self.batch, pads
+        for seq, position in pads:
+            batch.extend(seq, position, [PAD], 1)
+        order = sorted(range(len(batch)), key=batch.seqs.__getitem__)
+        for values in (batch.tokens, batch.positions, batch.seqs):
+            values[:] = [values[i] for i in order]
+        self.places = [order.index(place) for place in self.places]
+
+    def drop_stale(self) -> None:
+        """Keep those of `grown` whose row is still of use after what the lead has said meanwhile.
+
+        The row of a branch that was taken is its session's path's.
+        """
+        kept = [self._owner(*one) for one in self.grown]
+        self.places = [place for place, owner in zip(self.places, kept, strict=True) if owner]
+        self.grown = [owner for owner in kept if owner]
+        self.n_paths = sum(branch is None for _, branch in self.grown)
+
+    def _owner(self, session: DraftSession, branch: Branch | None) -> Grown | None:
+        if branch is session.taken:  # for a path: nothing was taken
+            return None if session.pending else (session, None)
+        return (session, branch) if any(branch is one for one in session.branches) else None
+
+    def discard(self) -> None:
+        """Have the tokens of a started decode evaluated again."""
+        for session, branch in self.grown:
+            if branch is None or branch is session.taken:
+                session.n_kv = min(session.n_kv, len(session.tokens) - 1)
+            else:
+                session.branches = []
+            session.told = True
