@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 from benchmarks import prepared, program, report
 from benchmarks.bytecodes import BytecodeWatch
-from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
+from benchmarks.clocked import run
+from benchmarks.clocked_drafter import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter
 from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, PreparedBlock, Script, Watch
 from drafters.kinds import MAX_DRAFT_ROWS
 from server.engine.engine import Engine

@@ -31,7 +31,7 @@ from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 MODEL_CAPACITY = 4
 OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
 # Rows of a decode whose times are measured, and of all where one shape pays: a path and two branches. Twice:
-# a GPU's decode takes 2.9 ms instead of 2.3 (1B on an H200, extrapolated); half: there are no branches
+# 0.96 of the tokens per second on an H200 (benchmarks.clocked --gpu); half: there are no branches
 MAX_DRAFT_ROWS = 3
 _CELLS = 32  # enough to open a model for its vocabulary
 

@@ -65,8 +65,8 @@ class DraftCache:
     def pads(self, n: int, taken: Collection[int]) -> list[tuple[int, int]]:
         """Return the sequence and position of n padding rows, beside rows in the `taken` slots.
 
-        They lie behind what sessions and branches without a row hold, so that decodes for one session all have
-        rows of the same sequences.
+        They lie behind what sessions and branches without a row hold, so that decodes for one session all
+        have rows of the same sequences.
         """
         seqs, scratch = self.slots.seqs, self.slots.scratch
         slots = [slot for slot in (*self.held, *self.slots.of_branches) if slot not in taken]

@@ -15,7 +15,7 @@ from server.drafting.guessing import ChoiceRule, NextToken, Rule, choose
 from server.drafting.own_drafts import OwnDrafts
 from server.errors import BackendError
 from server.estimators import Smoothed
-from server.llama.backend import Backend, Batch, Logits
+from server.llama.backend import Backend, Logits
 from server.llama.shapes import UNKNOWN, Shapes
 
 # Rows of a prompt in a step of several sessions, in drafters and the lead (Limits.n_chunk). Half: a prompt of
