@@ -35,8 +35,8 @@ MOST_AT_ONCE = 8
 GPU_US, GPU_ROW_US, REBUILD_US, CHOOSE_US, CHOOSE_ROW_US, REST_US = 1100, 44, 1000, 100, 50, 500
 
 
-class Outcomes:
-    """How often a guess was wrong, and another one right, of all that had arrived when the lead told so."""
+class OutcomeRecall:
+    """Counts wrong guesses, and those beside which the right one had arrived when the lead told so."""
 
     def __init__(self) -> None:
         self.n_wrong = self.n_found = 0
@@ -94,7 +94,7 @@ class ClockedDrafter(DirectBus):
         self._td_us = td_us = tt_us / r
         self._latency_us = latency_us
         self._turn_us, self._asleep = 0, True
-        self.outcomes = Outcomes()
+        self.outcomes = OutcomeRecall()
         card = vocabulary_card(backend.vocab)
         presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, kernel="there")
         steady = {n: td_us * (1 + DRAFT_ROW * (n - 1)) / 1e6 for n in (1, 2, 3)}

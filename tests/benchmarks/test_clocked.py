@@ -11,7 +11,7 @@ from benchmarks.clocked_drafter import (
     N_BRANCHES,
     ClockedDrafter,
     GpuDrafter,
-    Outcomes,
+    OutcomeRecall,
 )
 from benchmarks.machines import MACHINES
 from benchmarks.texts import Text, write
@@ -109,7 +109,7 @@ def test_rebuilt_graphs_cost_a_gpu_time(known: list[Text], monkeypatch: pytest.M
 
 
 def test_recall_counts_right_second_guesses():
-    outcomes, start = Outcomes(), chain_start((1, 2))
+    outcomes, start = OutcomeRecall(), chain_start((1, 2))
     outcomes.sent(Open("lead", 7, start, 8, GREEDY, (1, 2)))
     outcomes.arrived(Draft("drafter", 7, 2, start, 0, (ROOT, ROOT, 0), (5, 6, 9), bytes((200, 50, 200))))
     after = chain_next(start, 6)
