@@ -24,8 +24,8 @@ async function get(path) {
   return response.json();
 }
 
-function post(path, body, signal) {
-  const sent = { "Content-Type": "application/json", ...headers() };
+function post(path, body, signal, more = {}) {
+  const sent = { "Content-Type": "application/json", ...more, ...headers() };
   return fetch(path, { method: "POST", headers: sent, body: JSON.stringify(body), signal });
 }
 
@@ -54,9 +54,9 @@ function pause(seconds, signal) {
 }
 
 // The answer to a request; where the server is busy and says for how long, it is asked again. putOff(seconds) is told.
-async function accepted(path, body, signal, putOff) {
+async function accepted(path, body, signal, putOff, more) {
   for (let tries = 1; ; tries++) {
-    const response = await post(path, body, signal);
+    const response = await post(path, body, signal, more);
     if (response.ok) return response;
     const refused = await refusal(response);
     if (![429, 503].includes(refused.status) || !refused.retryAfter || tries === TRIES) throw refused;
@@ -65,10 +65,53 @@ async function accepted(path, body, signal, putOff) {
   }
 }
 
-// The chunks of a streamed reply. Throws Refusal, TypeError when the server is gone, AbortError.
-export async function* reply(body, signal, putOff = () => {}) {
+// The chunks of a streamed reply, which can be read again by the name of its stream, if it has one.
+// Throws Refusal, TypeError when the server is gone, AbortError.
+export async function* reply(body, signal, putOff = () => {}, stream = "") {
   const asked = { ...body, stream: true, return_sources: true, stream_options: { include_usage: true } };
-  const response = await accepted("/v1/chat/completions", asked, signal, putOff);
+  const named = stream ? { "X-Conversation-Id": stream } : {};
+  yield* chunks(await accepted("/v1/chat/completions", asked, signal, putOff, named));
+}
+
+// The chunks of a stream from its beginning, and those to come. Throws as reply() does, Refusal 404 if it is gone.
+export async function* replyAgain(stream, signal) {
+  const found = await post("/v1/streams/lookup", { conversation_ids: [stream] }, signal);
+  if (!found.ok) throw await refusal(found);
+  if (!(await found.json()).length) throw new Refusal("the server no longer has this reply", 404);
+  const response = await fetch(`/v1/stream?conv_id=${stream}`, { headers: headers(), signal });
+  if (!response.ok) throw await refusal(response);
+  yield* chunks(response);
+}
+
+const RESUMES = 3; // of a stream whose connection breaks, a second apart: a phone that changes networks takes two
+
+// A reply, or with `again` a stream that comes already. Over lost connections it is read again from its beginning, which null tells.
+export async function* held(body, signal, putOff, stream, again) {
+  let [lost, some] = [null, false];
+  for (let tries = 0; ; tries++) {
+    try {
+      yield null;
+      for await (const chunk of again ? replyAgain(stream, signal) : reply(body, signal, putOff, stream)) {
+        some = true;
+        yield chunk;
+      }
+      return;
+    } catch (error) {
+      if (lost && error.status === 404) throw some ? new DOMException("stopped elsewhere", "AbortError") : lost;
+      if (!(error instanceof TypeError) || tries === RESUMES) throw error;
+      lost = error;
+    }
+    again = true;
+    if (some) await pause(1, signal);
+  }
+}
+
+// Have the server end this stream, and forget it.
+export async function forget(stream) {
+  try { await fetch(`/v1/stream?conv_id=${stream}`, { method: "DELETE", headers: headers(), keepalive: true }); } catch { /* it is gone */ }
+}
+
+async function* chunks(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

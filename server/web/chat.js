@@ -1,7 +1,7 @@
 // The chat page: what is shown is a path of a conversation's tree; what is sent is what is shown.
 
 import * as api from "/web/api.js";
-import { DEFAULTS, add, carried, created, path, sent, turnTo } from "/web/conversation.js";
+import { DEFAULTS, add, carried, created, newStream, path, sent, turnTo } from "/web/conversation.js";
 import { $, element, local, say } from "/web/dom.js";
 import { nameOf } from "/web/names.js";
 import { Settings } from "/web/settings.js";
@@ -84,7 +84,9 @@ async function recover() {
 function interrupted() {
   if (elsewhere.has(conversation.id)) return;
   for (const message of Object.values(conversation.messages)) {
-    if (message.role === "assistant" && !message.ended && !running.has(message)) message.ended = "interrupted";
+    if (message.role !== "assistant" || message.ended || running.has(message)) continue;
+    if (message.stream) stream(message, true);
+    else message.ended = "interrupted";
   }
 }
 
@@ -178,31 +180,44 @@ async function ask(question) {
 }
 
 function stop() {
-  for (const one of running.values()) if (one.conversation === conversation) one.controller.abort();
+  for (const [message, one] of running) {
+    if (one.conversation !== conversation) continue;
+    one.controller.abort();
+    api.forget(message.stream);
+  }
 }
 
-// The reply to the message before it, or the rest of a reply that has begun.
-async function stream(message) {
+// The reply to the message before it, or the rest of a reply that has begun. again: it comes, and is read from its beginning.
+async function stream(message, again = false) {
   const [own, controller] = [conversation, new AbortController()];
   running.set(message, { controller, conversation: own });
   unkept.set(message, own);
   busy();
-  const some = message.text || message.thoughts;
-  const asked = some ? message.asked ?? {} : { ...api.fields(own.settings), seed: seed(own.settings) };
-  const body = { messages: sent(own, some ? message.id : message.parent), ...asked };
-  const [base, runs, counts] = [message.text, message.runs, { ...message.counts }];
-  Object.assign(message, { asked, ended: "", error: "" });
-  const tokens = [];
+  if (!again) begin(own, message);
+  const { base } = message;
+  let [counts, tokens] = [{ ...base.counts }, []];
+  const { text: said, thoughts } = base;
+  const body = { messages: sent(own, said || thoughts ? message.id : message.parent), ...message.asked };
   let [frame, saved] = [null, Date.now()];
   const shown = () => {
     frame = null;
-    message.runs = [...runs, ...guessed(message.text.slice(base.length), tokens).map((run) => ({ ...run, start: run.start + base.length, end: run.end + base.length }))];
+    message.runs = [...base.runs, ...guessed(message.text.slice(said.length), tokens).map((run) => ({ ...run, start: run.start + said.length, end: run.end + said.length }))];
     if (own === conversation) follow(() => turns.get(message)?.show());
   };
   try {
     let reason = "";
     const putOff = (seconds) => turns.get(message)?.tell(`The server is busy. It is asked again in ${seconds} s.`);
-    for await (const chunk of api.reply(body, controller.signal, putOff)) {
+    let begins = false;
+    for await (const chunk of api.held(body, controller.signal, putOff, message.stream, again)) {
+      if (!chunk) {
+        begins = true;
+        continue;
+      }
+      if (begins) {
+        Object.assign(message, { text: said, thoughts });
+        [counts, tokens] = [{ ...base.counts }, []];
+        begins = false;
+      }
       const choice = chunk.choices[0] ?? {};
       message.text += choice.delta?.content ?? "";
       message.thoughts += choice.delta?.reasoning_content ?? "";
@@ -220,7 +235,7 @@ async function stream(message) {
     }
     message.ended = ended(reason, message);
   } catch (error) {
-    Object.assign(message, failed(error));
+    Object.assign(message, again && error.status === 404 ? { ended: "interrupted" } : failed(error));
   }
   cancelAnimationFrame(frame);
   if (leaving) return; // that the stream broke off is no fault of the server's
@@ -228,13 +243,26 @@ async function stream(message) {
   message.names = { ...message.names };
   for (const source in counts) message.names[source] = nameOf(source, watch.seen);
   running.delete(message);
+  const name = message.stream;
+  delete message.stream;
+  delete message.base;
   busy();
-  shown();
+  if (message.ended === "interrupted") follow(() => turns.get(message)?.show());
+  else shown();
   own.changed = message.at = Date.now();
   await side.put(own);
+  if (message.ended !== "interrupted") api.forget(name);
   unkept.delete(message);
   side.show();
   if (own === conversation && document.activeElement === document.body) text.focus();
+}
+
+// Note what a reply is asked with and goes on from, and the name of its stream, before it comes.
+function begin(own, message) {
+  const asked = message.text || message.thoughts ? message.asked ?? {} : { ...api.fields(own.settings), seed: seed(own.settings) };
+  const { text: said, thoughts, runs, counts } = message;
+  Object.assign(message, { asked, ended: "", error: "", stream: newStream(), base: { text: said, thoughts, runs, counts: { ...counts } } });
+  side.put(own, true);
 }
 
 function seed(wanted) {

@@ -3,6 +3,7 @@
 // {id, title, named, created, changed, settings, leaf, messages: {id: message}}
 // message: {id, parent, role, text, thoughts, ended, error, runs, counts, timings, seed, model}
 //   ended: of a reply: "stop", "length", "context", "stopped", "failed", "interrupted", "carried"; "" while it comes.
+//   stream: the server's name for a reply that comes, by which it is read again; base: what it had before that.
 //   at: when it was changed last. Of two tabs that have a message, the later one is right about it.
 //   runs: what was guessed in its text, [{start, end, source}]; counts: guessed tokens by source; names: of sources.
 
@@ -16,6 +17,11 @@ export function created(settings = DEFAULTS) {
 // Never what another tab takes.
 function newId(kind) {
   return `${kind}${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 10)}`;
+}
+
+// A name under which a reply is read again, which nobody guesses.
+export function newStream() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 export function add(conversation, parent, role, text = "") {

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.http_lead import Lead
 from tests.web.conftest import watch
@@ -93,15 +93,54 @@ def test_closed_page_keeps_whole_reply(page: Page, lead: Lead, n_stored: int):
     expect(page.locator(".turn.assistant .text")).to_have_text("A b")
 
 
+def test_reloaded_page_resumes_the_reply(slow_lead: Lead, page: Page):
+    page.goto(slow_lead.url)
+    ask(page, "go on forever")
+    text = page.locator(".turn.assistant .text")
+    expect(text).not_to_be_empty()
+    before = text.inner_text().strip()
+    page.reload()
+    longer = "(n) => document.querySelector('.turn.assistant .text').innerText.length > n"
+    page.wait_for_function(longer, arg=len(before) + 50)
+    assert text.inner_text().startswith(before[:40])
+    assert slow_lead.thread.engine.n_active == 1
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".turn.assistant")).to_contain_text("You stopped this reply.")
+    slow_lead.until_idle()
+
+
+def test_cut_connection_resumes_the_reply(page: Page, lead: Lead):
+    page.goto(lead.url)
+    whole = asked(page, "hello").locator(".text").inner_text()
+
+    def cut(route: Route) -> None:
+        response = route.fetch()
+        end = response.text().index("\n\n", len(response.text()) // 2) + 2
+        route.fulfill(content_type="text/event-stream", body=response.text()[:end])
+
+    page.route("**/v1/chat/completions", cut)
+    page.get_by_role("button", name="New conversation").click()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Seed").fill("1")
+    page.get_by_role("button", name="Done").click()
+    reply = asked(page, "hello")
+    page.unroute("**/v1/chat/completions")
+    reply.get_by_role("button", name="Regenerate").click()
+    again = page.locator(".turn.assistant").last
+    expect(again.get_by_role("button", name="Regenerate")).to_be_visible(timeout=20_000)
+    expect(reply.locator(".text")).to_have_text(again.locator(".text").inner_text())
+    assert whole
+
+
 def test_interrupted_reply_is_kept_marked(slow_lead: Lead, page: Page):
     page.goto(slow_lead.url)
     ask(page, "go on forever")
     expect(page.locator(".turn.assistant .text")).not_to_be_empty()
+    page.route("**/v1/streams/lookup", lambda route: route.fulfill(json=[]))  # as after a restart
     page.reload()
     reply = page.locator(".turn.assistant")
     expect(reply).to_contain_text("The page was closed while this reply came.")
     assert reply.locator(".text").inner_text().strip()
-    slow_lead.until_idle()
 
 
 def test_conversations_are_listed_found_renamed_and_deleted(page: Page, lead: Lead):
