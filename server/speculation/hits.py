@@ -24,8 +24,8 @@ SURE_CONFIDENCE_BYTE = 230
 
 # Observations that a source's own confidence, or the level of a new session, counts for. Off by two: twice, a
 # lying source costs rows for four guesses more; half, one unlucky guess shuts a good source out. With 6 for
-# sessions 17 of 84 replies are below 0.95 of plain ones, with 4 14, and all together are within 1 percent
-# (benchmarks.inside --every-way --prompts 16, four machines).
+# sessions 9 of 336 replies are below 0.95 of plain ones, with 4 7; most totals are within 1 percent
+# (benchmarks.inside --every-way --prompts 16 --max-tokens 120, four machines).
 WORD = 4
 # Guesses: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
 # scatter by 6 points instead of 4; twice, a change of subject is noticed after 128 guesses.
