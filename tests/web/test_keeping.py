@@ -100,7 +100,7 @@ def test_reloaded_page_resumes_the_reply(slow_lead: Lead, page: Page):
     expect(text).not_to_be_empty()
     before = text.inner_text().strip()
     page.reload()
-    longer = "(n) => document.querySelector('.turn.assistant .text').innerText.length > n"
+    longer = "(n) => document.querySelector('.turn.assistant .text')?.innerText.length > n"
     page.wait_for_function(longer, arg=len(before) + 50)
     assert text.inner_text().startswith(before[:40])
     assert slow_lead.thread.engine.n_active == 1
