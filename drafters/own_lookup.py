@@ -69,6 +69,10 @@ class OwnLookup:
         text.lookup.extend(text.opened.tokens[n : min(n + PORTION, text.n_firm)])
         return text.lookup.n_tokens - n
 
+    def read_ahead(self, session: OpenedSession, most: int) -> int:
+        """Read nothing: texts are read once they are followed."""
+        return 0
+
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         began = self._clock()
         texts = [self._texts.get(session) for session in sessions]

@@ -65,6 +65,7 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
         has_grammar,
         lambda: [_ask_for(work) for work in drafting],
         lambda: _may_pad(state, works),
+        lambda: [work.session.id for work in works if not work.session.decodes],
     )
     plan = state.proposer.plan(step)
     if not plan.proposals:

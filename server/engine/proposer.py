@@ -96,6 +96,9 @@ class Upcoming(NamedTuple):
     has_grammar: bool = False  # a session that draws a token has a grammar
     asks: Callable[[], Sequence[Ask]] = tuple  # returns one Ask for each session that draws a token
     may_pad: Callable[[], bool] = bool  # returns True if the step may be padded
+    prompts: Callable[[], Sequence[int]] = (
+        tuple  # returns the sessions whose prompt is evaluated in this step
+    )
 
 
 @dataclass(slots=True)

@@ -86,6 +86,9 @@ class Speculator(Proposer):
         else:
             plan = DraftPlan(asked=False)
         plan.step, plan.guessers = step, guessers
+        if self._inline and guessers.inline and n and n_rows > n and self._model_gains:
+            beside = [self._sessions[id] for id in step.prompts() if id in self._sessions]
+            plan.spent_s += self._inline.read_prompts(beside, plan.drafting)
         if looked_s:
             plan.looked_s += looked_s
         n_all = n_rows + plan.n_guesses
@@ -156,6 +159,11 @@ class Speculator(Proposer):
             for pause in guessers.pauses:
                 remote.pause(pause.drafters, pause.reason, quiet=pause.quiet)
         return guessers
+
+    @property
+    def _model_gains(self) -> bool:
+        """True if guesses of the model in the lead have gained time recently, or nobody asks."""
+        return not self._policy.gate or bool(self.ledger.inline and self.ledger.inline.gain > 0.0)
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:
         """Return True if no source guesses for sessions without a grammar."""

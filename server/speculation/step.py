@@ -88,6 +88,7 @@ class Drafting:
     n_guessed: int = 0  # sessions with guesses
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay
     is_read: bool = False  # pending tokens were considered
+    n_read: int = 0  # of them, evaluated
     has_asked: bool = False  # the model was asked for guesses
 
 

@@ -115,6 +115,10 @@ class BlockDraft:
             self._model.read(path.seq)
         return 0
 
+    def read_ahead(self, session: OpenedSession, most: int) -> int:
+        """Evaluate nothing: the block reads a prompt with the target's next decode in any case."""
+        return 0
+
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         if self._meanwhile is not None and timed:
             self._meanwhile()

@@ -114,12 +114,18 @@ class DraftModel:
     def read(self, session: int, most: int) -> int:
         """Evaluate up to `most` of the tokens that are behind, in one decode, and return how many."""
         path = self._ready(session)
+        n = min(most, self._n_behind(path)) if path else 0
         try:
-            if path and most > 0 and not self._failed and self._has_room():
-                return self._evaluate(path, min(most, self._n_behind(path)))
+            if path and n > 0 and not self._failed and self._has_room():
+                return self._evaluate(path, n)
         except BackendError as error:
             self._fail(error)
         return 0
+
+    def read_ahead(self, session: OpenedSession, most: int) -> int:
+        """Evaluate up to `most` tokens of a prompt that the target evaluates too; return how many."""
+        self.follow(session, Ask(session.id, 0))
+        return self.read(session.id, most)
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         """Append one guess to each path, None where the model cannot go on; `second`: with a runner-up."""

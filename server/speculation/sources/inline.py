@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from server.drafting.model_drafter import SHARED_ROWS
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal
 from server.estimators import Median
 from server.sampling.draft_token import DraftGuess
@@ -50,6 +51,10 @@ class InlineModel(Protocol):
         """Evaluate up to `most` of these tokens now and return how many, or some during the next decode."""
         ...
 
+    def read_ahead(self, session: OpenedSession, most: int) -> int:
+        """Evaluate up to `most` tokens of a prompt that the target evaluates too; return how many."""
+        ...
+
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
         """Append one guess to each path.
 
@@ -88,12 +93,23 @@ class Inline:
         began, left = self._clock(), request.most_rows
         for session in request.read:
             left -= self.model.read(session, left)
-        drafting.is_read = True
+        drafting.is_read, drafting.n_read = True, request.most_rows - left
         for session in filter(self.model.behind, list(drafting.paths)):
             path = drafting.paths.pop(session)
             if session in request.probe:
                 drafting.beside[session] = path
         return 0.0 if self.model.beside else self._clock() - began
+
+    def read_prompts(self, sessions: Sequence[Speculated], drafting: Drafting | None) -> float:
+        """Evaluate a slice of prompts beside the target while others decode, and return the seconds taken.
+
+        So these sessions have guesses from their first token on.
+        """
+        began, left = self._clock(), SHARED_ROWS - (drafting.n_read if drafting else 0)
+        for one in sessions:
+            if left > 0 and not one.account.paused and one.allows(self.model.source):
+                left -= self.model.read_ahead(one.session, left)
+        return self._clock() - began
 
     def guess(
         self,

@@ -49,8 +49,8 @@ def rows_of_steps(harness: Harness, drafts: FakeBackend, *, beside: bool = False
     return found
 
 
-def lead(policy: Policy) -> tuple[Harness, FakeBackend]:
-    drafts = FakeBackend(MODEL, n_batch=256)
+def lead(policy: Policy, model: FakeModel = MODEL) -> tuple[Harness, FakeBackend]:
+    drafts = FakeBackend(model, n_batch=256)
     speculator = Speculator(policy, inline=DraftModel(drafts))
     limits = Limits(n_batch=256, draft_max=4)
     return Harness(FakeBackend(MODEL, n_batch=256), speculator, limits=limits), drafts
@@ -70,6 +70,39 @@ def test_others_decode_while_it_is_read(policy: Policy):
     rows = rows_of_steps(harness, drafts, beside=True)
     assert max(rows) <= SHARED_ROWS + 2 * 8
     assert Limits().n_chunk == SHARED_ROWS
+
+
+def test_prompt_is_read_beside_the_target():
+    """The first token is guessed for, and no step takes more than a slice."""
+    harness, drafts = lead(GATES[1])
+    (other,) = harness.submit(request(b"a short prompt", max_tokens=300))
+    while len(harness.outcomes[other].tokens) < 3:
+        harness.engine.step()
+    (long,) = harness.submit(request(LONG, max_tokens=40))
+    rows = list[int]()
+    while not harness.outcomes[long].tokens:
+        drafts.widths.clear()
+        harness.engine.step()
+        rows.append(sum(drafts.widths))
+    assert sum(rows) > len(LONG) - SHARED_ROWS
+    assert max(rows) <= SHARED_ROWS + 2 * 8
+    n_before, n_steps = len(harness.outcomes[long].tokens), 0
+    while not harness.outcomes[long].ended:
+        harness.engine.step()
+        n_steps += 1
+    assert n_steps < 40 - n_before, "guessed from the first token on"
+
+
+def test_wrong_model_reads_no_prompt_beside():
+    harness, drafts = lead(GATES[0], FakeModel(eog_rate=0.0, error=1.0, error_seed=3))
+    (other,) = harness.submit(request(b"a short prompt", max_tokens=300))
+    while len(harness.outcomes[other].tokens) < 3:
+        harness.engine.step()
+    (long,) = harness.submit(request(LONG, max_tokens=40))
+    drafts.widths.clear()
+    while not harness.outcomes[long].tokens:
+        harness.engine.step()
+    assert sum(drafts.widths) < SHARED_ROWS
 
 
 async def test_watchdog_takes_slices_for_work():
