@@ -131,8 +131,8 @@ def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
     next_token = {
         "has_next_token": slot.busy and task.n_remaining != 0,
         "has_new_line": any(b"\n" in piece(token) for token in task.generated),
-        "n_remain": task.n_remaining,
-        "n_decoded": task.n_decoded,
+        "n_remain": task.n_remaining if slot.busy else -1,  # nothing of a task that has ended
+        "n_decoded": task.n_decoded if slot.busy else 0,
     }
     return told | {
         "id_task": task.id,
