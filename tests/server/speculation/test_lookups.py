@@ -134,9 +134,9 @@ def test_choosing_and_searching_are_charged(
         clock.now += 1.0
         look_up(one, n, least)
 
-    def choose(*of_it: object) -> object:
+    def choose(*of_it: object, **more: object) -> object:
         clock.now += 3.0
-        return offer(*of_it)  # type: ignore[arg-type]
+        return offer(*of_it, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Speculated, "look_up", search)
     monkeypatch.setattr(ScoredTree, "offer", choose)
