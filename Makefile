@@ -13,8 +13,8 @@ ifeq ($(findstring __clang__,$(COMPILER))$(findstring __GNUC__ 12,$(COMPILER))$(
 export CXXFLAGS += -include $(CURDIR)/server/llama/amx_tiles.h
 else
 NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
-export CFLAGS += $(NO_AMX)
-export CXXFLAGS += $(NO_AMX)
+export CFLAGS := $(CFLAGS) $(NO_AMX)
+export CXXFLAGS := $(CXXFLAGS) $(NO_AMX)
 endif
 endif
 
