@@ -160,7 +160,7 @@ class EngineThread:
         """Call a question on the engine thread between two steps, and return its result or raise its error.
 
         Raises:
-            BusyError: It took longer than ANSWER_S; if it had not begun, it is dropped.
+            BusyError: It took longer than QUESTION_TIMEOUT_S; if it had not begun, it is dropped.
         """
         answer: Future[T] = Future()
 
