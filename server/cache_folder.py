@@ -25,10 +25,10 @@ def cache_folder() -> Path:
 
 @contextmanager
 def folder_aside(folder: Path) -> Generator[Path]:
-    """Make an empty subfolder for what is not whole yet, and remove it in the end.
+    """Make an empty subfolder for unfinished files, and remove it in the end.
 
-    One process at a time has it; others wait. Those of killed processes are removed, so that nothing
-    half-written stays. Raises OSError.
+    Only one process at a time has such a subfolder; others wait. Subfolders that killed processes left are
+    removed first. Raises OSError.
     """
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

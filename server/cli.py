@@ -30,7 +30,8 @@ COMMANDS = ("up", "serve", "draft", "lend", "chat", "probe", "doctor", "top", "l
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    That is 0, 1 after an expected failure told in one line, 2 for bad usage, 130 after Ctrl-C.
+    The status is 0 on success, 1 after an expected failure (told in one line), 2 for bad usage, 130 after
+    Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else ""
@@ -51,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_command(name: str, argv: Sequence[str]) -> int:
     """Return the exit status of a command.
 
-    Each command imports what it needs: duo chat shall not load llama.cpp.
+    Each command imports only what it needs, so that duo chat, for example, does not load llama.cpp.
     """
     match name:
         case "up":
-            gc.disable()  # until keep_for_good(): a tenth of the imports' time
+            gc.disable()  # until keep_for_good(): collecting takes a tenth of the imports' time
             settings = read(UpSettings, argv).pinned()
             from server.local.up import up
 
@@ -95,7 +96,7 @@ def _run_command(name: str, argv: Sequence[str]) -> int:
 
 
 def _no_command(name: str) -> int:
-    """Answer a call without a command: with help, the version, or a UsageError."""
+    """Print the help or the version if `name` asks for it; raise UsageError for an unknown command."""
     match name:
         case "-h" | "--help" | "help":
             print(USAGE)

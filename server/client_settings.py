@@ -13,7 +13,7 @@ from server.errors import StartupError
 
 
 def _lead_address(url: str) -> str:
-    """Return a lead's address, which people write with or without http:// and /v1."""
+    """Return a lead's address with http:// and without /v1, however a person wrote it."""
     whole = url if "://" in url else f"http://{url}"
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 

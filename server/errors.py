@@ -17,11 +17,11 @@ class DuoError(Exception):
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, status: int | None = None
     ) -> None:
-        """Take the message; code and status replace the class's."""
+        """Store the message; `code` and `status` replace the class's values."""
         super().__init__(message)
         self.message = message
         self.param = param
-        self.more: dict[str, int] = {}  # figures that llama-server tells beside OpenAI's four fields
+        self.more: dict[str, int] = {}  # numbers that llama-server adds to OpenAI's four fields
         self.code = code or self.code
         self.status = status or self.status
 
@@ -42,7 +42,7 @@ class LostModelError(DuoError):
     """The model no longer responds: the process ends (503 with Retry-After)."""
 
     status = 503
-    retry_after_s = 5  # a restart takes seconds to minutes; half or twice: one retry more, or late
+    retry_after_s = 5  # a restart takes seconds to minutes; half: one retry more; twice: a late retry
 
 
 class LostLenderError(LostModelError):
@@ -78,7 +78,7 @@ class UnsupportedFieldError(FieldError):
 class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit the model's context (400). The type is llama-server's, the code OpenAI's.
 
-    n_prompt is its number of tokens, or a lower bound of it if `estimated`.
+    n_prompt is the prompt's number of tokens; if `estimated`, only a lower bound of that number.
     """
 
     type = "exceed_context_size_error"
@@ -111,7 +111,7 @@ class AccessError(InvalidRequestError):
 
 
 class ForeignPageError(InvalidRequestError):
-    """A request of a web page that this server does not admit (403)."""
+    """A request from a web page that this server does not admit (403)."""
 
     status = 403
     type = "permission_error"
@@ -160,7 +160,7 @@ class BusyError(DuoError):
 
 
 class StoreError(DuoError):
-    """The store of replies does not answer (503 with Retry-After), or cannot keep this (413)."""
+    """The store of replies does not answer (503 with Retry-After), or a reply is too large for it (413)."""
 
     status = 503
     retry_after_s = 5  # an outage of Redis lasts seconds to minutes, as a restart does
@@ -175,7 +175,7 @@ class StoreError(DuoError):
 
 
 class LostReplyError(DuoError):
-    """A reply has no end, and nobody writes it any more."""
+    """The log of a reply breaks off: the process that wrote it is gone."""
 
     def __init__(self) -> None:
         super().__init__("the server that wrote this reply has ended, and no other took it up")

@@ -37,7 +37,7 @@ def grouped(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> dict[str, l
 
     Args:
         cls: The settings.
-        synonyms: Of flags.
+        synonyms: Other spellings of flags, each with the flag that it stands for.
     """
     found = {
         info.alias or name: _flag_of(cls, info.alias or name, info, synonyms)
@@ -95,7 +95,7 @@ def _flag_spelling(cls: type[BaseSettings], name: str, info: FieldInfo, synonyms
 
 
 def _value_name(name: str, annotation: Any) -> str:
-    """Return what stands after the flag."""
+    """Return the placeholder for the flag's value in the help, such as PATH."""
     if name in VALUES:
         return VALUES[name]
     if get_origin(annotation) is Literal:

@@ -102,7 +102,7 @@ def _wrong_flag(cls: type[BaseSettings], reason: str) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)" with the known word X most like this one, "" if none is."""
+    """Return " (did you mean X?)" with the known word X most like this one; "" if none is similar."""
     found = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {found[0]}?)" if found else ""
 

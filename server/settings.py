@@ -271,7 +271,7 @@ class LeadSettings(ModelSettings, DoorSettings):
     def draft_weights(self) -> Weights:
         """Return how the draft model is loaded: its own layers on the GPU, and places of tensors.
 
-        None of it goes to lenders, which would be slow to draft.
+        No layer goes to lenders: drafting over the network would be slow.
         """
         n_gpu_layers = self.gpu_layers if self.gpu_layers_draft is None else self.gpu_layers_draft
         texts, cpu_moe, n_cpu_moe = self.override_tensor_draft, self.cpu_moe_draft, self.n_cpu_moe_draft
@@ -317,5 +317,5 @@ class UpSettings(LeadSettings):
 
     @property
     def draft_cores(self) -> frozenset[int]:
-        """Return the cores of drafters; empty: the lead's."""
+        """Return the CPU cores that drafters run on; empty: the same ones as the lead."""
         return cores.of_mask(self.cpu_mask_draft) | cores.of_range(self.cpu_range_draft)

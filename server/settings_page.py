@@ -64,7 +64,7 @@ def _flag_table(flags: Iterable[Flag], served: Iterable[str] | None = None) -> s
 
 
 def _shared_flags(shared: list[Flag], lead: list[Flag]) -> str:
-    """Return which flags a program shares with earlier ones: by name, or all of a lead's but some."""
+    """Return a sentence that lists the shared flags, or the lead's other flags if these are fewer."""
     if not shared:
         return ""
     names = {_meaning_key(flag) for flag in shared}

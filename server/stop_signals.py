@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-_told: type[BaseException] | None = None  # what the latest signal raises
+_told: type[BaseException] | None = None  # exception of the latest signal; None before the first
 
 
 def was_told() -> bool:
@@ -20,22 +20,22 @@ def was_told() -> bool:
 
 
 def leave_if_told() -> None:
-    """Raise the exception of such a signal: SystemExit(0), or KeyboardInterrupt after Ctrl-C."""
+    """Raise SystemExit(0), or KeyboardInterrupt after Ctrl-C, if a signal has asked this process to end."""
     if _told is not None:
         _leave_by(_told)
 
 
 def end_when_told() -> None:
-    """Make these signals raise what leave_if_told() does, until take_over()."""
+    """Make signals that ask to end raise the exception of leave_if_told(), until take_over() is called."""
     global _told
     _told = None
     _handle_signals(lambda number: _leave_by(_remember_signal(number)))
 
 
 def take_over(end: Callable[[], object]) -> None:
-    """Make the first of these signals call `end`, which only takes note.
+    """Make the first signal that asks to end call `end` instead of raising.
 
-    A second one raises what leave_if_told() does; so does this call if there was one before.
+    A second signal raises the exception of leave_if_told(). If a signal came earlier, this call raises it.
     """
 
     def note(number: int) -> None:
@@ -48,9 +48,9 @@ def take_over(end: Callable[[], object]) -> None:
 
 
 def take_hangups_for_ends() -> None:
-    """Treat SIGHUP as SIGTERM, whatever handles that at the time.
+    """Handle SIGHUP with the handler that SIGTERM has when the signal arrives.
 
-    If it is ignored, as under nohup, it stays so.
+    A SIGHUP that is ignored, as under nohup, stays ignored.
     """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))

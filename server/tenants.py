@@ -14,7 +14,7 @@ from server.errors import BusyError
 
 
 class Place:
-    """One of some Places, taken for a tenant."""
+    """One place of a Places, taken for a tenant."""
 
     def __init__(self, places: Places, tenant: str) -> None:
         self._held: Counter[str] | None = places.held
@@ -28,11 +28,11 @@ class Place:
 
 
 class Places:
-    """A limited number of places, of which each tenant may hold as many as are free.
+    """A limited number of places, of which a tenant may hold at most as many as are still free.
 
     This is the dynamic threshold of Choudhury and Hahne (1998) with factor 1: one tenant that floods leaves
-    half of all to others, n that flood leave one part in n + 1. The first `at_once` are for anyone, since
-    they make nobody wait.
+    half of all places to others, n that flood leave one part in n + 1. The limit does not hold for the first
+    `at_once` places, since taking them makes nobody wait.
     """
 
     def __init__(self, most: int, *, at_once: int = 0) -> None:
@@ -63,7 +63,7 @@ class Places:
 
 
 class Turns:
-    """Decides whose turn it is: the tenant's who holds least, among equals the one served longest ago.
+    """Decides which tenant is next: the one that holds least; among equals, the one served longest ago.
 
     It stores one number per tenant.
     """
@@ -73,7 +73,7 @@ class Turns:
         self._n = 0
 
     def rank(self, tenant: str, held: Mapping[str, int]) -> tuple[int, int]:
-        """Return the tenant's rank, the lowest being next; `held`: what each tenant has now."""
+        """Return the tenant's rank; the lowest is next. `held`: number of places that each tenant has now."""
         return held.get(tenant, 0), self._last.get(tenant, 0)
 
     def took(self, tenant: str) -> None:
@@ -102,7 +102,7 @@ class FairSemaphore:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[turn] = place = self._places.take(tenant)
-        self._next_tenant()  # those before may all be cancelled
+        self._next_tenant()  # all who wait longer may be cancelled
         try:
             await turn
         except asyncio.CancelledError:

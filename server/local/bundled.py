@@ -24,10 +24,10 @@ steps with the small draft and 1.03 times with the other, though that is right m
 
 
 def draft_for(settings: LeadSettings, machine: Machine) -> Path | None:
-    """Return the draft model that was asked for, else the bundled one with the target's vocabulary.
+    """Return the draft model that the settings name, else a bundled one with the target's vocabulary.
 
     Args:
-        settings: What was asked for.
+        settings: Settings of the lead.
         machine: Where target and draft model run.
 
     Returns:

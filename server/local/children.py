@@ -15,27 +15,27 @@ from server.llama.cuda_graphs import BY_DUO, OFF
 
 logger = logging.getLogger("duo.children")
 
-OWN = ((OFF, BY_DUO),)  # variables that a process sets for itself, by the models that it has
+OWN = ((OFF, BY_DUO),)  # variables that a process sets for itself, depending on its models
 
-SOONEST_S, LATEST_S = 0.2, 30.0  # pause before a restart; doubles with every quick death
-HEALTHY_S = 10.0  # after a life this long the pause begins at SOONEST_S again
-DRAFTER_GRACE_S = 3.0  # a drafter may take this long to end by itself: a decode, and its goodbye to the lead
+SOONEST_S, LATEST_S = 0.2, 30.0  # seconds before a restart; doubled after every quick death
+HEALTHY_S = 10.0  # seconds; after a life this long the pause is SOONEST_S again
+DRAFTER_GRACE_S = 3.0  # seconds for a drafter to end by itself: a decode, and its goodbye to the lead
 
 
 class Child:
-    """A process that runs until close(), over restarts.
+    """A process that is restarted whenever it dies, until close().
 
-    All starts are on one thread, which lives that long: Linux takes that thread's end for the parent's
-    (PR_SET_PDEATHSIG).
+    One thread makes all starts and lives until close(): Linux ends the process when the thread that started
+    it ends (PR_SET_PDEATHSIG).
     """
 
     def __init__(self, name: str, start: Callable[[], subprocess.Popen[bytes]], *, grace_s: float) -> None:
-        """Start it. Raises what the first start() raises.
+        """Start the process. Raises what the first start() raises.
 
         Args:
             name: For the log.
             start: Starts the process.
-            grace_s: Seconds that close() waits before it kills.
+            grace_s: Seconds that close() waits before it kills the process.
         """
         self._name, self._start, self._grace_s = name, start, grace_s
         self._ending = threading.Event()
@@ -101,7 +101,7 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """Return the environment without what this process set for its own models."""
+    """Return the environment without the variables that this process set for its own models."""
     return {name: value for name, value in os.environ.items() if (name, value) not in OWN}
 
 
@@ -111,7 +111,7 @@ def drafter(name: str, arguments: Sequence[str], environment: Mapping[str, str])
     Args:
         name: For the log.
         arguments: The flags of duo-drafter.
-        environment: What differs from duo's own.
+        environment: Variables that replace those of duo's own environment, or are added.
     """
     command = [sys.executable, "-m", "drafters", *arguments, "--end-with-parent"]
     everything = {**inherited(), **environment}

@@ -71,8 +71,8 @@ def find_binary() -> str:
 def server_command(binary: str, directory: Path, address: tuple[str, int] | None = None) -> list[str]:
     """Return the command of a server whose socket and log are in this directory.
 
-    Its password is there too, if it has an address. Memory is limited, and nothing is evicted: when it is
-    full, messages are refused and keys expire within seconds.
+    If it has an address, the file with its password is there too. Memory is limited, and nothing is evicted:
+    when memory is full, messages are refused, and keys expire within seconds.
     """
     options = {
         "port": str(address[1]) if address else "0",
@@ -97,12 +97,12 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
 
 
 def _bound_to(host: str) -> list[str]:
-    """Return the addresses that this one means, since a server takes :: for IPv6 alone."""
+    """Return the addresses to bind for this host, since a server takes :: for IPv6 alone."""
     return ["0.0.0.0", "::"] if host == "::" and socket.has_dualstack_ipv6() else [host]
 
 
 class EmbeddedServer(ExitStack):
-    """A server that runs, over restarts, from construction to close(), which may be repeated."""
+    """A server that runs from construction to close(), restarted if it dies. close() may be repeated."""
 
     def __init__(self, root: Path | None = None, listen: str | None = None) -> None:
         """Start the server, which takes some ten milliseconds.
@@ -127,7 +127,7 @@ class EmbeddedServer(ExitStack):
             if listen:
                 (self._directory / _SECRET).write_text(f"requirepass {self._password}\n")
             command = server_command(binary, self._directory, self.address)
-            child = Child("redis", lambda: _spawn_server(command), grace_s=0)  # it has nothing to save
+            child = Child("redis", lambda: _spawn_server(command), grace_s=0)  # nothing to save
             self._child = stack.enter_context(closing(child))
             self._wait_until_ready(binary)
             self.enter_context(stack.pop_all())
@@ -142,7 +142,7 @@ class EmbeddedServer(ExitStack):
 
     @property
     def url_elsewhere(self) -> str | None:
-        """Return its URL for other machines, with the password; None if it has none."""
+        """Return the URL with the password for other machines; None if it does not listen for them."""
         if self.address is None:
             return None
         host, port = self.address
@@ -196,7 +196,7 @@ def _remove_orphan(directory: Path) -> bool:
 
 
 def _take_lock(directory: Path) -> int | None:
-    """Return the lock of a directory of ours, None if its owner lives or it is not ours."""
+    """Take the lock of a directory; return None if its owner lives, or if it belongs to another user."""
     try:
         info = directory.lstat()
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
@@ -214,7 +214,7 @@ def _take_lock(directory: Path) -> int | None:
 
 @contextmanager
 def _locked_directory(roots: list[Path]) -> Generator[Path]:
-    """Make a directory with our lock on it, in the first root that is writable and short enough."""
+    """Make a directory that this process has locked, in the first root that is writable and short enough."""
     reasons: list[str] = []
     for root in roots:
         if len(os.fsencode(root / f"{PREFIX}12345678" / _SOCKET)) > MAX_SOCKET_PATH:
@@ -273,7 +273,7 @@ def _shut_down(directory: Path) -> None:
             try:
                 while link.recv(256):
                     pass
-            except TimeoutError:  # a stopped or hung one
+            except TimeoutError:  # a server that is stopped or hangs
                 _kill_peer(link)
     except OSError:
         return  # nobody listens there any more
@@ -286,7 +286,7 @@ def _kill_peer(link: socket.socket) -> None:
 
 
 def _free_address(listen: str) -> tuple[str, int]:
-    """Return HOST and PORT, a free one if none is given. Raises StartupError if it cannot be used."""
+    """Return HOST and PORT of an address, with a free port if none is given. Raises StartupError."""
     try:
         parts = urlsplit(f"//{listen}")
         host, port = parts.hostname or "", parts.port or 0

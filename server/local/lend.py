@@ -25,7 +25,7 @@ from server.llama.model_settings import Texts
 from server.stop_signals import take_hangups_for_ends
 
 MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
-LISTENS_S = 0.01  # between two looks whether llama.cpp listens
+LISTENS_S = 0.01  # seconds between two checks whether llama.cpp listens
 EVERYWHERE = "0.0.0.0"
 
 
@@ -66,7 +66,10 @@ def run_lender(settings: LendSettings) -> int:
 
 
 def chosen(names: Sequence[str], known: Sequence[GgmlDevice]) -> list[GgmlDevice]:
-    """Return the devices of these names; without names all GPUs, or the CPU. Raises StartupError."""
+    """Return the devices of these names; without names all GPUs, or the CPU if there is none.
+
+    Raises StartupError.
+    """
     if names:
         by_name = {device.name: device for device in known}
         if unknown := [name for name in names if name not in by_name]:
@@ -91,7 +94,10 @@ def announcement(lent: Sequence[GgmlDevice], host: str, port: int) -> list[str]:
 
 
 def _address_to_bind(host: str, port: int) -> tuple[str, int]:
-    """Return the address in digits, as llama.cpp wants it, with a free port for 0. Raises StartupError."""
+    """Return the host as a numeric address, as llama.cpp needs it, and a free port in place of 0.
+
+    Raises StartupError.
+    """
     try:
         digits = socket.gethostbyname(host)
     except OSError as error:

@@ -13,8 +13,8 @@ FEW_CORES = 4
 # the rate of no drafts; with half of the cores for the draft model 1.48 (RESULTS.md, section H), with one
 # core 0.94.
 SPLIT_CORES, CORES_PER_DRAFT_THREAD = 8, 4
-SMALL = 100  # times smaller than the target: such a draft model is as quick on CPU cores as on the GPU
-MOST_THREADS = 4  # of a drafter whose target runs on the GPU
+SMALL = 100  # a draft model this many times smaller than the target is as quick on CPU cores as on the GPU
+MOST_THREADS = 4  # maximum threads of a drafter whose target runs on the GPU
 # A GPU whose free memory is ROOM times a model's size has room for the KV cache, too, if each conversation
 # has at most USUAL_CELLS cells.
 ROOM = 2
@@ -30,29 +30,29 @@ class Machine:
 
     @property
     def has_few_cores(self) -> bool:
-        """Return whether a drafter beside the target would take cores that the target needs."""
+        """Return True if a drafter process would take cores that the target needs."""
         return self.n_cores < FEW_CORES and not self.gpus
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where target and drafts are computed. With both sync and beside, the lead finds out which pays."""
+    """Where target and drafts are computed. With both `sync` and `beside`, the lead measures which pays."""
 
-    sync: bool  # the draft model runs in the target's process, between steps
+    sync: bool  # a draft model runs in the target's process, between its steps
     gpu_layers: int | None  # of the draft model; None: as many as the target's
-    threads: int  # of each drafter
-    target_gpu: int | None = None  # the only one of the target; None: what the settings say
+    threads: int  # CPU threads of each drafter
+    target_gpu: int | None = None  # the only GPU of the target; None: as the settings say
     draft_gpus: tuple[int, ...] = ()  # the other GPUs, for drafters
     beside: bool = True  # drafter processes run here
-    target_threads: int | None = None  # None: one for every core
+    target_threads: int | None = None  # CPU threads of the target; None: one for every core
 
 
 NO_DRAFTS = Placement(sync=False, gpu_layers=None, threads=1, beside=False)
-"""Where no draft model fits: the target has everything."""
+"""The placement without a draft model: the target has the whole machine."""
 
 
 def place(settings: UpSettings, machine: Machine, draft_bytes: int, target_bytes: int) -> Placement:
-    """Decide by the sizes of the two models.
+    """Return where target and drafts are computed, by the sizes of the two models in bytes.
 
     Processes that share few cores, or a GPU, slow each other more than drafting beside the target gains
     (docs/adr/0006). So if one of several GPUs has room for the target, the others are for drafters. If the
@@ -97,8 +97,8 @@ def _separate_gpus(
 ) -> tuple[int | None, tuple[int, ...]]:
     """Return the GPU for the target, and those for drafters, most memory first.
 
-    The target gets the one with the most free memory, drafters those others that have room for them. None if
-    there is no other, or if the target needs several.
+    The target gets the GPU with the most free memory, drafters the other GPUs that have room for their model.
+    Return None and no GPUs if there is no such other GPU, or if the target needs several.
     """
     first, *others = sorted(range(len(gpus)), key=lambda gpu: -gpus[gpu]) or [0]
     others = [gpu for gpu in others if gpus[gpu] >= ROOM * draft_bytes]

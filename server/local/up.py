@@ -65,19 +65,19 @@ def up(settings: UpSettings) -> int:
             site = replace(site, remark=_remark_without(settings))
         elif placement.sync and placement.beside:
             site = replace(site, remark=_remark_on_cores(settings, machine, n_drafters, elsewhere))
-        if machine.has_few_cores:  # the first reply does not wait for what drafters load
+        if machine.has_few_cores:  # drafters load later: the first reply does not wait for them
             site = replace(site, once_loaded=start)
         return run_lead(settings, _site_with_joins(settings, site, draft, url, elsewhere))
 
 
 def _start(stack: ExitStack, children: Iterable[Callable[[], Child]]) -> None:
-    """Start the children, which the stack ends."""
+    """Start the children, and have the stack end them."""
     for child in children:
         stack.enter_context(closing(child()))
 
 
 def _with_threads(settings: UpSettings) -> UpSettings:
-    """Return the settings with numbers of threads, where drafters have cores of their own."""
+    """Return the settings; if drafters have cores of their own, with both numbers of threads filled in."""
     if not settings.draft_cores:
         return settings
     own = {
@@ -104,7 +104,7 @@ def _check_can_draft(settings: UpSettings, placement: Placement, draft: Path | N
 
 
 def _remark_without(settings: UpSettings) -> str:
-    """Return a remark on who drafts if no bundled draft model has the target's vocabulary."""
+    """Return a remark on what drafts when no bundled draft model has the target's vocabulary."""
     has_own = settings.mtp == "auto" and has_block(settings.model)
     drafting = ["the model's own prediction block"] * has_own + ["lookups in what was said"] * settings.lookup
     who = " and ".join(drafting) or "nobody"
@@ -112,7 +112,7 @@ def _remark_without(settings: UpSettings) -> str:
 
 
 def _remark_on_cores(settings: UpSettings, machine: Machine, n_drafters: int, elsewhere: str | None) -> str:
-    """Return a remark on who drafts on few cores."""
+    """Return a remark on where the draft model runs on a machine with few cores."""
     cores = f"{machine.n_cores} core{'s' if machine.n_cores > 1 else ''}"
     processes = f"{n_drafters} drafter process{'es' if n_drafters > 1 else ''}"
     beside = f" and in {processes}; the lead measures which pays" if n_drafters else ""
@@ -124,12 +124,12 @@ def _reach_of(url: str) -> str:
     """Return which machines can join at this URL."""
     try:
         return HERE if ip_address(urlsplit(url).hostname or "").is_loopback else ELSEWHERE
-    except ValueError:  # a name
+    except ValueError:  # a host name, not a numeric address
         return ELSEWHERE
 
 
 def _open_redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None]:
-    """Return the URL of Redis, and the one with a password for drafters that cannot use it, or None.
+    """Return the URL of Redis, and the URL with a password for drafters on other machines, or None.
 
     Raises StartupError.
     """
@@ -143,9 +143,9 @@ def _open_redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None
 
 
 def _for_drafters(settings: UpSettings, draft: Path | None) -> Path | None:
-    """Return the --model that joining drafters are told, None if their default is right.
+    """Return the --model that drafters are told to join with; None if their default is right.
 
-    Only the lead can draft with a head or an assistant. A bundled draft model is told by its name.
+    Only the lead can draft with a head or an assistant. A bundled draft model is given by its name.
     """
     if head_of(settings) or assistant_of(settings) or draft in (None, SMOLLM2_DRAFT, SMOLLM2_SMALL):
         return None
@@ -173,13 +173,13 @@ def _join_command(settings: UpSettings, url: str, model: Path | None, program: s
 
 
 def _program_name() -> str:
-    """Return how a terminal calls duo: by name if found, else by its path beside this Python."""
+    """Return the command for duo in a terminal: its name if that is on PATH, else its full path."""
     beside = Path(sys.executable).with_name("duo")
     return str(beside) if beside.is_file() and shutil.which("duo") is None else "duo"
 
 
 def _program_elsewhere(program: str) -> str:
-    """Return duo's path on another machine, in the folder where `make` installed it."""
+    """Return the command for duo on another machine: if it is in .venv here, it is expected there, too."""
     return ".venv/bin/duo" if program.endswith("/.venv/bin/duo") else "duo"
 
 

@@ -20,7 +20,7 @@ REPLY_KEPT_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response, and what later requests need of it; or a conversation, whose items are its input."""
+    """A response with what later requests need; or a conversation, with its items as input_items."""
 
     response: Json
     messages: Sequence[Json]  # the conversation up to this response as chat messages, without instructions
@@ -37,7 +37,7 @@ class StoredResponse:
 
     @property
     def items_by_id(self) -> dict[str, Json]:
-        """Return the items that have an id."""
+        """Return the items that have an id, by this id."""
         return {str(item["id"]): item for item in self.items if "id" in item}
 
     @property
@@ -55,7 +55,7 @@ def with_items(stored: StoredResponse, new: Sequence[Json]) -> StoredResponse:
 
 
 def decoded(document: bytes) -> StoredResponse:
-    """Return what encoded() has made a document of."""
+    """Return the response that encoded() has written as this document."""
     return StoredResponse(*orjson.loads(document))
 
 
@@ -71,7 +71,8 @@ class KeptBounds:
 class ResponseStore:
     """A bounded memory that drops the least recently used response. For the event loop only.
 
-    Salts are separate. Each response counts its whole conversation, so dropping one leaves the others whole.
+    A response is found only under its own salt. Each response contains its whole conversation, so dropping
+    one leaves the others complete.
     """
 
     def __init__(
@@ -80,27 +81,27 @@ class ResponseStore:
         dropped: Callable[[str, str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin empty; `dropped` is called with the salt and the id of each response that goes."""
+        """Begin empty; `dropped` is called with the salt and the id of each response that is removed."""
         self._bounds = bounds
         self._dropped = dropped
         self._clock = clock
         self._held: OrderedDict[tuple[str, str], tuple[StoredResponse, int, float]] = OrderedDict()
-        self._items: dict[tuple[str, str], tuple[Json, int]] = {}  # with the number of responses that have it
+        self._items: dict[tuple[str, str], tuple[Json, int]] = {}  # and the number of responses with it
         self.n_bytes = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
     def put(self, salt: str, stored: StoredResponse, n_beside: int = 0) -> bool:
-        """Keep a response under its id, in place of an earlier one with it.
+        """Keep a response under its id, in place of an earlier one with the same id.
 
         Args:
-            salt: Whose it is.
+            salt: Salt of the requests that may find it.
             stored: The response.
-            n_beside: Bytes that are held for it elsewhere.
+            n_beside: Bytes that are held elsewhere for the response, and count towards the limit.
 
         Returns:
-            False if it alone exceeds the limit; then nothing has changed.
+            False if the response alone exceeds the limit; then nothing has changed.
         """
         size = len(stored.encoded()) + n_beside
         if size > self._bounds.most_bytes:

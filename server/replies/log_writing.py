@@ -15,7 +15,7 @@ from server.replies.reply_log import ReplyLog
 
 LEASE_MS = 3000
 """Milliseconds after which a writer that says nothing counts as gone: six missed renewals."""
-RENEWED_S = 0.5  # between two renewals of the leases; a cancellation by another lead waits this long
+RENEWED_S = 0.5  # between two renewals of leases; a cancellation by another lead waits up to this long
 
 
 class Attempt(Protocol):
@@ -23,29 +23,29 @@ class Attempt(Protocol):
 
 
 class Ended(Protocol):
-    """Called once no more of a log is written."""
+    """Called once the writing of a log has ended; `kept`: Redis has all of the log."""
 
     def __call__(self, *, kept: bool) -> None: ...
 
 
 @dataclass(slots=True)
 class _Written:
-    """A log that is written."""
+    """A log that is being written to Redis."""
 
     salt: str
     id: str
     log: ReplyLog
     ended: Ended
-    n_sent: int = 0  # chunks
+    n_sent: int = 0  # chunks that Redis has been sent
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of a log that exists at some moment."""
+    """How much of a log existed at one moment."""
 
     of: _Written
-    ended: bool  # looked at before `n`: then these are all its chunks
-    n: int  # chunks
+    ended: bool  # the log has ended; read before `n`, so that no chunk comes after the n
+    n: int  # chunks of the log
 
     @property
     def is_due(self) -> bool:
@@ -61,7 +61,7 @@ class LogWriting:
         """Begin without logs.
 
         Args:
-            names: Of the pool's keys.
+            names: Names of the pool's keys.
             ttl_ms: Milliseconds for which a log is kept.
             cancel: Called with salt and id of a reply that another lead asks to cancel.
         """
@@ -102,7 +102,7 @@ class LogWriting:
                 part.of.ended(kept=part.of not in lost)
 
     def _write(self, client: redis.Redis, due: list[_Part], *, renews: bool) -> list[_Written]:
-        """Return the logs of which Redis has lost a part: that cannot be told again."""
+        """Write these parts; return the logs of which Redis has lost an earlier part, so that they end."""
         with client.pipeline(transaction=True) as pipe:
             for part in due:
                 self._queue_part(pipe, part, renews=renews)
@@ -141,7 +141,10 @@ class LogWriting:
 
 
 def _checked(reply: Any) -> Any:
-    """Return a reply; an entry that is there already was written by a try whose answer was lost."""
+    """Return a reply of Redis, or raise it if it is an error.
+
+    An entry that exists already is no error: an earlier try wrote it, and its answer was lost.
+    """
     if isinstance(reply, Exception):
         if "equal or smaller" in str(reply):
             return True

@@ -17,7 +17,7 @@ class MemoryStore:
     def __init__(self, bounds: KeptBounds | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bounds = bounds or KeptBounds()
         self._clock = clock
-        self._stores: dict[str, ResponseStore] = {}  # by tenant, of whom there are as many as API keys
+        self._stores: dict[str, ResponseStore] = {}  # by tenant; there are at most as many as API keys
         self._logs: dict[tuple[str, str], ReplyLog] = {}
 
     @property
@@ -28,7 +28,7 @@ class MemoryStore:
         self.keep(owner, stored)
 
     def keep(self, owner: Owner, stored: StoredResponse) -> bool:
-        """Keep a response; return False if it is too large, and none is kept under its id."""
+        """Keep a response. If it is too large, keep nothing under its id and return False."""
         log = self._logs.get((owner.salt, stored.id))
         n_beside = log.n_bytes if log else 0
         kept = self._store_of(owner.tenant).put(owner.salt, stored, n_beside)
@@ -86,14 +86,14 @@ class MemoryStore:
         return self.held_log(salt, id)
 
     async def cancel(self, salt: str, id: str) -> None:
-        """Do nothing: whoever writes a log is in this process, and is asked directly."""
+        """Do nothing: every log is written in this process, where the caller can cancel the reply itself."""
 
     async def is_written(self, salt: str, id: str) -> bool:
         log = self._logs.get((salt, id))
         return log is not None and not log.ended
 
     async def settled(self) -> None:
-        """Return at once."""
+        """Return at once: what was put is kept already."""
 
     async def close(self) -> None:
         """Do nothing."""

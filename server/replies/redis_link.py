@@ -18,8 +18,8 @@ from server.speculation.wire.redis_client import connect, place_of
 
 PATIENCE_S = 5.0
 """Seconds for which commands are repeated before an outage counts: a restart of Redis takes 1 to 3."""
-LINK_RETRY_S = 0.2  # between two tries of one command; half: twice the log-ins of a server that starts
-PROBE_S = 1.0  # in an outage, between two tries; others fail at once
+LINK_RETRY_S = 0.2  # between two tries of one command; half: twice the log-ins at a Redis that is starting
+PROBE_S = 1.0  # between two tries in an outage; commands in between fail at once
 GATHER_S = 0.05
 """Seconds for which events of logs are gathered: a round trip costs 0.1 ms, for 5 tokens at 100 a second."""
 
@@ -29,13 +29,16 @@ T = TypeVar("T")
 
 
 class RedisLink:
-    """A connection with a thread. ask() and tell() may be called from any thread; commands run in order."""
+    """A connection to Redis with its own thread, on which commands run in order.
+
+    ask() may be called from any thread.
+    """
 
     def __init__(self, url: str, beat: Callable[[redis.Redis], bool]) -> None:
         """Prepare the link; it connects with the first command.
 
         Args:
-            url: Of the server.
+            url: URL of the Redis server.
             beat: Called before each command, and every GATHER_S while it returns True.
         """
         self._client = connect(url)
@@ -44,7 +47,7 @@ class RedisLink:
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._down_since: float | None = None  # the rest is for the thread only
+        self._down_since: float | None = None  # this and what follows: for the thread only
         self._tried_at = float("-inf")
         self._told = False
 
@@ -70,7 +73,7 @@ class RedisLink:
         return answer
 
     def attempt(self, work: Callable[[redis.Redis], T]) -> T:
-        """Return work(client), tried again while an outage is young. For the thread only.
+        """Return work(client), repeated for PATIENCE_S in an outage. For the thread only.
 
         Raises:
             StoreError: Redis does not answer, or refuses.

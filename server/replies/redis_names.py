@@ -6,9 +6,9 @@
     duo:{pool}:reply:<owner>:<item>:in     set: the ids of the responses with this item
     duo:{pool}:reply:<tenant>:held         hash: what an API key holds, "<owner>:<id>" to "<µs> <bytes>"
 
-<owner> and <tenant> are digests: no client can choose a name that is another's, and none tells a salt.
-An entry's id is "<events>-0", events being the number of events up to and with the entry's; the end of a log
-is an entry "<events>-1". All keys have a time to live.
+<owner> and <tenant> are digests: no client can choose another's name, and no name reveals a salt.
+An entry's id is "<events>-0", where <events> counts the log's events up to the end of this entry. The end of
+a log is an entry "<events>-1". All keys have a time to live.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class ReplyNames:
         return f"{self.response(salt, id)}:writer"
 
     def holders(self, salt: str, item_id: str) -> str:
-        """Return the key that tells which responses have this item; clients choose ids of items."""
+        """Return the key of the set of responses with this item; its id, which clients choose, is hashed."""
         return f"{self.response(salt, digest(item_id))}:in"
 
     def held(self, tenant: str) -> str:
         return f"duo:{{{self.pool}}}:reply:{digest(tenant)}:held"
 
     def at(self, place: str) -> str:
-        """Return the key of a response whose place_of() is known."""
+        """Return the key of the response at a place that place_of() returned."""
         return f"duo:{{{self.pool}}}:reply:{place}"
 
 
@@ -56,7 +56,7 @@ def place_of(salt: str, id: str) -> str:
 
 
 def is_id(id: str) -> bool:
-    """Return True for what can be the id of a response; others name no key."""
+    """Return True if this can be the id of a response; no key may be made of any other text."""
     return _ID.fullmatch(id) is not None
 
 

@@ -22,14 +22,14 @@ from server.replies.redis_names import CANCEL, END, EVENTS, ReplyNames, is_id, p
 from server.replies.reply_log import EVENT_END, LogReader, ReplyLog, without_first
 from server.replies.store import Change, Owner
 
-DISTANT_POLL_S = 0.05  # between two looks for more of a log that another lead writes: half a person's notice
-READ_ENTRIES = 256  # of a log at a time: 10 s of tokens, at one entry for GATHER_S
+DISTANT_POLL_S = 0.05  # between two looks at a log that another lead writes; a person notices twice that
+READ_ENTRIES = 256  # entries of a log read at a time: 10 s of tokens, with one entry per GATHER_S
 STORE_SETTLE_S = (
-    1.0  # at most for what was put to arrive before an answer ends: an outage must not hold it longer
+    1.0  # seconds that the end of an answer waits for its puts: an outage must not delay it longer
 )
-CLOSE_S = 2.0  # at most for what is queued when the lead ends, as for an answer of Redis
-CHANGES = 16  # tries of a change that others come between
-TAKEN_UP_S = 10.0  # for which a log without a writer is waited for: three times a writer's lease
+CLOSE_S = 2.0  # for queued commands when the lead ends, as long as for one answer of Redis
+CHANGES = 16  # tries of a change, if other changes of the same response interfere
+TAKEN_UP_S = 10.0  # wait for a new writer of a log that has none: three times a writer's lease
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class RedisStore:
         key = self._names.response(salt, id)
         try:
             document = await self._answer(lambda client: cast("bytes | None", client.get(key)))
-        except StoreError:  # which may have been told of a put before
+        except StoreError:  # a put may have failed meanwhile, and be kept here
             if (held := self._beside.found(salt, id)) is not None:
                 return held
             raise
@@ -138,7 +138,7 @@ class RedisStore:
             await asyncio.wait_for(asyncio.to_thread(self._link.close), CLOSE_S)
 
     async def entries(self, salt: str, id: str, after: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """Return entries of a log behind the event with the number `after`, the end among them."""
+        """Return entries of a log after the event with the number `after`; its end is an entry, too."""
         key, start = self._names.log(salt, id), f"({after + 1}-0"
         found: Any = await self._answer(lambda client: client.xrange(key, start, "+", READ_ENTRIES))
         return found
@@ -154,7 +154,7 @@ class RedisStore:
         self._drop_excess(client, owner, all_held)
 
     def _queue_put(self, pipe: Any, owner: Owner, stored: StoredResponse, document: bytes, size: int) -> None:
-        """Queue the commands that keep a response; the last one returns all that its API key holds."""
+        """Queue the commands that keep a response; the last one returns all that its API key holds now."""
         ttl = round(self._bounds.kept_s * 1e3)
         held = self._names.held(owner.tenant)
         pipe.set(self._names.response(owner.salt, stored.id), document, px=ttl)
@@ -167,7 +167,7 @@ class RedisStore:
         pipe.hgetall(held)
 
     def _drop_excess(self, client: redis.Redis, owner: Owner, all_held: dict[bytes, bytes]) -> None:
-        """Drop the oldest of what an API key holds, as far as it is too much or overdue."""
+        """Drop what is overdue of all that an API key holds, and the oldest until the limits are met."""
         held = self._names.held(owner.tenant)
         ages = sorted((tuple(map(int, value.split())), field) for field, value in all_held.items())
         n, n_bytes = len(ages), sum(size for (_, size), _ in ages)
@@ -227,7 +227,7 @@ class RedisStore:
         return self._loop
 
     def _note_put(self, owner: Owner, stored: StoredResponse, done: Future[None]) -> None:
-        """Keep a response here that Redis could not keep, or whose log is here."""
+        """Keep a response in this process if Redis failed to keep it, or if its log is in this process."""
         if done.exception() is not None or self._beside.has_log(owner.salt, stored.id):
             self._beside.put(owner, stored)
         else:
@@ -275,7 +275,7 @@ class _DistantLog:
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> None:
-    """Call on the loop, unless it has ended."""
+    """Have the event loop make a call, unless the loop has ended. Safe from any thread."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
 

@@ -14,13 +14,13 @@ class LogReader(Protocol):
     """A log that can be read."""
 
     def events(self, after: int) -> AsyncIterator[bytes]:
-        """Yield the events behind the one with the sequence number `after`, until the reply ends.
+        """Yield the events after the one with the sequence number `after`, until the reply ends.
 
         Args:
             after: -1 for all events; the first event of a log has the number 0.
 
         Raises:
-            LostReplyError: Nobody writes the reply any more, and it has no end.
+            LostReplyError: The log breaks off: its writer is gone.
             StoreError: The store does not answer.
         """
         ...
@@ -35,7 +35,7 @@ class ReplyLog:
         self.n_events = 0
         self.n_bytes = 0
         self.ended = False
-        self.lost = False  # the store can no longer keep it
+        self.lost = False  # True once the store has lost a part of it
         self._readers: list[asyncio.Future[None]] = []
 
     def append(self, chunk: bytes) -> None:
@@ -67,7 +67,7 @@ class ReplyLog:
                 await self._growth()
 
     async def begun(self) -> None:
-        """Wait until it has an event, or has ended without one."""
+        """Wait until the log has an event, or has ended without one."""
         while not (self.chunks or self.ended):
             await self._growth()
 
@@ -96,7 +96,7 @@ def without_first(chunk: bytes, n: int) -> bytes:
 
 
 async def bytes_from(log: LogReader, start: int) -> AsyncIterator[bytes]:
-    """Yield a log's bytes from an offset on. Raises what the log's events() raises."""
+    """Yield a log's bytes from the offset `start` on. Raises what the log's events() raises."""
     at = 0
     async for chunk in log.events(-1):
         if at + len(chunk) > start:

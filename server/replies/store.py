@@ -14,16 +14,16 @@ Change: TypeAlias = Callable[[StoredResponse], StoredResponse]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a reply is: it is found under the salt alone, and counts for the tenant."""
+    """The owner of a reply: requests with `salt` find it, and it counts towards the limits of `tenant`."""
 
     salt: str = ""
     tenant: str = ""
 
 
 class ReplyStore(Protocol):
-    """Keeps responses and logs. For the event loop only; what is put is there for every later get.
+    """Keeps responses and logs. For the event loop only. A get finds everything that was put before.
 
-    What awaits an answer raises StoreError if the store does not answer.
+    Every async method raises StoreError if the store does not answer.
     """
 
     def put(self, owner: Owner, stored: StoredResponse) -> None:
@@ -41,7 +41,7 @@ class ReplyStore(Protocol):
         ...
 
     async def change(self, owner: Owner, id: str, change: Change) -> StoredResponse | None:
-        """Replace a response by change(response), and return that; no other change comes between.
+        """Replace a response by change(response) atomically, and return the new one.
 
         Returns:
             None if there is no such response.
@@ -66,9 +66,9 @@ class ReplyStore(Protocol):
         ...
 
     async def settled(self) -> None:
-        """Wait until all that was put is kept, or has failed to be."""
+        """Wait until every put so far has succeeded or failed."""
         ...
 
     async def close(self) -> None:
-        """Settle, and give back what is held."""
+        """Wait as settled() does, and release the store's connections."""
         ...

@@ -68,7 +68,7 @@ def chat(settings: ChatSettings) -> int:
 
 
 def _read_all(file: TextIO) -> str:
-    """Return all input, with a mark for bytes that are not UTF-8."""
+    """Return all input, with U+FFFD for bytes that are not UTF-8."""
     if isinstance(file, io.TextIOWrapper):
         file.reconfigure(encoding="utf-8", errors="replace")
     return file.read()

@@ -46,7 +46,7 @@ class _Handler(logging.Handler):
 
 
 def _as_json(record: logging.LogRecord) -> Text:
-    """Return a record as an object.
+    """Return a record as a JSON object.
 
     It has time (ISO 8601, UTC), level, logger, message; request_id and exception where there are any, and the
     record's `fields`.

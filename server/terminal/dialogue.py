@@ -60,10 +60,10 @@ class Dialogue:
         self.messages = messages
 
     def ask(self, text: str) -> Iterator[dict[str, Any]]:
-        """Send a message and yield the reply's chunks; as much of the reply as was read joins the messages.
+        """Send a message and yield the reply's chunks. What the caller has read of the reply is remembered.
 
         Raises:
-            DuoError: the server refuses or fails; the message is then taken back.
+            DuoError: the server refuses or fails; the message is then forgotten.
         """
         self.messages.append({"role": "user", "content": text})
         reply: list[str] = []
@@ -83,7 +83,7 @@ class Dialogue:
                 self.messages.pop()
 
     def drafters(self) -> dict[str, str]:
-        """Return names of drafters by id; none if the lead does not tell."""
+        """Return the drafters' names by id; empty if the lead does not answer."""
         try:
             return {one["id"]: one["name"] for one in self._client.get("/health").json()["drafters"]}
         except (httpx.HTTPError, ValueError, KeyError, TypeError):

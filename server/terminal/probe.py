@@ -2,8 +2,8 @@
 
 The same tokens are scored in batches of different widths. If the logits' bits agree, a text does not depend
 on how many drafted tokens were verified beside its own. If they do not, drafts may change the winner of a
-near-tie of two tokens. So may other conversations, by where they leave room in the KV cache, and by their
-rows in the same batch.
+near-tie of two tokens. Other conversations may do so, too: by the cells that they leave free in the KV cache,
+and by their rows in the same batch.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from server.llama.model_settings import ModelSettings, downloaded
 from server.llama.options import FlashAttention
 from server.settings import BUNDLED_MODEL
 
-# Least rows that are scored: one may show what others do not. Twice: it takes twice as long.
+# Minimum rows that are scored, since some rows show no difference. Twice: it takes twice as long.
 MIN_SCORED_ROWS = 16
-N_PREFIX = 400  # flash attention on the CPU divides the work on a row only from some hundred cells on
-N_RESIDENT = 300  # tokens of the other sequence: more than a block of cells that attention works in
+N_PREFIX = 400  # tokens: flash attention on the CPU splits a row's work only beyond some hundred cells
+N_RESIDENT = 300  # tokens of the other sequence: more than one block of cells in attention
 PROBE_CELLS = 1024  # of the KV cache: room for both sequences and 64 rows
 TEXT = """The lead reads the prompt once and then writes one word after another. While it writes, others
 guess what it will say next and send their guesses ahead. Before each step it looks at what has arrived,
@@ -95,7 +95,7 @@ class ProbeResult:
 
 
 def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
-    """Return what widths do to logits, (rows, vocab size) by width; at least one width and row."""
+    """Compare the logits that each width gave: arrays (rows, vocabulary size), at least one of one row."""
     first = next(iter(rows_by_width.values()))
     classes: dict[bytes, list[int]] = {}
     for width, rows in rows_by_width.items():
@@ -113,10 +113,10 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 
 
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
-    """Score the same rows at each width, in sequence 0; if there is a sequence 1, again with that filled.
+    """Score the same rows at each width in sequence 0; again beside a filled sequence 1 if there is one.
 
-    There are as many rows as the largest width, at least MIN_SCORED_ROWS if there is room. The KV cache must
-    be empty and is left so.
+    The number of rows is the largest width, but at least MIN_SCORED_ROWS if there is room. The KV cache must
+    be empty, and is empty afterwards.
 
     Raises:
         ValueError: The context is too small for these widths.
@@ -163,15 +163,15 @@ def _score_at(
     widths: Sequence[int],
     n_resident: int | None = None,
 ) -> dict[int, Logits]:
-    """Return the logits after each of the first half of the tokens beyond the prefix, by width.
+    """Return, by width, the logits after each token of the first half of those behind the prefix.
 
-    The second half fills up every batch.
+    The second half serves to fill up every batch to its width.
 
     Args:
         backend: The model.
         tokens: The prefix, then both halves.
         n_prefix: Tokens of the prefix.
-        widths: Rows of a batch.
+        widths: Numbers of rows of a batch.
         n_resident: Tokens of sequence 1, which then gets half of each batch's rows.
     """
     n_rows = (len(tokens) - n_prefix) // 2
@@ -239,7 +239,7 @@ def probe(settings: ProbeSettings) -> int:
         options = backend.options
         result = probe_backend(backend, widths)
         about = f"{backend.description}, {n_threads} thread{'s' if n_threads > 1 else ''}"
-    keep("probe", of_logits(options), result.as_json())  # for the /health of a lead with these options
+    keep("probe", of_logits(options), result.as_json())  # shown by /health of a lead with the same options
     attention = options.flash_attention
     if settings.json_output:
         shown = settings.model_dump(include={"gpu_layers", "cache_type_k", "cache_type_v"})
@@ -253,7 +253,7 @@ def probe(settings: ProbeSettings) -> int:
 
 
 def _attention_name(attention: FlashAttention, *, chosen: bool) -> str:
-    """Return the name of a kind of attention; `chosen`: by a measurement, since the flag left it open."""
+    """Return the name of a kind of attention; `chosen`: a measurement chose it, not the flag."""
     if attention == "auto":
         return "flash attention as llama.cpp chooses"
     how = "with" if attention == "on" else "without"
@@ -280,7 +280,7 @@ def _why_it_matters(width: int, changed: Sequence[int] | None) -> str:
 
 
 def _class_letter(index: int) -> str:
-    """Return A, B … Z, then numbers."""
+    """Return the name of a class of widths: A, B … Z, then numbers."""
     return string.ascii_uppercase[index] if index < 26 else str(index)
 
 

@@ -29,7 +29,7 @@ class ShownReplies:
         self._guessers: list[str] = []  # in the order of their colours
 
     def ask(self, question: str) -> None:
-        """Print the reply and what it cost; Ctrl-C ends the reply. Raises DuoError."""
+        """Send a question, print the reply and its cost; Ctrl-C ends the reply. Raises DuoError."""
         timings: dict[str, Any] | None = None
         counts = Counter[str]()
         thinking = False
@@ -47,7 +47,7 @@ class ShownReplies:
             self._console.print(self._legend_text(counts))
 
     def _show_delta(self, delta: Any, tokens: Any, *, thinking: bool) -> bool:
-        """Print a delta; `thinking`: thoughts were shown last. Returns True if they are now."""
+        """Print a delta; return True if it ends in thoughts. `thinking`: thoughts were printed last."""
         thought, text = delta.get("reasoning_content"), delta.get("content")
         if thought:
             self._console.print(Text(thought, "dim italic"), end="", soft_wrap=True)

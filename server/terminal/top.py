@@ -46,7 +46,7 @@ class Look:
     totals: Mapping[str, float]  # counters, by metric name
 
     def since(self, before: Look, name: str) -> float:
-        """Return how much a counter has grown; from 0 if the lead was restarted."""
+        """Return how much a counter has grown since `before`, or since 0 if the lead was restarted."""
         now, then = self.totals.get(name, 0.0), before.totals.get(name, 0.0)
         return now - then if now >= then else now
 
