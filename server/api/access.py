@@ -1,8 +1,8 @@
 """Check API keys, and decide which requests share cached prompts.
 
 Without keys all requests share them, unless a request gives a `cache_salt`. With keys, the cache of one key
-is never used for another: the time to the first token, or the count of cached tokens, would tell what others
-have asked.
+is never used for another: otherwise the time to the first token, or the number of cached tokens, would tell
+a client what others have asked.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PUBLIC = frozenset({"/", "/status", "/health", "/v1/health", "/ready", "/openapi
 """Paths that need no key."""
 PUBLIC_BELOW = "/web/"
 """Prefix of further paths that need no key."""
-DOMAIN = b"duo prompt cache"  # fixed, so that salts on disk are the same after a restart
+DOMAIN = b"duo prompt cache"  # fixed, so that salts in files still match after a restart
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The owner of one API key, or anybody where no keys are set."""
 
-    secret: bytes = b""  # makes this caller's salts; the key cannot be derived from it; empty without keys
+    secret: bytes = b""  # salts are made of it; does not reveal the key; empty without keys
     name: str = ""  # for logs; empty without keys
 
     def salt(self, cache_salt: str = "") -> str:
-        """Return the salt for a request's cache_salt; no two callers share one."""
+        """Return the salt for a request's cache_salt; two callers never share a salt."""
         if not self.secret:
             return cache_salt
         return hmac.new(self.secret, cache_salt.encode(), sha256).hexdigest()
@@ -75,7 +75,7 @@ def caller_of_key(key: bytes) -> Caller:
 
 
 def offered(headers: Headers) -> list[bytes]:
-    """Return the keys that a request brings."""
+    """Return the API keys in a request's headers."""
     keys: list[str] = []
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
@@ -85,6 +85,6 @@ def offered(headers: Headers) -> list[bytes]:
 
 
 def salt_of(request: Request, cache_salt: str | None) -> str:
-    """Return the salt of a request with this cache_salt, for engine, history and files."""
+    """Return the salt under which engine, history and files keep data of this caller and cache_salt."""
     caller: Caller = request.state.caller
     return caller.salt(cache_salt or "")

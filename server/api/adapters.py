@@ -23,13 +23,13 @@ async def list_adapters(_: Request, served: Served) -> Response:
 
 
 async def scale(request: Request, served: Served) -> Response:
-    """Accept the scales that the server started with, and refuse any other; unnamed adapters have 0."""
+    """Accept the scales that the server started with, and refuse any others. Adapters not named have 0."""
     check_scales(served, await from_body(request, _read_scales), "scale")
     return Json({"success": True})
 
 
 def check_scales(served: Served, given: Sequence[AdapterScale], param: str) -> None:
-    """Raise UnsupportedFieldError if these are not the scales that the server started with."""
+    """Raise UnsupportedFieldError if the given scales are not those that the server started with."""
     scales = {one.id: one.scale for one in given if one.scale}
     if scales != {id: scale for id, (_, scale) in enumerate(served.adapters) if scale}:
         raise UnsupportedFieldError(param, "scales are those of --lora-scaled: this server changes none")

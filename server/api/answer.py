@@ -22,16 +22,16 @@ from server.replies.reply_log import ReplyLog
 from server.replies.store import Owner
 
 MAX_LOG_BYTES = 16 << 20
-"""Maximum bytes of a reply's log: four times llama-server's, as an event of a response is longer by that."""
+"""Maximum bytes of a reply's log: four times llama-server's, since response events are that much longer."""
 LOSS = b": this reply can no longer be stored\n\n"
 _LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\u2028\u2029"}
-"""Where httpx, so huggingface_hub, ends a line although the event goes on; and how JSON escapes it."""
+"""Characters at which httpx (so huggingface_hub) ends a line within an event, with their JSON escapes."""
 
 
 def json_line(payload: object) -> bytes:
     """Return an object as JSON that every client reads as one line."""
     line = orjson.dumps(payload)
-    if line.isascii():  # most are, and three searches take a microsecond
+    if line.isascii():  # most lines are; the three searches below take a microsecond
         return line
     for mark, escaped in _LINE_ENDS.items():
         line = line.replace(mark, escaped)
@@ -46,7 +46,7 @@ def sse(payload: object) -> bytes:
 class Answer(ABC):
     """The answer to one request.
 
-    Call begin(), then whole() or chunks(); call cancel() when the client is gone. Or call write_to() alone.
+    Call begin(), then whole() or chunks(), and cancel() when the client is gone. Or only call write_to().
     """
 
     keep_alive: ClassVar[tuple[str, str] | None] = None
@@ -57,7 +57,7 @@ class Answer(ABC):
         self._id = id
         self._served = served
         self._prompts = prompts
-        # 0 with timings_per_token: these timings are those of whole steps
+        # 0 with timings_per_token, whose timings are those of whole steps
         self._frame_s = 0.0 if body.timings_per_token else served.frame_s
         self._choices = submit(served, body, prompts)
         # events of the first choice that arrived together with its first one
@@ -65,10 +65,10 @@ class Answer(ABC):
         self._stopped = False  # by stop()
         self._told_loss = False
         self.owner = Owner(body.salt, tenant())
-        self.refusal: DuoError | None = None  # with which write_to() ended before the engine had begun
+        self.refusal: DuoError | None = None  # the error of write_to() before the engine had begun
 
     def stop(self) -> None:
-        """Cancel the replies because their owner asks for that, which is no failure."""
+        """Cancel the replies at their owner's request; the stream then ends without an error."""
         self._stopped = True
         self.cancel()
 
@@ -92,7 +92,7 @@ class Answer(ABC):
         return whole
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield server-sent events, joined where ready; the last is the error if a reply fails."""
+        """Yield server-sent events, joined if several are ready; the last one is the error, if any."""
         try:
             if self._frame_s:
                 for choice in self._choices:
@@ -118,8 +118,8 @@ class Answer(ABC):
         """Write all events to a log, from begin() on, and end it. Raises nothing.
 
         Args:
-            log: The log, which ends.
-            keep: Called before that.
+            log: The log.
+            keep: Called before the log ends.
         """
         try:
             await self._begin_writing()
@@ -148,19 +148,19 @@ class Answer(ABC):
     def _append(self, log: ReplyLog, chunk: bytes) -> None:
         if not chunk:
             return
-        log.append(chunk)  # whatever its size, as the events that follow are numbered on
+        log.append(chunk)  # even above the limit, so that numbers of events have no gap
         if log.n_bytes > MAX_LOG_BYTES:
             raise DuoError(f"the reply is too long to be stored: its events exceed {MAX_LOG_BYTES} bytes")
         if log.lost and (warning := self._loss_event()):
             log.append(warning)
 
     def _loss_event(self) -> bytes:
-        """Return an event that tells that the log can no longer be stored, and nothing later."""
+        """Return an event that reports that the log can no longer be stored; nothing in later calls."""
         told, self._told_loss = self._told_loss, True
         return b"" if told else LOSS
 
     async def _settle(self) -> None:
-        """Wait until what this answer has stored can be read."""
+        """Wait until other requests can read what this answer has stored."""
         return
 
     @property
@@ -169,7 +169,7 @@ class Answer(ABC):
         return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
 
     def _remember_replies(self) -> None:
-        """Keep the tokens of all ended replies for the next prompt."""
+        """Remember the tokens of all replies, which have ended, for the next prompt."""
         for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
             prompt.remember(self._served.history, choices)
 
@@ -190,5 +190,5 @@ class Answer(ABC):
         """Yield the last events of a stream, once all replies have ended."""
 
     def _failure_event(self, error: DuoError) -> bytes:
-        """Return the last event of a stream that fails; nothing if its owner has stopped it."""
+        """Return the last event of a stream that fails; nothing if stop() was called."""
         return b"" if self._stopped else sse(problem.body(error))

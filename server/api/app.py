@@ -75,7 +75,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
     async def lifespan(_: Starlette) -> AsyncGenerator[dict[str, Served]]:
         delivery.warm_up()
         try:
-            yield {"served": served}  # what a request finds in request.state
+            yield {"served": served}  # becomes request.state.served
         finally:
             await served.background.close()
             await served.replies.close()
@@ -233,10 +233,10 @@ def page() -> list[BaseRoute]:
 
 
 def _page_handler(name: str) -> Callable[[Request], Awaitable[Response]]:
-    html = (WEB / name).read_bytes()  # kept: to read it in a thread each time takes long on a busy machine
+    html = (WEB / name).read_bytes()  # in memory: reading it in a thread each time is slow on a busy machine
 
     async def page(request: Request) -> Response:
-        """Return the page. Raises HTTPException if it is hidden, which is not known while the model loads."""
+        """Return the page. Raises HTTPException if it is hidden; while the model loads, no page is."""
         served: Served | None = getattr(request.state, "served", None)
         if served is not None and "ui" in served.hidden:
             raise HTTPException(404)

@@ -18,7 +18,7 @@ from server.grammar.schema_form import Schema
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
 _ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
 _MAX_ELEMENT_DEPTH = 4
-"""Maximum nesting of elements that is held to a schema; deeper ones are free text.
+"""Maximum nesting of elements that are held to a schema; deeper elements are free text.
 
 With twice as much, grammars of schemas that refer to themselves become larger.
 """
@@ -55,7 +55,7 @@ class ArgumentGrammar(OwnValues):
         return f'"{{" {self.ordered(dict(sorted(rules.items())), needed, ",")} "}}"'
 
     def _any_arguments(self, syntax: str) -> str:
-        """Return an expression for arguments of which the schema says nothing."""
+        """Return an expression for any arguments, for a schema without properties."""
         if syntax == "gemma":
             self.gemma_rules()
             return "g_object"
@@ -64,7 +64,7 @@ class ArgumentGrammar(OwnValues):
             self.also("p_member: P_KEY p_value", r"P_KEY: /[A-Za-z_]\w{0,63}=/")
             return '(p_member (", " p_member)*)?'
         if "⟨nested⟩" in self.calls.parameter:
-            return ""  # the key is in what ends a value, too: no grammar of words can hold that
+            return ""  # the closing tag repeats the key: no rule can demand that of any key
         self.also(r"KEY: /[A-Za-z_][\w.-]{0,63}/")
         return f"({self.rule(self._parameter_expression(None, {'type': 'string'}))})*"
 
@@ -83,7 +83,7 @@ class ArgumentGrammar(OwnValues):
         return self._parameter_expression(key, schema)
 
     def _parameter_expression(self, key: str | None, schema: Schema) -> str:
-        """Return an expression for a parameter between tags; without a key it has any name."""
+        """Return an expression for a parameter between tags; it has any name if `key` is None."""
         types = types_of(schema)
         if _TELLING.search(self.calls.parameter) and types != STRING and key:
             return self._typed_parameter(key, schema, types or _ALL)
@@ -92,7 +92,8 @@ class ArgumentGrammar(OwnValues):
     def _typed_parameter(self, key: str, schema: Schema, types: frozenset[str]) -> str:
         """Return an expression for a parameter that names its value's type.
 
-        It has an alternative for each type, or one for text and one for all others.
+        It has one alternative for each type. If the tag only tells text from the rest, there is one for text
+        and one for all other types.
         """
         others = sorted(types - STRING)
         kinds = (
@@ -113,7 +114,7 @@ class ArgumentGrammar(OwnValues):
         for slot, fixed in zip(["", *parts[1::2]], parts[::2], strict=True):
             if slot in ("value", "cdata", "nested"):
                 close = fixed.replace("\n", "") if self.loose else fixed
-                if self.calls.parameter.endswith("⟨key⟩>"):  # the tag that ends it has the key, too
+                if self.calls.parameter.endswith("⟨key⟩>"):  # the closing tag repeats the key
                     close = fixed + told["key"] + ">"
                 is_limited = self._max_length(schema) is not None or not self._is_free(schema)
                 if (text and is_limited) or definition_of(schema):
@@ -147,7 +148,7 @@ class ArgumentGrammar(OwnValues):
         return f"{blank} {self.python(schema)} {blank} {self.written(close)} {blank}"
 
     def _defined_text(self, definition: Definition, close: str) -> str:
-        """Return an expression for tagged text that a definition allows, without the line break around it."""
+        """Return an expression for text in the form of a grammar or regex, up to the end of its tag."""
         before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
         end = close.strip("\n") if self.loose else close.rstrip("\n")
         tail = "\n" if self.loose else close[len(close.rstrip("\n")) :]
@@ -162,14 +163,14 @@ class ArgumentGrammar(OwnValues):
         return any("enum" not in way and way.get("type", "string") == "string" for way in ways(schema))
 
     def _of_way(self, way: Schema) -> str:
-        """Return an expression for one of a few values as text, or for a value of one type."""
+        """Return an expression for one way to fill a schema: a value of its enum as text, or of its type."""
         if "enum" not in way:
             return self.python(way)
         each = [[one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in way["enum"]]
         return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
     def _elements_expression(self, schema: Schema, types: frozenset[str], depth: int) -> str:
-        """Return an expression for a list, or object with known keys, as elements; "" for anything else."""
+        """Return an expression for a list or an object with known keys as nested elements; "" for others."""
         items, of_all = schema.get("items"), cast(Mapping[str, Schema], schema.get("properties") or {})
         if types == _ARRAY and isinstance(items, Mapping):
             of_all = {"item": cast(Schema, items)}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Keep: TypeAlias = Callable[[], None]
 
 ENDING_S = 5.0
-"""Seconds for cancelled replies to write their last event, as uvicorn gives those of connections."""
+"""Seconds for cancelled replies to write their last event; uvicorn gives replies on connections as many."""
 
 
 class BackgroundReplies:
@@ -30,7 +30,7 @@ class BackgroundReplies:
     def start(
         self, owner: Owner, id: str, answer: Answer, log: ReplyLog, keep: Keep | None = None
     ) -> asyncio.Task[None]:
-        """Write an answer to its log from now on; `keep` is called before the log ends."""
+        """Write an answer to its log in a task, and return the task; `keep` is called before the log ends."""
         salt = owner.salt
         task = asyncio.ensure_future(answer.write_to(log, keep))
         self._running[salt, id] = answer, task
@@ -38,7 +38,7 @@ class BackgroundReplies:
         return task
 
     def stop(self, salt: str, id: str) -> asyncio.Task[None] | None:
-        """Cancel a reply, because its owner asks for that; return what ends once it has."""
+        """Cancel a reply at its owner's request; return its task, None if it is not running."""
         answer, task = self._running.get((salt, id), (None, None))
         if answer is not None:
             answer.stop()
@@ -52,6 +52,6 @@ class BackgroundReplies:
         return True
 
     async def close(self) -> None:
-        """Wait until all have ended: the engine has been asked to end them."""
+        """Wait until all replies have ended, which the engine must have been asked to do."""
         if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=ENDING_S)

@@ -18,13 +18,13 @@ class Body(BaseModel):
     """Base of request bodies.
 
     Unknown fields are ignored, null is the same as absent, "1" is not a number, and 1.0 is the integer 1, as
-    in JSON Schema. Lists have fail_fast, since errors for each of a million items would block the event loop
+    in JSON Schema. Lists have fail_fast, since reporting errors of a million items would block the event loop
     for seconds.
     """
 
     model_config = ConfigDict(extra="ignore", strict=True)
     unsupported: ClassVar[Neutral] = {}
-    """Known fields that have no effect here."""
+    """Fields that are refused, unless their value is one of these, which change nothing."""
 
     def contradiction(self) -> tuple[str, str] | None:
         """Return the first field that contradicts another one, and why; None if none does."""
@@ -56,25 +56,25 @@ class RefusalPart(Body):
 
 
 def type_of(given: Any) -> Any:
-    """Return the `type` of a JSON object, or of the model made of it."""
+    """Return the `type` of a JSON object, or of the pydantic model made of it."""
     if isinstance(given, dict):
         return cast(dict[str, Any], given).get("type")
     return getattr(given, "type", None)
 
 
 def said_or_refused(part: Any) -> str:
-    """Return the tag of a part, a text or a refusal, so that errors are about its own form."""
+    """Return the tag by which pydantic chooses between text and refusal, so that errors name one form."""
     return "refused" if type_of(part) == "refusal" else "said"
 
 
 class OtherPart(Body):
-    """A part that is not text, such as a picture: the model reads a short text in its place."""
+    """A part that is not text, such as a picture. The model reads a short text instead."""
 
     type: str
 
     @property
     def text(self) -> str:
-        """Return the text that stands in its place."""
+        """Return the text that the model reads instead of this part."""
         return stand_in(self.type)
 
 

@@ -28,8 +28,8 @@ class Divergence:
     """Where a prompt departs from an earlier one."""
 
     n_common: int  # tokens at the beginning that are the same
-    n_missed: int  # tokens of the earlier prompt behind those
-    changed: str  # the first known part that differs; empty if none does
+    n_missed: int  # tokens of the earlier prompt after those
+    changed: str  # name of the first part that differs; empty if none does
 
 
 class PromptMemory:
@@ -51,13 +51,13 @@ class PromptMemory:
     def divergence(
         self, salt: str, id: str, tokens: Sequence[int], parts: Mapping[str, str]
     ) -> Divergence | None:
-        """Return where a prompt departs from that of an earlier reply; None if that is not known.
+        """Return where a prompt departs from that of an earlier reply; None if the earlier one is not known.
 
         Args:
-            salt: Of both requests.
-            id: Of the earlier reply.
+            salt: The salt of both requests.
+            id: The id of the earlier reply.
             tokens: The prompt.
-            parts: The parts that the prompt is made of, in order.
+            parts: The parts that the prompt is made of, by name and in order.
         """
         known = self._held.get((salt, id))
         if known is None:

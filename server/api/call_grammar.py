@@ -1,8 +1,8 @@
-"""Make grammars, in llguidance's Lark, of replies that call tools, from the patterns of a family.
+"""Make grammars, in llguidance's Lark, of replies that call tools, from a model family's patterns.
 
 A required call is written exactly as chat templates show calls, so the grammar can force most of its tokens.
-In free text, a call is held to its function's schema from its mark on, with any white space and order of
-parameters that the model chooses.
+In free text, a call is held to its function's schema from its mark on; the model chooses white space and the
+order of parameters.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from server.llama.backend import Vocabulary
 from server.text.form import Form
 
 _ID = "/[A-Za-z0-9]{9}/"
-"""Ids of nine letters or digits, the only ones that Mistral's templates take; others take any."""
+"""Regex for call ids: nine letters or digits, as Mistral's templates demand; other templates take any."""
 
 _WITH_ID = re.compile(r"⟦[^⟧]*⟨id⟩⟧")
 """The optional part of a call that contains an id."""
 
 _CONSTRAIN = "<|constrain|>"
-"""Stands before the format of a message's body in headers of gpt-oss."""
+"""Control token before the format of a message's body in headers of gpt-oss."""
 
 
 class CallGrammar(ArgumentGrammar):
@@ -42,22 +42,26 @@ class CallGrammar(ArgumentGrammar):
         self._several = form.most_calls != 1 and (bool(between) or not form.channels)
 
     def required(self, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of one or more calls and nothing else; `functions` has schemas of arguments."""
+        """Return a grammar of one or more calls and nothing else.
+
+        Args:
+            functions: Schemas of arguments, by function name.
+        """
         self.begin(loose=False)
         return self._join_rules(self._calls_expression(), self._call_rules(functions))
 
     def one_call(self, name: str, schema: Schema) -> str:
-        """Return the rules of a reply that calls this function."""
+        """Return a grammar of calls of this function and nothing else."""
         return self.required({name: schema})
 
     def calls_or_answer(self, functions: Mapping[str, Schema], answer: Schema | str) -> str:
-        """Return a grammar of calls, or of JSON that fits a schema, or of text that a rule describes."""
+        """Return a grammar of calls or an answer: JSON that fits a schema, or text that fits a Lark rule."""
         self.begin(loose=False)
         rules = [*self._call_rules(functions), self._answer_rule(answer)]
         return self._join_rules(f"({self._calls_expression()} | {self._answer_expression()})", rules)
 
     def answer(self, answer: Schema | str) -> str:
-        """Return a grammar of JSON that fits a schema, or of text that a rule describes, after thoughts."""
+        """Return a grammar of an answer after thoughts: JSON that fits a schema, or text that fits a rule."""
         self.begin(loose=False)
         return self._join_rules(self._answer_expression(), [self._answer_rule(answer)])
 
@@ -65,7 +69,7 @@ class CallGrammar(ArgumentGrammar):
         return f"answer: {answer if isinstance(answer, str) else self.json(answer)}"
 
     def calls_in_text(self, functions: Mapping[str, Schema]) -> str | None:
-        """Return a grammar of free text with calls; None if calls have no mark to find them by."""
+        """Return a grammar of free text with calls; None if no mark shows where a call begins."""
         if self.calls.bare:
             return self._bare_in_text(functions)
         if channels := self._form.channels:
@@ -89,7 +93,7 @@ class CallGrammar(ArgumentGrammar):
         )
 
     def _bare_in_text(self, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of calls from the first token on, or of any text that does not begin as one."""
+        """Return a grammar of calls from the first token on, or of text that does not begin like a call."""
         self.begin(loose=True)
         naming, giving = self.calls.members
         rules, heads = list[str](), list[str]()
@@ -109,7 +113,7 @@ class CallGrammar(ArgumentGrammar):
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
         """Return a grammar of messages in which a header that names a function begins a call.
 
-        None if the marks of messages are not control tokens, since text could spell them.
+        None if the marks of messages are not control tokens, since ordinary text could then spell them.
         """
         begin = next(iter(tokens_in(channels.start)), "")
         start, message = self.control(begin), self.control(channels.message)
@@ -133,7 +137,7 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {begun} (<[{start}]> (other | call))*", *rules, *self.made])
 
     def _headed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str:
-        """Return a grammar of messages in which a header that is only a function's name begins a call."""
+        """Return a grammar of messages in which a header that consists of a function's name begins a call."""
         self.begin(loose=True)
         rules, marked, begun = list[str](), list[str](), list[str]()
         for i, (name, schema) in enumerate(functions.items()):
@@ -159,7 +163,7 @@ class CallGrammar(ArgumentGrammar):
 
     @property
     def _mark(self) -> str:
-        """Return the text that begins a call in free text, "" if there is none."""
+        """Return the mark that begins a call in free text, "" if the family has none."""
         bare = self.calls.bare or self._form.channels
         return "" if bare or not self.calls.marks else self.calls.marks[0]
 
@@ -170,7 +174,10 @@ class CallGrammar(ArgumentGrammar):
 
     @property
     def _head_mark(self) -> str:
-        """Return the call's own mark, which ends free text and is not written again."""
+        """Return the mark if it is part of each call, "" if it opens a list of calls.
+
+        The rule of free text ends with it, so the call's rule must not repeat it.
+        """
         return self._mark if not self.calls.open else ""
 
     def _free_text_rule(self) -> str:
@@ -183,13 +190,13 @@ class CallGrammar(ArgumentGrammar):
         must = self._form.thinking and not (self.loose and self._mark)
         head = "" if not thoughts else "thoughts BLANK? " if must else "(thoughts BLANK?)? "
         drops = " | ".join(map(self.written, self._form.drops))
-        if drops:  # some of which may stand around anything
+        if drops:  # text that may stand before and after everything else
             rules = [*rules, f"drops: ({drops}){{1,3}}"]
             head, body = f"{head}drops? ", f"{body} drops?"
         return "\n".join([f"start: {head}{body}", *thoughts, *rules, *self.made])
 
     def _answer_expression(self) -> str:
-        """Return the expression for an answer, with its channel's header if it has one."""
+        """Return the expression for an answer, after the header of its channel if the family has channels."""
         channels = self._form.channels
         return f"{self.written(channels.content)} answer" if channels and not self._form.headed else "answer"
 
@@ -218,7 +225,7 @@ class CallGrammar(ArgumentGrammar):
         return rules
 
     def _call_expression(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
-        """Return the expression for a call; `addressed`: without its header, which has been written."""
+        """Return the expression for a call; `addressed`: its header is written already, so leave it out."""
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call
@@ -250,7 +257,7 @@ class CallGrammar(ArgumentGrammar):
     def _object_expression(self, name: str, schema: Schema) -> str:
         """Return the expression for a call as a JSON object, word by word.
 
-        A lexer that takes the longest match would otherwise see one long word as the only way.
+        Otherwise llguidance's lexer, which takes the longest match, would allow only one long word.
         """
         members = list[str]()
         for i, key in enumerate(self.calls.members):

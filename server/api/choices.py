@@ -27,21 +27,21 @@ from server.text.reply import ReplyText
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """More of a reply, with what the request asked for beside its text."""
+    """The next part of a reply: text, and the logprobs, ids and sources that the request asked for."""
 
-    pieces: Sequence[Piece] = ()  # adjacent pieces of one kind are joined
+    pieces: Sequence[Piece] = ()  # no two neighbours are of one kind
     logprobs: dict[str, Any] | None = None  # of the content's tokens, in OpenAI's shape
     tokens: list[int] | None = None  # all token ids
     sources: list[dict[str, str | None]] | None = None  # text and drafter of each token of the content
 
     @property
     def plain(self) -> bool:
-        """True if it has only pieces and logprobs."""
+        """True if the portion has neither tokens nor sources."""
         return self.tokens is None and self.sources is None
 
     @property
     def text(self) -> str:
-        """Return its content."""
+        """Return the content among the pieces."""
         return "".join(piece.text for piece in self.pieces if isinstance(piece, Content))
 
 
@@ -61,11 +61,11 @@ class ReplyChoice:
         *,
         begins: bool,
     ) -> None:
-        """Begin a reply, whose text is read as `form`; `begins`: it is a message from its beginning on."""
+        """Begin a reply that is read as `form`; `begins`: it does not continue an earlier message."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
-        self.reason: str | None = None  # OpenAI's finish_reason, once the reply has ended by itself
+        self.reason: str | None = None  # OpenAI's finish_reason, once the reply has ended without an error
         self._error: DuoError | None = None
         self._vocabulary = vocabulary
         self._with_logprobs = body.n_logprobs is not None
@@ -80,7 +80,7 @@ class ReplyChoice:
         self._text.silence(body.stop_token_ids or ())
         self._untold = Untold()
         self._told: list[Piece] = []
-        self.n_reasoning = 0  # told tokens of thoughts and their marks
+        self.n_reasoning = 0  # tokens of thoughts and their marks that were sent
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._started = Started(0, 0)
@@ -88,8 +88,8 @@ class ReplyChoice:
         self._first_at = self._last_at = 0.0  # seconds of the engine's clock
         self._with_progress = body.stream and body.return_progress
         self._with_timings = body.timings_per_token
-        self._progress: list[dict[str, Any]] = []  # not told yet
-        self._of_prompt: list[TokenLogprobs] = []  # of all its tokens but the first
+        self._progress: list[dict[str, Any]] = []  # reports of the prompt's evaluation that are not sent yet
+        self._of_prompt: list[TokenLogprobs] = []  # logprobs of the prompt's tokens but the first
         self._most_ms = body.t_max_predict_ms
         self._out_of_time = False
         self._silent = not body.tells_reply
@@ -101,17 +101,17 @@ class ReplyChoice:
     def check(self) -> None:
         """Raise the error if the reply failed.
 
-        A cancellation that we did not request counts as one: it means that the server shuts down.
+        A cancellation that this reply did not ask for is a failure: it means that the server shuts down.
         """
         if self._error is not None:
             raise self._error
 
     def spread(self, frame_s: float) -> None:
-        """Send the tokens of a step one by one, as Pace says; wake() then asks for those that are due."""
+        """Send the tokens of a step one by one, as Pace times them; call wake() after each portion."""
         self._untold.pace = Pace(frame_s)
 
     def wake(self) -> None:
-        """Make the generation's iteration continue when more tokens are due."""
+        """Have the generation's iterator wake its reader when more tokens are due."""
         if not self.ended and (at := self._untold.next_at) is not None:
             self.generation.wake_in(max(0.0, at - monotonic()))
 
@@ -123,7 +123,7 @@ class ReplyChoice:
                     self._note_progress(event.n_cached, event.at)
                 case Progress():
                     self._note_progress(event.n_evaluated, event.at)
-                    begin = event.n_evaluated - len(event.logprobs)  # once more, after a preemption
+                    begin = event.n_evaluated - len(event.logprobs)  # evaluated again after a preemption
                     self._of_prompt[begin:] = event.logprobs
                 case Committed():
                     self._read_commit(event)
@@ -144,7 +144,7 @@ class ReplyChoice:
         self._stats = self._text.stats(event.stats)
 
     def _read_commit(self, event: Committed) -> None:
-        """Read a step; cancel the generation at a stop string, and when its time is over."""
+        """Read a step; cancel the generation at a stop string, or when t_max_predict_ms is over."""
         self._last_at = event.at
         if not self._text.n_steps:
             self._first_at = self._last_at
@@ -161,7 +161,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def _read_step(self, step: Committed) -> None:
-        """Read the step's tokens, which are held back if that makes the stream even."""
+        """Read the step's tokens; hold some back if this makes the stream more even."""
         if self._untold.spreads(len(step.tokens), step.at):
             n_settled = self._reader.n_settled
             self._untold.spread(n_settled, self._text.feed_each(step), step.plain_s, monotonic())
@@ -191,7 +191,7 @@ class ReplyChoice:
             yield {"prompt_progress": one, **so_far}
 
     def portion(self) -> Portion:
-        """Return what may be sent and is not yet; tokens wait for the whole of their characters."""
+        """Take what may be sent and has not been; a token waits until its characters are complete."""
         due, n_settled = self._untold.take(self._reader.n_settled, monotonic(), ends=self.ended)
         pieces = coalesced(due)
         self._told += pieces
@@ -210,7 +210,7 @@ class ReplyChoice:
         return Portion(pieces, logprobs, tokens, sources)
 
     def stats(self) -> Stats:
-        """Return the cost of the reply so far, without tokens that wait to be sent."""
+        """Return the statistics of the reply so far, without tokens that wait to be sent."""
         if self._stats is not None:
             return self._stats
         text, told = self._text, bool(self._text.n_steps)
@@ -247,7 +247,7 @@ class ReplyChoice:
 
     @property
     def slot(self) -> int:
-        """Return the slot that holds its prompt."""
+        """Return the number of the slot that generates the reply."""
         return self._started.slot
 
     @property
@@ -257,7 +257,7 @@ class ReplyChoice:
 
     @property
     def mean_logprob(self) -> float:
-        """Return the mean over the reply's tokens, including those of a stop token or string."""
+        """Return the mean logprob of the reply's tokens, including those of a stop token or string."""
         counted = self._logprobs[: self._text.n_predicted]
         return sum(one.logprob for one in counted) / max(1, len(counted))
 
@@ -279,7 +279,7 @@ class SourcedText:
     def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
         """Return text and source of the tokens that are content, each once and in order.
 
-        The texts joined are the content. A character of two tokens belongs to the first.
+        Joined, the texts are the content. A character that two tokens share belongs to the first.
         """
         found: list[dict[str, str | None]] = []
         for span in spans:
@@ -292,7 +292,7 @@ class SourcedText:
 
 
 async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:
-    """Yield each choice once, then each choice that has grown, until all have ended."""
+    """Yield each choice once, then whenever it has grown, until all have ended."""
     for choice in choices:
         yield choice
     if len(choices) == 1:

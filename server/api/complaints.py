@@ -1,4 +1,4 @@
-"""Describe what is wrong with a body in terms of JSON instead of pydantic's."""
+"""Describe in terms of JSON, instead of pydantic's, what is wrong with a body."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _TEXTS = {
 
 
 def invalid(error: ValidationError, data: object) -> InvalidRequestError:
-    """Return the error of the first field that is not valid.
+    """Return the error to report for the first invalid field of a body.
 
     If a field has several forms, the deepest error is reported, because it is about the form that was meant.
-    Of several errors at one place, one that is not about the type is preferred.
+    Of several errors equally deep, one that is not about the type is preferred.
     """
     complaints = error.errors(include_url=False)
     field = complaints[0]["loc"][:1]
@@ -68,7 +68,7 @@ def _complaint_text(complaint: ErrorDetails) -> str:
 
 
 def _data_path(places: Sequence[str | int], data: object, *, ends_missing: bool) -> list[str]:
-    """Return the path into the data, without pydantic's form names; the last field may be missing there."""
+    """Return pydantic's path without its names of forms; `ends_missing`: the last field is missing."""
     path: list[str] = []
     for i, place in enumerate(places):
         if isinstance(data, dict) and place in data:

@@ -30,7 +30,7 @@ NO_LOGPROBS = b'"logprobs":null'
 
 
 class CompletionAnswer(Answer):
-    """Answer made of choices; parts of chunks that never change are serialised once."""
+    """Answer made of choices. The parts of chunks that never change are serialised once."""
 
     _prefix: str
     """Prefix of the answer's id."""
@@ -46,7 +46,7 @@ class CompletionAnswer(Answer):
             "model": served.model.id,
             "system_fingerprint": served.fingerprint,
         }
-        # every chunk but the last carries "usage": null, as OpenAI does when it is asked for
+        # with include_usage, every chunk but the last has "usage": null, as OpenAI's
         self._no_usage: dict[str, Any] = {"usage": None} if body.with_usage else {}
 
     @abstractmethod
@@ -58,15 +58,15 @@ class CompletionAnswer(Answer):
         """Return the fields of a choice in a chunk with one piece or none."""
 
     def _next_portion(self, choice: ReplyChoice) -> Portion:
-        """Return what may be sent of a choice and is not yet, as this form sends it."""
+        """Take what may be sent of a choice and has not been, in this form."""
         return choice.portion()
 
     def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
-        """Return logprobs of the choice's next tokens, as this form sends them."""
+        """Return the logprobs of a choice's next tokens in this form."""
         return logprobs
 
     def _whole_json(self) -> bytes:
-        """Return the best choices of each prompt, renumbered."""
+        """Return the whole answer with the best n choices of each prompt, numbered from 0."""
         portions = [self._next_portion(choice) for choice in self._choices]
         best = [choice for choices in self._by_prompt for choice in likeliest(choices, self._body.n)]
         told: list[dict[str, Any]] = []
@@ -80,11 +80,11 @@ class CompletionAnswer(Answer):
         )
 
     def _extra_fields(self, choice: ReplyChoice) -> dict[str, Any]:
-        """Return more fields of the whole answer; `choice` is its first one."""
+        """Return further fields of the whole answer, whose first choice is `choice`."""
         return {}
 
     def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
-        """Yield the chunks of a choice; the last choice to end also sends the figures."""
+        """Yield the new chunks of a choice; the last choice to end also sends usage and timings."""
         portion = self._next_portion(choice)
         for told in choice.progress_told():
             nothing = self._choice_json(choice.index, self._delta(()), Portion())
@@ -108,7 +108,7 @@ class CompletionAnswer(Answer):
     def _portion_chunks(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:
         """Yield one chunk per piece.
 
-        The last chunk has tokens, sources and the extra fields; the chunk with content has the logprobs.
+        The last of these has tokens, sources and the extra fields; the one with content has the logprobs.
         """
         *before, last = portion.pieces
         bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)

@@ -1,6 +1,6 @@
 """Limit a client's connection before the application sees a request or a key.
 
-uvicorn with httptools limits neither heads, nor silence, nor replies that are not read.
+uvicorn with httptools limits neither the size of heads, nor the time of silence, nor unread replies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_HEAD = 1 << 16
 MAX_HEADERS = 100
 """Maximum number of headers, as in Apache (LimitRequestFields)."""
 HEAD_S = 60.0
-"""Seconds for a head to arrive, from the connection or its first byte on.
+"""Seconds for a head to arrive, counted from the connection or from the head's first byte.
 
 As in nginx (client_header_timeout).
 """
@@ -40,12 +40,12 @@ TOLD_S = 60.0
 
 def _most_connections() -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(files // 2, files - RESERVED) if files > 0 else 1 << 20  # below 0: any number
+    return max(files // 2, files - RESERVED) if files > 0 else 1 << 20  # 0 or less: unlimited
 
 
 @dataclass(slots=True)
 class ConnectionBounds:
-    """Limits of all connections; `most` keeps files free."""
+    """Limits of all connections; `most` leaves RESERVED open files for other uses."""
 
     head_s: float = HEAD_S
     write_s: float = WRITE_S
@@ -53,7 +53,7 @@ class ConnectionBounds:
     _told_at: float = float("-inf")
 
     def tell_full(self) -> None:
-        """Log, at most once in TOLD_S, that clients are refused."""
+        """Log that clients are refused, at most once in TOLD_S."""
         now = time.monotonic()
         if now - self._told_at >= TOLD_S:
             self._told_at = now
@@ -68,7 +68,7 @@ class BoundedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, bounds: ConnectionBounds, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._bounds = bounds
-        self._n_beside = 0  # bytes of this request outside its body
+        self._n_beside = 0  # bytes of this request's head and trailers
         self._refusal: InvalidRequestError | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request; uvicorn calls it after a parser error, also after ours."""
+        """Refuse the request. uvicorn calls this after errors of its parser and of this class's callbacks."""
         self._refuse_and_close(self._refusal or InvalidRequestError(msg))
 
     def pause_writing(self) -> None:

@@ -13,14 +13,14 @@ _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
 class InputReader:
-    """Reads `{"input": "…"}` piece by piece; anything else is returned unchanged at the end."""
+    """Reads `{"input": "…"}` piece by piece. end() returns any other arguments unchanged."""
 
     def __init__(self) -> None:
         self._unread = ""
         self._begun = self._ended = False
 
     def feed(self, arguments: str) -> str:
-        """Return the input that becomes known with more of the arguments."""
+        """Take more of the arguments, and return the input's text that becomes known."""
         self._unread += arguments
         if not self._begun:
             if (begin := _BEGIN.match(self._unread)) is None:
@@ -34,10 +34,10 @@ class InputReader:
         self._unread = self._unread[len(text) :]
         self._ended = self._unread.startswith('"')
         told: str = json.loads(f'"{text}"', strict=False)
-        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no text
+        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair: U+FFFD
 
     def end(self) -> str:
-        """Return the rest when the arguments have ended.
+        """Return what feed() has not returned, once the arguments have ended.
 
         Arguments without an `input` are returned whole, unless they broke off where an `input` may begin.
         """
@@ -53,6 +53,6 @@ class InputReader:
 
 
 def input_of(arguments: str) -> str:
-    """Return the input in whole arguments."""
+    """Return the input in complete arguments."""
     reader = InputReader()
     return reader.feed(arguments) + reader.end()

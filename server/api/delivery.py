@@ -25,7 +25,7 @@ T = TypeVar("T")
 KEEP_ALIVE_S = 15
 """Seconds of silence before a stream sends a keep-alive event."""
 NEVER_S = 1 << 30
-"""Seconds between pings of a stream whose log has them."""
+"""Seconds between pings, in effect none, of a stream whose log contains pings."""
 CONVERSATION = "x-conversation-id"
 """Header that names a conversation, of which one reply at a time can be read again; as in llama-server."""
 DRAIN_S = 3600
@@ -42,11 +42,11 @@ class Json(Response):
 
 
 async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response:
-    """Return the whole answer, or a stream.
+    """Return a response with the whole answer, or with a stream of events.
 
     A stream begins once the engine has started the request, so any refusal before that has its HTTP status.
-    When the response ends, for any reason, its generations are cancelled; not those of a stream for which
-    the request names a conversation, which can be read again (resumed.py).
+    When the response ends, for any reason, its generations are cancelled. Exception: a stream goes on and can
+    be read again if the request's header names a conversation (resumed.py).
     """
     if stream and (conversation := request.headers.get(CONVERSATION)):
         return await resumable(request, answer, conversation)
@@ -61,7 +61,7 @@ async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response
 
 
 async def resumable(request: Request, answer: Answer, conversation: str) -> Response:
-    """Return a stream that can be left and read again by its conversation, in place of an earlier one."""
+    """Return a stream that can be left and read again; it replaces the conversation's earlier stream."""
     served: Served = request.state.served
     try:
         log = await begin_stream(served, answer, conversation)
@@ -76,7 +76,7 @@ async def resumable(request: Request, answer: Answer, conversation: str) -> Resp
 
 
 class Relay(EventSourceResponse):
-    """A stream of events that are written elsewhere: its end cancels nothing."""
+    """A stream of events that something else writes. If the client leaves, the writer goes on."""
 
     def __init__(
         self, chunks: AsyncIterator[bytes], keep_alive: tuple[str, str] | None = None, *, pings: bool = True
@@ -114,7 +114,7 @@ def _event_of(name: str, data: str) -> ServerSentEvent:
 
 
 def warm_up() -> None:
-    """Load the modules of streams, for tens of milliseconds; call it on the loop before any request."""
+    """Load modules that streams need, which takes tens of ms. Call it on the event loop at the start."""
     EventSourceResponse(iter(()))
 
 

@@ -36,9 +36,9 @@ class EmbeddingRequest(Body):
     model: str | None = None
     """The id of the model that embeds, a name of the one that generates, "default", or absent."""
     encoding_format: Literal["float", "base64"] = "float"
-    """base64: of little-endian 32-bit floats."""
+    """base64 encodes a vector's little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    """Keep this number of first components, at most the model's, and scale to length 1 again."""
+    """Keep only this number of first components, and scale to length 1 again. At most the model's number."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 
@@ -129,7 +129,7 @@ def _input_tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
 
 
 def _native_json(id: str, body: EmbeddingRequest, ids: list[list[int]], vectors: Vectors) -> bytes:
-    """Return llama-server's form: for each input a list of vectors, which has one."""
+    """Return llama-server's form: for each input a list of vectors, with one entry."""
     reply = [{"index": i, "embedding": [row]} for i, row in enumerate(_cut_dimensions(vectors, body))]
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -44,7 +44,7 @@ UNSUPPORTED: Neutral = {
     "length_penalty": (1, 1.0),
     "guided_whitespace_pattern": (),
 }
-"""See Body.unsupported."""
+"""Fields of llama-server that are refused unless they change nothing; see Body.unsupported."""
 UNTHINKING: Neutral = {"reasoning_budget": (-1,), "reasoning_budget_tokens": (-1,)}
 """Fields without effect where replies have no thoughts."""
 
@@ -61,9 +61,9 @@ class Speculative(Body):
     n_max: Count | None = None
     """Maximum drafted tokens verified per step, at most the server's --draft-max; 0: none."""
     n_min: Count = 0
-    """Fewer drafted tokens than this are not verified. At most n_max."""
+    """Minimum drafted tokens per step; fewer are not verified. At most n_max."""
     p_min: Share = 0.0
-    """Guesses on paths less likely than this are dropped."""
+    """Guesses on paths with a lower probability are dropped."""
     exactness: Exactness | None = None
     """Width-stable: each step has the same number of rows, so no bit of the logits depends on drafts."""
     drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
@@ -72,7 +72,7 @@ class Speculative(Body):
     @model_validator(mode="before")
     @classmethod
     def _one_unknown_is_enough(cls, data: Any) -> Any:
-        """Keep only one unknown field, because pydantic reports each."""
+        """Keep only one of many unknown fields, because pydantic would report each."""
         if not isinstance(data, dict):
             return data
         given = cast(dict[str, Any], data)
@@ -132,7 +132,7 @@ class SharedFields(SamplingFields):
     Otherwise the time to the first token could tell others what was asked.
     """
     cache_prompt: bool = True
-    """Use cached prompts. The prompt itself is cached for others in any case."""
+    """false: do not use cached prompts. The prompt itself is still cached for other requests."""
     id_slot: LastTokens = -1
     """The slot to wait for, see /slots; -1: the slot that suits best."""
     t_max_predict_ms: int = 0
@@ -215,7 +215,7 @@ class GenerationFields(SharedFields, StructuredFields):
 
     @property
     def continues(self) -> bool:
-        """True if the prompt may contain an earlier reply."""
+        """True if the prompt may contain an earlier reply of this server."""
         return True
 
     @property
@@ -225,7 +225,7 @@ class GenerationFields(SharedFields, StructuredFields):
 
     @property
     def tells_reply(self) -> bool:
-        """True if tokens of the reply are returned; the engine draws at least one anyway."""
+        """True if tokens of the reply are returned. If False, the engine still draws one."""
         return True
 
     @property
@@ -235,14 +235,14 @@ class GenerationFields(SharedFields, StructuredFields):
 
     @property
     def n_logprobs(self) -> int | None:
-        """Return how many likeliest tokens are reported per token; None: no logprobs."""
+        """Return the number of likeliest tokens reported beside each token; None: no logprobs."""
         return self.n_probs or None
 
     @property
     def max_new_tokens(self) -> int | None:
-        """Return the maximum tokens of a reply; None: the server's, else until the context ends.
+        """Return the maximum tokens of a reply; None: the server's limit, or the context's end.
 
-        0 becomes 1, as in llama-server: the prompt is evaluated.
+        0 becomes 1, as in llama-server, so that the prompt is evaluated.
         """
         given = self.max_tokens if self.max_tokens is not None else self.n_predict
         return None if given is None or given < 0 else max(1, given)

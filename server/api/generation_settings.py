@@ -1,4 +1,4 @@
-"""Report what replies are generated with, by the names of requests, as llama-server does."""
+"""Report the settings that replies are generated with, by the names of request fields, as llama-server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OFF: dict[str, Any] = {"adaptive_target": -1.0, "adaptive_decay": 0.9, "min_keep
 
 
 def defaults_json(params: SamplingParams) -> dict[str, Any]:
-    """Return the default parameters."""
+    """Return sampling parameters by the names of request fields."""
     names = [field.name for field in fields(params) if field.name not in OWN]
     return {name: getattr(params, name) for name in names} | OFF
 
 
 def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
-    """Return what GET /slots shows of a request beside its sampling; none of its text."""
+    """Return what GET /slots shows of a request, except its sampling. It has no text of the request."""
     return {
         "ignore_eos": bool(body.ignore_eos),
         "max_tokens": n_predict,
@@ -39,7 +39,7 @@ def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
 
 
 def settings_json(body: GenerationFields, request: GenerationRequest) -> dict[str, Any]:
-    """Return all settings of one reply to the body."""
+    """Return all settings of one reply."""
     n_predict = -1 if request.max_tokens is None else request.max_tokens
     breakers = BREAKERS if body.dry_sequence_breakers is None else body.dry_sequence_breakers
     return {

@@ -17,7 +17,7 @@ from server.text.detokenize import mark_tokens
 
 _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
-"""Options of JSON in free text: up to eight white spaces, two levels of indentation.
+"""Options of JSON in free text: up to eight characters of white space, two levels of indentation.
 
 Without a limit, a weak model may write white space forever.
 """
@@ -34,7 +34,7 @@ _LINE = r"\n?"
 
 
 class GrammarRules:
-    """Builds rules for one vocabulary and one family's calls."""
+    """Builds rules of grammars for one vocabulary and one model family's form of calls."""
 
     def __init__(self, vocabulary: Vocabulary, calls: Calls) -> None:
         self._vocabulary = vocabulary
@@ -45,9 +45,9 @@ class GrammarRules:
         """Begin a grammar; `loose`: white space and the order of members are the model's choice."""
         self.loose = loose
         self.made: list[str] = list(_TERMINALS)
-        # rules, by what ends a text, and its most and fewest characters
+        # names of rules of text, by what ends the text, and its most and fewest characters
         self._texts: dict[tuple[str, int | None, int], str] = {}
-        # rules of more text behind what ends a text, with its most characters
+        # names of rules of text behind such an end, by the end and the most characters
         self._longer_texts: dict[tuple[str, int | None], str] = {}
 
     def also(self, *rules: str) -> None:
@@ -62,7 +62,7 @@ class GrammarRules:
         return name
 
     def json(self, schema: Schema) -> str:
-        """Return an expression for a value in JSON, with definitions only if something refers to them."""
+        """Return an expression for a JSON value that fits a schema; unused definitions are left out."""
         if (definition := input_of_custom(schema)) is not None:
             key, value = f'"{INPUT}"', self.held(definition, '"', in_json=True)
             words = ["{", key, ":", '"'] if self.loose else [f'{{{key}: "']
@@ -76,12 +76,12 @@ class GrammarRules:
     def held(
         self, definition: Definition, close: str, *, in_json: bool = False, ends_line: bool = False
     ) -> str:
-        """Add a rule for text that a definition allows and what closes it, and return its name.
+        """Add a rule for text that fits a definition, up to and with what closes it; return its name.
 
         Args:
-            definition: Of the text.
-            close: Text that stands behind it.
-            in_json: It is within a JSON string.
+            definition: The grammar or regex of the text.
+            close: What stands behind the text.
+            in_json: The text is within a JSON string.
             ends_line: A line break may stand before `close`.
         """
         parts = ((self.control(part), part) for part in tokens_in(close))
@@ -96,18 +96,18 @@ class GrammarRules:
         return mark_tokens(self._vocabulary, [text]).get(text)
 
     def tokens_but(self, *marks: int) -> str:
-        """Return an expression for any token but these and those that end the reply."""
+        """Return an expression for any token except these and those that end a reply."""
         return f"<[^{','.join(map(str, sorted({*marks, *self._vocabulary.eog})))}]>"
 
     def written(self, text: str) -> str:
         """Return an expression for the fixed text of a pattern: control tokens by id, the rest as literals.
 
-        White space is separate, since a lexer that takes the longest match would see one long word as the
-        only way.
+        White space is matched separately: otherwise llguidance's lexer, which takes the longest match, would
+        allow only one long word.
         """
         blank = r"([\s·]+)" if self.loose else r"(\n\s*)"
         parts = enumerate(re.split(blank, text if self.loose else text.replace("·", "")))
-        free = self.loose or self.calls.parameter  # families of one syntax differ in line breaks
+        free = self.loose or self.calls.parameter  # models of one syntax differ in line breaks
         return " ".join(
             self.spelled(part) if i % 2 == 0 else "BLANK?" if free else literal(part)
             for i, part in parts
@@ -127,13 +127,13 @@ class GrammarRules:
         return " ".join([*found, *[literal(plain)] * bool(plain)])
 
     def until(self, name: str, mark: str, most: int | None = None, least: int = 0) -> str:
-        """Return a rule for text that ends with a mark, of `least` to `most` characters before it."""
+        """Return a rule named `name` for `least` to `most` characters of text and the mark that ends them."""
         before, after = self._line_breaks
         token = self.control(mark)
         if token is not None and most is None:
             return f"{name}: {self.tokens_but(token)}* <[{token}]>"
         spelled = self.spelled(mark)
-        if "<[" in spelled:  # text itself has no control tokens
+        if "<[" in spelled:  # no control token is part of TEXT
             limited = most and self.rule(f"/(?s:{before}.{{{max(1, least)},{most}}}{after})/")
             return f"{name}: {limited or 'TEXT'}{'' if least else '?'} {spelled}"
         text = ".*" if most is None else f"{before}.{{{least},{most}}}{after}"
@@ -141,17 +141,17 @@ class GrammarRules:
 
     @property
     def _line_breaks(self) -> tuple[str, str]:
-        """Return expressions for the line breaks around a parameter's value."""
+        """Return regexes for the line break before and after a parameter's value, "" for none."""
         before = _LINE if "\n⟨value⟩" in self.calls.parameter else ""
         return before, _LINE if "⟨value⟩\n" in self.calls.parameter else ""
 
     def text_until(self, mark: str, schema: Schema, behind: Sequence[str] = ()) -> str:
-        """Return an expression for text up to a mark, limited by the schema.
+        """Return an expression for text up to and with a mark, limited by the schema's maxLength.
 
         Args:
             mark: What ends the text.
-            schema: Of the text.
-            behind: What may stand behind the mark, unless the mark is part of the text.
+            schema: The schema of the text.
+            behind: What may follow the mark that ends the text; a mark with anything else behind it is text.
         """
         most = self._max_length(schema)
         if most is None:
@@ -160,11 +160,11 @@ class GrammarRules:
         half = (most - len(mark) - _LONGEST_BLANK) // 2
         if not behind or half < 1:
             return self._text_rule(mark, most)
-        more = self._more_behind_mark(mark, behind, half)  # no part is longer: the sum is not counted
+        more = self._more_behind_mark(mark, behind, half)  # halves: a grammar cannot limit the sum
         return f"({self._text_rule(mark, half)} (BLANK? {more})? | {self._text_rule(mark, most, half + 1)})"
 
     def _text_rule(self, mark: str, most: int | None = None, least: int = 0) -> str:
-        """Add a rule for text of `least` to `most` characters up to a mark, and return its name."""
+        """Return the name of a rule, added if new, for `least` to `most` characters and a mark."""
         found = (mark, most, least)
         if found not in self._texts:
             self._texts[found] = f"t_{len(self.made)}"
@@ -172,7 +172,7 @@ class GrammarRules:
         return self._texts[found]
 
     def _more_behind_mark(self, mark: str, behind: Sequence[str], most: int | None = None) -> str:
-        """Add a rule for text behind a mark that is text, up to the next one, and return its name."""
+        """Add a rule for text after a mark that was itself text, up to the next mark; return its name."""
         if (mark, most) in self._longer_texts:
             return self._longer_texts[mark, most]
         self._longer_texts[mark, most] = name = f"m_{len(self.made)}"
@@ -193,13 +193,13 @@ class GrammarRules:
         return name
 
     def _max_length(self, schema: Schema) -> int | None:
-        """Return the schema's limit on a text's characters, None without one."""
+        """Return the schema's maximum characters of a text; None if it has none that a lexer can hold."""
         most = schema.get("maxLength")
         return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
 
     def in_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
         """Return an expression for members that come at most once, in the schema's order."""
-        first = after = ""  # the rest, if nothing stands before it, and if something does
+        first = after = ""  # the members so far, as the first ones and behind others
         for key, rule in reversed(list(rules.items())):
             here, further = f"{rule} {after}", f"{self.written(between)} {rule}"
             if key in needed:
@@ -226,5 +226,5 @@ def literal(text: str) -> str:
 
 
 def spelled_in_regex(text: str) -> str:
-    """Return what matches this text, between slashes in a grammar."""
+    """Return a regex that matches this text, to stand between slashes in a grammar."""
     return re.escape(text).replace("/", chr(92) + "/").replace(chr(92) + "\n", chr(92) + "n")

@@ -1,4 +1,4 @@
-"""Replace schemas that no grammar can hold by ones that calls can be held to."""
+"""Replace schemas that do not compile to a grammar by weaker ones that do."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ To write those of 30 tools takes 40 ms in each turn. Half: with 17 agents at a t
 
 
 class HeldSchemas:
-    """Finds the schemas that a request's calls are held to. Safe on any thread."""
+    """Finds the schemas that the grammar of a request's calls enforces. Safe on any thread."""
 
     def __init__(self, grammars: Compiler) -> None:
         self.grammars = grammars
-        self.rules: dict[bytes, str] = {}  # of grammars, by a digest of what they are for; the oldest first
-        self._instead: dict[bytes, Schema] = {}  # by a digest of the schema, oldest first
-        self._said: dict[tuple[str, str], None] = {}  # of a function, and what is not held; the oldest first
+        self.rules: dict[bytes, str] = {}  # rules of grammars, by a digest of what they allow; oldest first
+        self._instead: dict[bytes, Schema] = {}  # replacements, by a digest of the schema; oldest first
+        self._said: dict[tuple[str, str], None] = {}  # logged: function, and what is not held; oldest first
         self._lock = threading.Lock()
 
     def keep_rules(self, key: bytes, rules: str) -> None:
-        """Remember the rules of a grammar that compiles, "" for none, for requests with the same tools."""
+        """Remember rules that compile, for requests with the same tools; "": no grammar is possible."""
         with self._lock:
             _keep_bounded(self.rules, key, rules, MOST_RULES)
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
-        """Return the schema of arguments by function; a replacement where one is known not to compile.
+        """Return the schema of arguments by function name, replaced where it is known not to compile.
 
         Raises:
-            InvalidRequestError: A schema has no valid form, or one of a strict function is too large.
+            InvalidRequestError: A schema is malformed, or a strict function's schema is too large.
         """
         allowance, found = Allowance(), dict[str, Schema]()
         for i, function in calls.functions:
@@ -71,15 +71,15 @@ class HeldSchemas:
     def learn(
         self, calls: Calling, schemas: Mapping[str, Schema], rules_of: Callable[[str, Schema], str]
     ) -> None:
-        """Find out which of these schemas do not compile, each by itself.
+        """Find out which of these schemas do not compile, and remember replacements for them.
 
         Args:
-            calls: Of the request.
-            schemas: Of arguments, by function.
-            rules_of: Returns the rules of a call; parts of a schema that JSON need not have may fail there.
+            calls: The request's tools that may be called.
+            schemas: Schemas of arguments, by function name.
+            rules_of: Returns the rules of a call, which may fail although the schema compiles as JSON.
 
         Raises:
-            InvalidRequestError: One of a strict function does not.
+            InvalidRequestError: A strict function's schema does not compile.
         """
         for i, function in calls.functions:
             schema = schemas[function.name]
@@ -95,7 +95,7 @@ class HeldSchemas:
     def _allowed_part(
         self, allowance: Allowance, function: FunctionDefinition, schema: Schema, i: int
     ) -> Schema:
-        """Return as much of a schema as compiles and as the request's other schemas leave room for."""
+        """Return as much of a schema as compiles and fits the size allowed for all schemas of a request."""
         schema = self._instead.get(digest(schema), schema)
         try:
             return _without_annotations(allowance, schema, i)
@@ -110,13 +110,13 @@ class HeldSchemas:
     def _compiling_part(
         self, function: FunctionDefinition, schema: Schema, i: int, otherwise: str = ""
     ) -> Schema:
-        """Return as much of a schema as compiles, remember it for next time and log once what is not held.
+        """Return as much of a schema as compiles; if parts are left out, remember it and log them once.
 
         Args:
             function: The function.
-            schema: Of its arguments.
-            i: Index of its tool.
-            otherwise: Why any object stands for a schema that compiles; "": the schema itself does.
+            schema: The schema of its arguments.
+            i: Index of its tool in the request.
+            otherwise: Why to replace even a schema that compiles, by any object; "": do not.
         """
         held, left_out = self.grammars.held(schema, place(i))
         if not left_out and otherwise:
@@ -146,7 +146,7 @@ def place(tool: int) -> str:
 
 @contextmanager
 def _telling_of(function: FunctionDefinition) -> Generator[None]:
-    """Raise errors with the name of the function."""
+    """Add to errors that the function of this name is strict."""
     try:
         yield
     except InvalidRequestError as error:
@@ -155,7 +155,7 @@ def _telling_of(function: FunctionDefinition) -> Generator[None]:
 
 
 def digest(given: Any) -> bytes:
-    """Return what tells one JSON value from another."""
+    """Return a digest of a JSON value."""
     return sha256(json.dumps(given).encode()).digest()
 
 
@@ -167,7 +167,7 @@ def _keep_bounded(known: dict[Key, Value], key: Key, value: Value, most: int = M
 
 
 def _without_annotations(allowance: Allowance, schema: Schema, tool: int) -> Schema:
-    """Return a schema without keywords that change nothing.
+    """Return a schema without annotations, and count its size against the allowance.
 
     Raises:
         InvalidRequestError: The schema is too large.
@@ -178,7 +178,7 @@ def _without_annotations(allowance: Allowance, schema: Schema, tool: int) -> Sch
 def _argument_schema(function: FunctionDefinition, tool: int) -> Schema:
     """Return the schema that a function's arguments are held to.
 
-    A function without parameters takes no arguments, as OpenAI says.
+    A function without parameters takes no arguments, as in OpenAI's API.
 
     Raises:
         InvalidRequestError: A custom tool's grammar is not valid.

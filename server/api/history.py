@@ -1,9 +1,9 @@
 """Keep the exact tokens of earlier replies, so that the next turn finds them in the prompt cache.
 
 A client sends a conversation back as text, and tokenising it again may not give the tokens that were
-generated. Some templates also write an earlier reply differently. Where both spellings say one message, the
-prompt keeps the generated one. Where they do not, for example since thoughts are dropped, the beginning of
-the next prompt is evaluated while the server is idle.
+generated. Some templates also write an earlier reply differently. If both spellings mean the same message,
+the prompt keeps the generated one. If not, for example because the template drops thoughts, the beginning of
+the next prompt is evaluated ahead while the server is idle.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class History:
         return self._tokens_of(self._rewritten.as_generated(text, salt), salt, "messages", room)
 
     def tokens_of(self, text: str, salt: str, param: str) -> list[int]:
-        """Return the tokens of a text that may spell control tokens, earlier replies as they were generated.
+        """Return the tokens of a raw text, with earlier replies as they were generated.
 
         Raises:
-            ContextOverflowError: The text is too long; names `param`, and comes before tokenising if
-                possible.
+            ContextOverflowError: The text is too long; the error names `param`. It is raised before
+                tokenising if possible.
         """
         return self._tokens_of(printable(text), salt, param)
 
@@ -92,7 +92,7 @@ class History:
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
-        """Add conversations from before the start or of other leads; 8,000 tokens take 2 to 5 ms."""
+        """Add conversations of earlier runs or other leads; 8,000 tokens take 2 to 5 ms."""
         for tokens in conversations:
             self._transcript.recall(tokens, salt)
 
@@ -104,7 +104,7 @@ class History:
         *,
         settle: bool,
     ) -> None:
-        """Remember a reply, soon.
+        """Remember a reply LATER_S from now, in a task.
 
         Args:
             asked: The prompt that it answers.
@@ -113,7 +113,7 @@ class History:
             settle: Also evaluate the beginning of the next turn.
         """
         remember = partial(self._remember_reply, asked, request, said, settle)
-        own = Context()  # it is none of the costs of the request that has ended
+        own = Context()  # no cost of this counts for the request that has ended
         remembering = asyncio.create_task(self._run_later(remember), context=own)
         task = asyncio.create_task(self._settle_later(remembering, request.salt), context=own)
         for doing, those in ((remembering, self._remembering), (task, self._tasks)):
@@ -121,7 +121,7 @@ class History:
             doing.add_done_callback(those.discard)
 
     async def remembered(self) -> None:
-        """Wait until all ended replies are remembered, for a turn that follows at once."""
+        """Have all ended replies remembered now, and wait for it, since a next turn has come."""
         if self._remembering:
             self._wanted.set()
             try:
@@ -153,14 +153,14 @@ class History:
                 async for _ in self._served.generator.submit(request):
                     pass
         except DuoError:
-            pass  # too busy, or too long: the next turn evaluates it itself
+            pass  # too busy, or prompt too long: the next turn evaluates it itself
         except Exception:
             logger.exception("cannot remember a reply: the next turn evaluates it again")
 
     def _remember_reply(
         self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], settle: bool
     ) -> list[int]:
-        """Remember a reply, and return the tokens that are worth evaluating ahead."""
+        """Remember a reply; return the next prompt's first tokens if they are worth evaluating ahead."""
         message, generated = said
         text = self._rewritten.as_generated(asked.text, request.salt)
         self._transcript.remember(text, request.prompt, generated, request.salt)
@@ -179,14 +179,17 @@ class History:
     def _learn_spelling(
         self, asked: Prompted, settled: str, prompt: str, said: tuple[Message, Sequence[int]], salt: str
     ) -> bool:
-        """Learn how a reply was generated, if the template's spelling of it says the same message.
+        """Learn to replace the template's spelling of a reply by the generated one, if both mean the same.
 
         Args:
             asked: The prompt that the reply answers.
-            settled: How the next turn's prompt begins.
-            prompt: The text that was evaluated in place of asked.text.
+            settled: The beginning of the next turn's prompt, which later turns do not change.
+            prompt: asked.text with earlier replies as they were generated.
             said: The message and its tokens.
-            salt: Only prompts of this salt use it.
+            salt: Only prompts of this salt use what is learnt.
+
+        Returns:
+            True if both spellings mean the same.
         """
         message, tokens = said
         generated = self._transcript.spelled(tokens)
@@ -202,6 +205,6 @@ class History:
 
 
 def _n_new(tokens: list[int], known: list[int]) -> int:
-    """Return how many tokens to evaluate behind the known ones; 0 if they are too few to be worth it."""
+    """Return the number of tokens after those in common with `known`; 0 if below WORTH_SETTLING."""
     n_new = len(tokens) - common_prefix(known, tokens)
     return n_new if n_new >= WORTH_SETTLING else 0

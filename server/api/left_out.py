@@ -14,7 +14,7 @@ _MOST_LOGGED = 64
 
 
 def is_for_code(callers: Sequence[str] | None) -> bool:
-    """Return True if only code may call a tool, which servers of its inventor would run, not the model."""
+    """Return True if only code run by the API inventor's servers may call a tool, not the model."""
     return bool(callers) and "direct" not in (callers or ())
 
 
@@ -27,7 +27,7 @@ def left_out_tool(type: str, place: str) -> str:
     """Return a sentence about a tool that only its inventor's servers can run.
 
     Args:
-        type: Of the tool.
+        type: Type of the tool.
         place: Field of the request that holds the tool, such as tools.3.
     """
     if type not in _logged and len(_logged) < _MOST_LOGGED:

@@ -17,10 +17,10 @@ def logprobs_json(
     """Return the `logprobs` of a choice or a chunk.
 
     Args:
-        vocabulary: Of the tokens.
-        tokens: With their logprobs.
+        vocabulary: Vocabulary of the tokens.
+        tokens: Tokens with their logprobs.
         shares: Write probabilities, under llama-server's names, instead of logprobs.
-        special: The text has control tokens written out.
+        special: Control tokens are part of the text, so their bytes are not null.
     """
     name = "prob" if shares else "logprob"
     content: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ def logprobs_json(
 
 
 def _token_entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
-    """Return an entry: `token` is for display, `bytes` is what the token adds to the text, null for nothing.
+    """Return an entry: `token` is for display; `bytes` is what the token adds to the text, or null.
 
     A token with only part of a character has no text of its own.
     """
@@ -59,10 +59,10 @@ class LegacyLogprobs:
         """Return the logprobs of the next tokens.
 
         text_offset is the index of the character in which the token begins. top_logprobs includes the token
-        itself; of tokens with one text only the likeliest.
+        itself. Of several tokens with the same text it has only the likeliest.
 
         Args:
-            entries: Of logprobs_json; the first token of a prompt has no logprob.
+            entries: Entries of logprobs_json(). The logprob of a prompt's first token is None.
         """
         told = {name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
         for entry in entries:
@@ -82,7 +82,7 @@ def _top_logprobs(entry: dict[str, Any]) -> dict[str, float]:
 
 
 def _legacy_text(entry: dict[str, Any]) -> str:
-    """Return a token's text, or OpenAI's notation of part of a character: bytes:\\xf0\\x9f."""
+    """Return a token's text; for part of a character, OpenAI's notation, such as bytes:\\xf0\\x9f."""
     data = bytes(entry["bytes"] or ())
     try:
         return data.decode() or entry["token"]

@@ -129,9 +129,9 @@ def _cache_metrics(cached: TierCounts) -> Iterator[Metric]:
 
 
 def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
-    """Yield metrics under llama-server's names, old ones included (kv_cache), for its dashboards.
+    """Yield metrics under llama-server's names, also its former ones (kv_cache), for its dashboards.
 
-    Rates are those of all ended requests.
+    Rates are means over all ended requests.
     """
     counters = {
         "prompt_tokens": ("Prompt tokens evaluated.", traffic.n_prompt + traffic.n_embedded),

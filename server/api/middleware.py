@@ -33,12 +33,12 @@ class Edge:
     """Settings for requests."""
 
     access: Access = field(default_factory=Access)
-    # pages, beside its own, that may use the server; "*": all; LOCAL: any of this machine
+    # origins of other web pages that may use the server; "*": all; LOCAL: any on this machine
     cors_origins: tuple[str, ...] = ()
     max_body: int = MAX_BODY  # bytes
     body_s: float = BODY_S  # seconds for a body to arrive
     log: RequestLog = field(default_factory=RequestLog)
-    local: bool = False  # without keys, answer only under names of this machine
+    local: bool = False  # no keys: answer only requests to names of this machine
 
 
 class Cors(CORSMiddleware):
@@ -51,7 +51,7 @@ class Cors(CORSMiddleware):
 
 
 class RequestFrame:
-    """The outermost layer: ids, times, limits on bodies, the account of the request, and its log line.
+    """The outermost layer: sets a request's id, account and limits on its body, and logs its line.
 
     It sets x-request-id (the client's own, if sent), request-id (Anthropic's name) and openai-processing-ms.
     """
@@ -100,7 +100,7 @@ class _Body:
     """The body of one request as it arrives."""
 
     def __init__(self, scope: Scope, receive: Receive, edge: Edge) -> None:
-        self.kept = bytearray()  # its beginning, if the log wants it
+        self.kept = bytearray()  # the body's beginning, if bodies are logged
         self._receive = receive
         self._edge = edge
         self._encoding = Headers(scope=scope).get("content-encoding", "").strip().lower()
@@ -112,7 +112,7 @@ class _Body:
 
     async def receive(self) -> Message:
         """Return ASGI's next message. Raises InvalidRequestError with status 408, 413 or 415."""
-        if self._complete:  # what may still come is that the client goes away
+        if self._complete:  # only the message that the client has left may follow
             return await self._receive()
         edge = self._edge
         if self._encoding not in ("", "identity"):
@@ -143,7 +143,7 @@ class _Body:
 class AccessGate:
     """Sets request.state.caller, and refuses requests that have no valid key with a 401.
 
-    Where no key is wanted, it refuses those of foreign pages with a 403.
+    If the server has no keys, it refuses requests of foreign web pages with a 403.
     """
 
     def __init__(self, app: ASGIApp, *, edge: Edge) -> None:

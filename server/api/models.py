@@ -13,7 +13,7 @@ from server.api.served import ModelCard, Served
 from server.errors import NotFoundError
 
 ANTHROPICS = "anthropic-version"
-"""Header that all of Anthropic's clients send."""
+"""Header by which Anthropic's clients are known: all send it."""
 
 
 async def list_models(request: Request, served: Served) -> Response:

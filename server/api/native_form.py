@@ -20,8 +20,8 @@ def native_result(
 ) -> dict[str, Any]:
     """Return the fields of an ended reply, except its content, tokens and probabilities.
 
-    tokens_cached counts what the KV cache holds, without the last token and dropped ones; truncated is true
-    if the context ended or was shifted.
+    tokens_cached is the number of tokens in the KV cache: the last token and dropped ones are not there.
+    truncated is true if the context ended or was shifted.
     """
     stats = choice.stats()
     stop_type, word = why_stopped(choice)
@@ -53,7 +53,7 @@ def said(portion: Portion) -> dict[str, Any]:
 
 
 def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert OpenAI's logprobs to llama-server's form, where tokens without text have empty bytes."""
+    """Convert OpenAI's logprobs to llama-server's form, in which `bytes` is [] instead of null."""
     tops = ("top_logprobs", "top_probs")
     return [
         {name: probabilities(value) if name in tops else value for name, value in entry.items()}
@@ -63,7 +63,7 @@ def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def picked(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return only these fields of a result, where they exist; a/b is field b within field a."""
+    """Return only these fields of a result, as far as they exist; a/b is field b within field a."""
     found: dict[str, Any] = {}
     for field in fields:
         *outer, name = field.split("/")

@@ -1,7 +1,7 @@
 """Decide which requests a server without keys accepts: programs and its own pages, but not foreign pages.
 
-A web page that somebody on this machine looks at can send requests to any address, and read the replies once
-its own name resolves to that address (DNS rebinding). But it cannot choose what stands in Host and Origin.
+A web page open in a browser on this machine can send requests to any address, and read the replies once its
+own name resolves to that address (DNS rebinding). But it cannot choose the headers Host and Origin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> N
     """Raise ForeignPageError for a request of a foreign page.
 
     Args:
-        headers: Of the request.
+        headers: Headers of the request.
         origins: Pages that may use the server, see Edge.
         local: Only this machine is served, so Host must be one of its names, or an address.
     """
@@ -47,7 +47,7 @@ def check_headers(headers: Headers, origins: Sequence[str], *, local: bool) -> N
 
 
 def _is_own_name(host: str) -> bool:
-    """Return True if no foreign DNS can have led to this value of Host."""
+    """Return True if this value of Host is an address or a name that no public DNS resolves."""
     name = re.sub(r":\d+$", "", host)
     try:
         return bool(SAFE_NAMES.fullmatch(name)) or bool(ip_address(name.strip("[]")))

@@ -1,4 +1,4 @@
-"""Make grammars, in llguidance's Lark, of values in Python's and Gemma's writing."""
+"""Make grammars, in llguidance's Lark, of values written as Python literals or in Gemma's syntax."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OwnValues(GrammarRules):
         return self._any_of(self._in_gemma(schema))
 
     def ordered(self, rules: Mapping[str, str], needed: Sequence[str], between: str = "") -> str:
-        """Return an expression for members in the schema's order, or in any if the grammar is loose."""
+        """Return an expression for members in the schema's order; in any order if the grammar is loose."""
         return (self.in_any_order if self.loose else self.in_order)(rules, needed, between)
 
     def _any_of(self, written: Sequence[str]) -> str:
@@ -63,10 +63,10 @@ class OwnValues(GrammarRules):
         """Return the name of a rule for a nested value.
 
         Args:
-            writing: How to write it.
-            schema: Of the value.
-            whole: The schema that it is part of.
-            otherwise: Expression for it once the grammar has too many rules.
+            writing: Returns the alternatives for the value.
+            schema: Schema of the value.
+            whole: The schema that contains it.
+            otherwise: Expression to return instead once the grammar has _MOST_VALUES rules; None: JSON.
         """
         inner = resolved(schema, whole)
         shape = {key: value for key, value in inner.items() if key not in definitions(inner)}
@@ -79,7 +79,7 @@ class OwnValues(GrammarRules):
         return self._named[found]
 
     def python_rules(self) -> None:
-        """Add rules for any value in Python."""
+        """Add rules for any Python literal."""
         self.also(
             r"P_STRING: /'([^'\\]|\\.)*'|\"([^\"\\]|\\.)*\"/",
             "P_WORD: /True|False|None|true|false|null|-?[0-9]{1,18}(\\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3})?/",
@@ -121,7 +121,7 @@ class OwnValues(GrammarRules):
         return self._list_expression(way, item, self.written(", ")) or self.json(way)
 
     def _list_expression(self, way: Schema, item: str, between: str) -> str:
-        """Return an expression for a list of the schema's length; "" if a grammar cannot take that length."""
+        """Return an expression for a list of the schema's length; "" if a grammar cannot hold its limits."""
         least, most = way.get("minItems", 0), way.get("maxItems", _LONGEST_LIST)
         if way.get("items") is False or most == 0:
             return '"[" "]"'
@@ -148,7 +148,7 @@ class OwnValues(GrammarRules):
         return f'"{{" {self.ordered(rules, needed, ", ")} "}}"'
 
     def gemma_rules(self) -> None:
-        """Add rules for any value in Gemma's writing."""
+        """Add rules for any value in Gemma's syntax."""
         quote = self.spelled(GEMMA_QUOTE)
         self.also(
             f"g_string: {quote} {self.text_until(GEMMA_QUOTE, {})}",
@@ -199,7 +199,7 @@ class OwnValues(GrammarRules):
         return f'"{{" {self.ordered(rules, cast(Sequence[str], way.get("required") or ()), ",")} "}}"'
 
     def _one_in_gemma(self, value: Any) -> str:
-        """Return an expression for one value; a string's text has no control tokens."""
+        """Return an expression for one value in Gemma's syntax; a string's text has no control tokens."""
         if value is None:
             return '"null" | "None"'
         quote = self.spelled(GEMMA_QUOTE)

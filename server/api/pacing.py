@@ -1,9 +1,9 @@
 """Decide when the tokens of a stream are sent, so that it flows as evenly as without drafts. Pure.
 
-A step with accepted guesses brings several tokens at once and takes longer than a step without: a burst and a
-pause. If a step took longer than a frame, its tokens are sent one by one, at most an undrafted step apart,
-within the time of HELD such steps. The end of a reply is sent at once. A frame is the time for which a server
-gathers tokens before it sends any.
+A step with accepted guesses brings several tokens at once and takes longer than a step without guesses: a
+burst and a pause. If a step took longer than a frame, its tokens are sent one by one, at most an undrafted
+step apart, and all within the time of HELD such steps. The end of a reply is sent at once. A frame is the
+time for which the server gathers tokens before it sends any.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Pace:
         self.n_waiting = 0  # tokens that are not sent yet
         self._at = 0.0  # time of the latest step
         self._step_s = 0.0
-        self._every_s = 0.0  # between two tokens
-        self._told_at = 0.0  # when the last token sent was due
+        self._every_s = 0.0  # seconds between two tokens
+        self._told_at = 0.0  # time at which the last token that was sent was due
         self._next_frame = 0.0
 
     def spreads(self, n: int, at: float) -> bool:
-        """Note the end of a step of n tokens; return True if they have to wait, and step() must follow."""
+        """Note the end of a step of n tokens; return True if they have to wait. Then call step()."""
         self._step_s, self._at = at - self._at if self._at else 0.0, at
         return self.n_waiting > 0 or (n > 1 and self._step_s > self._frame_s)
 
@@ -52,8 +52,8 @@ class Pace:
         """Add the n tokens of a step.
 
         Args:
-            n: Tokens.
-            plain_s: Estimated seconds of the step without guesses; 0: it had none.
+            n: Number of tokens.
+            plain_s: Estimated seconds that the step would take without guesses; 0: it had no guesses.
             now: Time by the event loop.
         """
         was_empty = not self.n_waiting
@@ -79,12 +79,12 @@ class Pace:
 
     @property
     def next_at(self) -> float | None:
-        """Return when more tokens are due, unless a step comes earlier; None if none wait."""
+        """Return the time when more tokens are due, by the event loop's clock; None if none wait."""
         return max(self._next_frame, self._told_at + self._every_s) if self.n_waiting else None
 
 
 _Held: TypeAlias = tuple[list[Piece], int]
-"""Pieces of a token, and how many characters of the reply are settled with it."""
+"""Pieces of a token, and the number of the reply's characters that are settled with it."""
 
 
 class Untold:
@@ -94,7 +94,7 @@ class Untold:
         self.pace: Pace | None = None
         self._due: list[Piece] = []
         self._held: deque[_Held] = deque()
-        self._n_settled = 0  # characters before the first token that is held
+        self._n_settled = 0  # settled characters before the first token that waits
 
     @property
     def pieces(self) -> list[Piece]:
@@ -102,24 +102,24 @@ class Untold:
 
     @property
     def n_waiting(self) -> int:
-        """Return the number of tokens that are not due."""
+        """Return the number of tokens that are not due yet."""
         return len(self._held)
 
     @property
     def next_at(self) -> float | None:
-        """Return the time that Pace.next_at returns."""
+        """Return the time when more tokens are due; None if none wait, or without a pace."""
         return self.pace.next_at if self.pace is not None else None
 
     def spreads(self, n: int, at: float) -> bool:
-        """Return what Pace.spreads() returns, False without a pace."""
+        """Note the end of a step, as Pace.spreads() does. Return False without a pace."""
         return self.pace is not None and self.pace.spreads(n, at)
 
     def spread(self, n_settled: int, read: Sequence[_Held], plain_s: float, now: float) -> None:
         """Add the tokens of a step, to be sent one by one.
 
         Args:
-            n_settled: Characters of the reply that were settled before.
-            read: Pieces of each token.
+            n_settled: Number of the reply's characters that were settled before the step.
+            read: The pieces of each token, and the number of characters settled with it.
             plain_s: See Pace.step().
             now: See Pace.step().
         """
@@ -141,7 +141,7 @@ class Untold:
         """Take the pieces to be sent now; all of them if the reply `ends`.
 
         Returns:
-            The pieces, and how many of the n_settled characters are settled with them.
+            The pieces, and the number of the reply's characters that are settled with them.
         """
         n_due = len(self._held) if ends or self.pace is None else self.pace.due(now)
         for _ in range(n_due):

@@ -41,11 +41,11 @@ ONE_PROMPT: dict[str, Any] = {"anyOf": [{"type": "string"}, _MIXED]}
 PROMPTS: dict[str, Any] = {
     "anyOf": [{"type": "string"}, _PROMPT_STRING, {"type": "array", "minItems": 1, "items": _ITEM}]
 }
-"""Forms that validators check, for the contract; see also inputs_schema."""
+"""JSON schema of prompts for openapi.yaml; validators check the same forms."""
 
 
 def inputs_schema(most: int) -> dict[str, Any]:
-    """Return the JSON schema of an embedding's input, with at most this number of inputs."""
+    """Return the JSON schema of the input of /embeddings, for at most `most` inputs."""
     listed = {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": [_ITEM, _TEXT_PARTS]}}
     return {"anyOf": [{"type": "string", "minLength": 1}, listed, _PROMPT_STRING, _TEXT_PARTS]}
 
@@ -86,7 +86,7 @@ def apart(given: str | list[Any]) -> list[Pieces]:
 
 
 def are_pieces(pieces: object) -> bool:
-    """Return True if it is a list of texts and token ids, and not empty."""
+    """Return True if this is a list of texts and token ids, and not empty."""
     if not isinstance(pieces, list) or not pieces:
         return False
     return all(isinstance(p, str | int) and not isinstance(p, bool) for p in cast(list[object], pieces))

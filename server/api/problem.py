@@ -46,7 +46,7 @@ def body(error: DuoError) -> dict[str, Any]:
 
 
 def anthropic_body(error: DuoError) -> dict[str, Any]:
-    """Return Anthropic's error object. About a long prompt it has the words that clients search for."""
+    """Return Anthropic's error object. If a prompt is too long, it has the words that clients search for."""
     account = CURRENT.get()
     message = error.message
     if isinstance(error, ContextOverflowError):

@@ -40,7 +40,7 @@ class PromptWork:
         self._turns = FairSemaphore(N_THREADS, Places(max_waiting))
         self._running: dict[asyncio.Future[Any], float] = {}  # start time of running work
         self._jobs = SimpleQueue[Job | None]()
-        self._end: Callable[[], None] | None = None  # of the threads, once there are any
+        self._end: Callable[[], None] | None = None  # ends the threads; None before they start
 
     @property
     def n_waiting(self) -> int:
@@ -67,7 +67,7 @@ class PromptWork:
         return await asyncio.shield(done)
 
     def stuck(self) -> str | None:
-        """Return a message if work has run for PROMPT_STUCK_S, else None. Safe from any thread."""
+        """Return a message if work has run longer than PROMPT_STUCK_S, else None. Safe from any thread."""
         due = time.monotonic() - PROMPT_STUCK_S
         hangs = any(began < due for began in list(self._running.values()))
         return f"a prompt was not prepared in {PROMPT_STUCK_S:.0f} s" if hangs else None
@@ -83,7 +83,7 @@ class PromptWork:
     def _work_ended(self, whose: str, done: asyncio.Future[T]) -> None:
         del self._running[done]
         self._turns.leave(whose)
-        done.exception()  # nobody may be left to look at it
+        done.exception()  # marks an error as seen, since the caller may be gone
 
 
 def _end(jobs: SimpleQueue[Job | None]) -> None:
@@ -100,4 +100,4 @@ def _work_off(jobs: SimpleQueue[Job | None]) -> None:
             tell = partial(done.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             done.get_loop().call_soon_threadsafe(tell)
-        del job, work, done, tell  # nothing of it is kept while this waits
+        del job, work, done, tell  # frees all of it while this waits for the next job

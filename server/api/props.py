@@ -15,7 +15,7 @@ from server.text.detokenize import spelled
 
 
 async def props(_: Request, served: Served) -> Response:
-    """Answer with the properties; of paths only the file's name."""
+    """Answer with the properties; instead of a path there is only the file's name."""
     health, vocabulary = served.health(), served.vocabulary
     body = {
         "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _default_params(served)},

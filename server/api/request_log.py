@@ -64,7 +64,7 @@ class Line:
         return fields
 
     def tell(self) -> None:
-        """Log the line, unless it is a monitor's and all is well."""
+        """Log the line, unless a monitor made the request and it succeeded."""
         if self.path in PROBES and self.status == 200:
             return
         fields = self.fields()

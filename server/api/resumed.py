@@ -1,6 +1,6 @@
 """Streams that are read again by the name of their conversation, as llama-server's page does.
 
-A conversation has one stream at a time: a document under a digest of its name tells the id of its log.
+A conversation has one stream at a time. A stored document, found by a digest of the name, has its log's id.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
 
 PING = b": ping\n\n"
 PING_S = 15
-"""Seconds of silence before a ping is written to the log: readers count bytes, so all get the same ones."""
-WATCH_S = 0.05  # between two looks whether another lead has ended a stream
-WATCHES = 100  # looks at most: 5 s, in which it looks ten times whether it should
+"""Seconds of silence before a ping is written to the log, where readers that count bytes find it, too."""
+WATCH_S = 0.05  # seconds between two checks whether another lead has ended a stream
+WATCHES = 100  # maximum checks: 5 s, in which that lead looks ten times for cancellations
 SEPARATOR = "::"
-"""Stands between a conversation and its model in llama-server's names of streams."""
+"""Separates a conversation from its model in llama-server's names of streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStream:
     """The stream of a conversation."""
 
-    id: str  # of its log
+    id: str  # of the stream's log
     conversation: str
     started_at: int  # Unix seconds
     completed_at: int = 0  # 0 while it runs
-    n_bytes: int = 0  # once it has ended
+    n_bytes: int = 0  # bytes of the whole stream; 0 while it runs
 
     def stored(self, id: str) -> StoredResponse:
-        """Return it as a document with this id."""
+        """Return the stream as a stored document with this id."""
         told = (self.id, self.conversation, self.started_at, self.completed_at, self.n_bytes)
         return StoredResponse({"id": id, "stream": told}, ())
 
 
 def _place_of(conversation: str) -> str:
-    """Return the id of the document about a conversation."""
+    """Return the id of the stored document about a conversation's stream."""
     return f"stream_{digest(conversation)}"
 
 
 def _variants_of(conversation: str) -> str:
-    """Return the id of the document with all names of a conversation with its models."""
+    """Return the id of the stored document that lists a conversation's names with models."""
     return f"variants_{digest(conversation)}"
 
 
 async def begin_stream(served: Served, answer: Answer, conversation: str) -> ReplyLog:
-    """Write an answer to a log of this conversation, whose earlier stream ends."""
+    """End the conversation's earlier stream, begin to write an answer to a new log, and return the log."""
     owner, replies = answer.owner, served.replies
     await end_stream(served, owner, conversation)
     begun = NamedStream(f"chat_{token_hex(24)}", conversation, int(time.time()))
@@ -79,7 +79,7 @@ async def begin_stream(served: Served, answer: Answer, conversation: str) -> Rep
 
 
 async def end_stream(served: Served, owner: Owner, conversation: str) -> None:
-    """Cancel the reply of a conversation, if it runs, here or elsewhere, and forget its stream."""
+    """Cancel a conversation's reply if it runs, in this process or another, and forget its stream."""
     stream = await stream_of(served, owner.salt, conversation)
     if stream is None:
         return
@@ -99,7 +99,7 @@ async def stream_of(served: Served, salt: str, conversation: str) -> NamedStream
 
 
 async def streams_of(served: Served, salt: str, conversation: str) -> Sequence[NamedStream]:
-    """Return the streams of a conversation, also with each of its models."""
+    """Return the streams of a conversation under its name alone and under its name with each model."""
     variants = await served.replies.get(salt, _variants_of(conversation))
     names: list[str] = [conversation, *(variants.response["names"] if variants else ())]
     found = [await stream_of(served, salt, name) for name in names]
@@ -107,7 +107,7 @@ async def streams_of(served: Served, salt: str, conversation: str) -> Sequence[N
 
 
 async def _keep_variant(served: Served, owner: Owner, conversation: str) -> None:
-    """Note that this conversation with a model has a stream, for who asks without the model."""
+    """Note the name of a conversation with a model, so that its stream is found without the model, too."""
     plain, separator, _ = conversation.partition(SEPARATOR)
     if not separator:
         return

@@ -25,7 +25,7 @@ from server.replies.reply_log import LogReader, ReplyLog, bytes_from
 from server.replies.store import Owner
 
 MOST_NAMES = 4096
-"""Conversations of one question: a page asks for all that it has."""
+"""Maximum conversations of one lookup: a page asks for all that it has."""
 
 
 class LookupRequest(Body):
@@ -34,12 +34,12 @@ class LookupRequest(Body):
     conversation_ids: Annotated[list[str], Field(max_length=MOST_NAMES, fail_fast=True)] = Field(
         default_factory=list[str]
     )
-    """Without a model behind "::" all its models are found."""
+    """Names of conversations. A name without "::" and a model also finds its streams with any model."""
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 
 
 async def read_again(request: Request, served: Served) -> Response:
-    """Answer with the bytes of a conversation's stream from an offset on, and with those to come."""
+    """Answer with the bytes of a conversation's stream from an offset on, including those still to come."""
     name, salt = _name_of(request), _salt_of_query(request)
     start = request.query_params.get("from") or "0"
     if not (start.isascii() and start.isdigit() and len(start) <= 18):
@@ -52,7 +52,7 @@ async def read_again(request: Request, served: Served) -> Response:
 
 
 async def _told(log: LogReader, start: int) -> AsyncIterator[bytes]:
-    """Yield a log's bytes; the last event says so if its writer or the store is gone."""
+    """Yield a log's bytes; if its writer or the store is gone, the last event is that error."""
     try:
         async for chunk in bytes_from(log, start):
             yield chunk
@@ -67,7 +67,7 @@ async def remove(request: Request, served: Served) -> Response:
 
 
 async def look_up(request: Request, served: Served) -> Response:
-    """Answer with the streams of the conversations whose names the caller knows."""
+    """Answer with the streams of the named conversations."""
     body = await read(request, LookupRequest)
     salt, names = body.cache_salt or "", list(dict.fromkeys(body.conversation_ids))
     found = await asyncio.gather(*(streams_of(served, salt, name) for name in names))

@@ -25,7 +25,7 @@ BREAKERS = ("\n", ":", '"', "*")
 Breaker = Annotated[str, Field(min_length=1, max_length=40)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 RepeatPenalty = Annotated[float, Field(ge=0.001, le=1000, allow_inf_nan=False)]
-"""Limits far beyond any use, within which divided logits stay finite."""
+"""A penalty that logits are divided by; within these limits they stay finite."""
 
 MAX_STOP_TOKENS = 1024
 """Maximum stop tokens, the same number as of biases."""
@@ -48,7 +48,7 @@ BIASES: dict[str, Any] = {
         {"type": "array", "items": {"type": "array", **_PAIR}, "maxItems": MAX_BIASES},
     ]
 }
-"""Forms that validators check, for the contract."""
+"""JSON schema of logit_bias for openapi.yaml; validators check the same forms."""
 VAST = 1e6
 """Values are limited to this, since larger ones have no further effect on logits."""
 
@@ -86,11 +86,11 @@ _wrong = partial(FieldError, "logit_bias")
 class SamplingFields(Body):
     """Sampling parameters; names and meanings are OpenAI's, else llama-server's, min_tokens is vLLM's.
 
-    If absent, the server's default holds, which switches off everything after min_p.
+    An absent field has the server's default: all samplers but temperature, top_k, top_p and min_p are off.
     """
 
     temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
-    """Applied last, as in llama.cpp; 0 is argmax. The server's --temp by default (0.8)."""
+    """Applied after the other samplers, as in llama.cpp; 0: the likeliest token. By default --temp (0.8)."""
     top_k: int | None = None
     """0 or less: off. By default --top-k (40)."""
     top_p: Share | None = None
@@ -98,7 +98,7 @@ class SamplingFields(Body):
     min_p: Share | None = None
     """By default --min-p (0.05)."""
     seed: Annotated[int | None, Field(json_schema_extra=SEED)] = None
-    """64 bits; negative numbers count modulo 2^64, but -1, like absence, is a random seed."""
+    """64 bits; negative numbers are taken modulo 2^64. -1 or absent: a random seed."""
     typical_p: Share | None = None
     """1: off."""
     top_n_sigma: Finite | None = None
@@ -139,7 +139,7 @@ class SamplingFields(Body):
     repetition_penalty: RepeatPenalty | None = None
     """vLLM's name of `repeat_penalty`: over all tokens, also the prompt's, without `repeat_last_n`."""
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
-    """vLLM's: tokens that end the reply, and are no part of it, after `min_tokens`."""
+    """vLLM's: tokens that end the reply after `min_tokens`, and are no part of it."""
     samplers: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     """Samplers to run, in this order, as a list or separated by semicolons; all others do not run.
 
@@ -183,7 +183,7 @@ class SamplingFields(Body):
 def not_for_beams(fields: SamplingFields) -> str | None:
     """Return the first field that a beam search cannot honour, None if there is none.
 
-    Temperature and filters are ignored there.
+    A beam search ignores temperature and filters instead of refusing them.
     """
     asked = {
         "presence_penalty": fields.presence_penalty,
@@ -197,7 +197,7 @@ def not_for_beams(fields: SamplingFields) -> str | None:
     return next((name for name, value in asked.items() if value), None)
 
 
-# fields that SamplingParams takes unchanged
+# fields with the same name and meaning in SamplingParams
 _PLAIN = tuple(
     name
     for name in SamplingFields.model_fields
@@ -209,12 +209,12 @@ _PLAIN = tuple(
 def sampling_params(
     fields: SamplingFields, defaults: SamplingParams, vocabulary: Vocabulary
 ) -> SamplingParams:
-    """Return the defaults with the given fields.
+    """Return the defaults, replaced by the fields that are given.
 
     Without a seed, or with -1, a random one is drawn, as in llama.cpp.
 
     Raises:
-        InvalidRequestError: A field names what the vocabulary lacks.
+        InvalidRequestError: A field names a token that the vocabulary lacks.
     """
     said = ((name, getattr(fields, name)) for name in _PLAIN)
     given: dict[str, Any] = {name: _limit_value(name, value) for name, value in said if value is not None}
@@ -240,7 +240,7 @@ def sampling_params(
 
 
 def stop_tokens(fields: SamplingFields, vocabulary: Vocabulary) -> frozenset[int]:
-    """Return the tokens that the fields name as ends of a reply.
+    """Return the ids of the tokens that stop_token_ids names.
 
     Raises:
         FieldError: The vocabulary has no such token.
@@ -258,8 +258,8 @@ def _summed_biases(
 ) -> tuple[tuple[int, float], ...]:
     """Return pairs of token id and bias, sorted by id; biases of one token add up.
 
-    OpenAI has an object from ids to numbers; llama.cpp also a list of pairs, false to ban, and a text for all
-    of its tokens.
+    OpenAI's form is an object from ids to numbers. llama.cpp also has a list of pairs, false instead of a
+    number to ban a token, and a text instead of an id for all tokens of the text.
     """
     biases: dict[int, float] = {}
     for what, value in _bias_pairs(given):
@@ -271,7 +271,7 @@ def _summed_biases(
 
 
 def _limit_value(name: str, value: Any) -> Any:
-    """Limit a value so that no arithmetic overflows, and tiny values are 0 for every sampler."""
+    """Limit a value so that no arithmetic overflows; a tiny temperature becomes 0."""
     if not isinstance(value, float):
         return value
     return 0.0 if name in ("temperature", "dynatemp_range") and value < TINY else min(value, VAST)

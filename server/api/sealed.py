@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 
 UNSIGNED = "unsigned"
-"""Signature of thoughts that are shown: clients drop thoughts that have none."""
+"""Signature of thoughts that are shown: clients drop thoughts without a signature."""
 _THOUGHTS = "thoughts:"
 _SUMMARY = "summary:"
 
 
 def holding(thoughts: str) -> str:
-    """Return thoughts as a signature, or as encrypted content."""
+    """Return thoughts encoded as a signature or as encrypted content."""
     return _THOUGHTS + _encode_text(thoughts)
 
 
@@ -25,7 +25,7 @@ def held(signature: str) -> str:
 
 
 def sealed_summary(summary: str) -> str:
-    """Return the summary of a conversation as encrypted content."""
+    """Return a conversation's summary encoded as encrypted content."""
     return _SUMMARY + _encode_text(summary)
 
 

@@ -1,4 +1,4 @@
-"""What the routes serve: models, engine, defaults, and their state of health."""
+"""All that the routes serve: models, engine, defaults, and the state of health."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TOKEN_COUNTS = ("drafted", "accepted")
 
 
 ANY = "*"
-"""Alias that stands for every name."""
+"""Alias that makes a model answer to every name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A model that embeds or ranks; it may be the one that generates."""
+    """A model that embeds or ranks. It may be the generating model."""
 
     worker: EmbeddingWorker
     card: ModelCard
@@ -79,7 +79,7 @@ class DrafterHealth:
     reason: str | None = None  # why it was refused
     counts: dict[str, int] = field(default_factory=dict[str, int])  # messages and tokens by outcome
     name: str = ""  # shown to people
-    guess_ms: float = 0.0  # milliseconds of a guess by its latest message; 0: unknown
+    guess_ms: float = 0.0  # milliseconds per guess, as its latest message says; 0: unknown
     rests: str | None = None  # why it is paused; None if it is not
 
 
@@ -97,10 +97,10 @@ class GateHealth:
     """The measurements that decide whether drafts pay, for /health."""
 
     tokens_per_second: float = 0.0  # recent rate of all sessions
-    # milliseconds of a decode by its rows
+    # milliseconds of a decode, by its number of rows
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     width: int = 0  # rows that the latest step was padded to; 0: none
-    # milliseconds of a decode among others of its width
+    # the same for a decode between others of the same width
     steady_ms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
@@ -118,8 +118,8 @@ class Health:
     gate: GateHealth = field(default_factory=GateHealth)
     draft_mode: DraftMode = "async"
     n_decodes: int = 0  # decodes of the model since the start
-    n_decoding: int = 0  # requests in these decodes, counted in each
-    cells: tuple[int, int] = (0, 0)  # cells of the KV cache in use, and in all
+    n_decoding: int = 0  # requests in these decodes, each counted once per decode
+    cells: tuple[int, int] = (0, 0)  # cells of the KV cache: in use, and total
     reason: str | None = None  # why it is stuck, if it is
 
     def as_json(self) -> dict[str, Any]:
@@ -157,19 +157,19 @@ class Served:
     grammars: Compiler | None = None  # None if replies cannot be constrained
     traffic: Traffic = field(default_factory=Traffic)  # must observe the generator's events
     ask: AskEngine | None = None  # None if there are no slots
-    slot_files: NamedFiles | None = None  # None if slots are not saved
+    slot_files: NamedFiles | None = None  # None if slots cannot be saved to files
     cached: Callable[[], TierCounts] = TierCounts  # counts of the tiers below the KV cache
     embedding: Embedding | None = None  # None if nothing embeds
     reranking: Embedding | None = None  # None if nothing ranks
     seed: int | None = None  # default of requests; None: random
     max_tokens: int | None = None  # default of requests; None: no limit
-    reasoning_budget: int = -1  # default limit on tokens of thoughts; -1: none
+    reasoning_budget: int = -1  # default maximum tokens of thoughts; -1: no limit
     reasoning_format: str = "auto"
     template_variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_shift: bool = False
     verbose: bool = False
     frame_s: float = FRAME_S  # seconds of a stream's frame, see Pace; 0: send each step at once
-    hidden: frozenset[Part] = frozenset()  # parts that are not served
+    hidden: frozenset[Part] = frozenset()  # parts of the server that are switched off
     adapters: Sequence[tuple[str, float]] = ()  # files and scales of LoRA adapters
     replies: ReplyStore = field(default_factory=MemoryStore)
     background: BackgroundReplies = field(default_factory=BackgroundReplies)
@@ -183,7 +183,7 @@ class Served:
     def __post_init__(self) -> None:
         held = None if self.grammars is None else HeldSchemas(self.grammars)
         object.__setattr__(self, "held_schemas", held)
-        object.__setattr__(self, "history", History(self))  # derived; frozen for everybody else
+        object.__setattr__(self, "history", History(self))  # derived from self; the class is frozen
 
     def state(self) -> Health:
         """Return the health of the engine and of the prompt threads."""
@@ -199,6 +199,6 @@ class Served:
 
     @property
     def models(self) -> list[ModelCard]:
-        """Return the generating model, and those that embed and rank if they are others."""
+        """Return the cards of all models, the generating one first, each once."""
         cards = [self.model, *(one.card for one in (self.embedding, self.reranking) if one)]
         return list({card.id: card for card in reversed(cards)}.values())[::-1]

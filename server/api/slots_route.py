@@ -32,7 +32,7 @@ class FileBody(Body):
     """At most 128 bytes, printable, without `/`, `\\`, `:` or `..`, not beginning with a dot. Saving
     replaces a file of that name and salt."""
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] = ""
-    """The salt of the conversation's requests."""
+    """The cache_salt of the requests whose conversation is in the slot."""
 
     def contradiction(self) -> tuple[str, str] | None:
         why = fault(self.filename)
@@ -117,7 +117,7 @@ def _slot_id(text: str) -> int:
 
 
 def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
-    """Return a slot as llama-server lists it; fields about a reply appear after the first reply."""
+    """Return a slot as llama-server lists it. It has fields about a reply once it has had one."""
     told: dict[str, Any] = {
         "id": slot.id,
         "n_ctx": served.model.n_ctx,
@@ -131,7 +131,7 @@ def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
     next_token = {
         "has_next_token": slot.busy and task.n_remaining != 0,
         "has_new_line": any(b"\n" in piece(token) for token in task.generated),
-        "n_remain": task.n_remaining if slot.busy else -1,  # nothing of a task that has ended
+        "n_remain": task.n_remaining if slot.busy else -1,  # -1 once the task has ended
         "n_decoded": task.n_decoded if slot.busy else 0,
     }
     return told | {

@@ -13,7 +13,8 @@ from server.engine.events import DrafterCount, Stats
 def combined(all_stats: Sequence[Stats]) -> Stats:
     """Join the stats of several replies to one prompt as if they were one request.
 
-    The prompt counts once, as the first reply found it; tokens and steps are added, times are the longest.
+    The prompt counts once, with the cached tokens of the first reply. Tokens and steps are added; of
+    the times, the longest counts.
     """
     drafters: dict[str, DrafterCount] = {}
     for name, count in (item for stats in all_stats for item in stats.drafters.items()):
@@ -34,7 +35,7 @@ def combined(all_stats: Sequence[Stats]) -> Stats:
 
 
 def summed(all_stats: Sequence[Stats]) -> Stats:
-    """Join the stats of replies to several prompts: like combined(), but each prompt counts."""
+    """Join the stats of replies to different prompts: like combined(), but prompt tokens are added."""
     return replace(
         combined(all_stats),
         n_prompt=sum(stats.n_prompt for stats in all_stats),
@@ -44,7 +45,7 @@ def summed(all_stats: Sequence[Stats]) -> Stats:
 
 
 def usage(stats: Stats, n_reasoning: int = 0) -> dict[str, Any]:
-    """Return OpenAI's usage object; n_reasoning are the tokens of thoughts."""
+    """Return OpenAI's usage object; n_reasoning is the number of tokens of thoughts."""
     return {
         "prompt_tokens": stats.n_prompt,
         "completion_tokens": stats.n_predicted,
@@ -73,7 +74,7 @@ def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
     """Return llama-server's timings of n_choices replies together.
 
     Decoding rates exclude the first token of each reply, whose time belongs to the prompt.
-    undrafted_per_second is an estimate, and only there for replies with guesses.
+    undrafted_per_second, an estimate, is there only if tokens were drafted.
     """
     n_evaluated, n_decoded = stats.n_prompt - stats.n_cached, stats.n_predicted - n_choices
     drafted = stats.n_drafted and stats.undrafted_ms
@@ -91,7 +92,7 @@ def timings(stats: Stats, n_choices: int = 1) -> dict[str, Any]:
 
 
 def _draft_metrics(stats: Stats) -> dict[str, Any]:
-    """Return metrics as in vLLM; mean_acceptance_length counts the model's own token of each step."""
+    """Return metrics as in vLLM; mean_acceptance_length includes the model's own token of each step."""
     n_drafts = sum(stats.accepted_per_step)
     return {
         "num_drafts": n_drafts,

@@ -18,7 +18,7 @@ MAX_CHOICE_TEXTS = 1000
 
 
 class NamedSchema(Body):
-    """OpenAI's schema of a reply, which always fits it, strict or not."""
+    """OpenAI's schema of a reply. The reply always fits the schema, strict or not."""
 
     definition: Annotated[dict[str, Any], Field(alias="schema")]
     name: Annotated[str, Field(max_length=MAX_SCHEMA_NAME)] | None = None
@@ -32,9 +32,9 @@ class ResponseFormat(Body):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
-    """Goes with json_schema. The reply fits the schema, strict or not."""
+    """For the type json_schema. The reply fits the schema, strict or not."""
     definition: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
-    """Goes with json_object, as in llama-server; without it any object is accepted."""
+    """For the type json_object, as in llama-server. Absent: any object."""
 
 
 def _read_json(given: Any) -> Any:
@@ -61,7 +61,7 @@ class StructuredOutputs(Body):
     regex: str | None = None
     """A regular expression that the whole reply matches."""
     choice: Choice | None = None
-    """The texts that the reply may be."""
+    """The reply is one of these texts."""
     grammar: str | None = None
     """A grammar: GBNF if a rule has `::=`, else Lark."""
     structural_tag: Any = None
@@ -69,14 +69,14 @@ class StructuredOutputs(Body):
     whitespace_pattern: str | None = None
     """Refused."""
     disable_additional_properties: bool = False
-    """true is refused: say so in the schema."""
+    """true is refused: set additionalProperties in the schema instead."""
 
 
 class StructuredFields(Body):
     """Fields that ask for a structured reply; at most one is given."""
 
     response_format: ResponseFormat | None = None
-    """The form of the reply, or of one that calls no tools."""
+    """The form of a reply that calls no tools."""
     json_schema: dict[str, Any] | None = None
     """A JSON schema that the reply fits; llama-server's name."""
     grammar: str | None = None
@@ -95,10 +95,10 @@ class StructuredFields(Body):
 
 @dataclass(frozen=True, slots=True)
 class WantedForm:
-    """The form of a reply, which one of the last three fields describes."""
+    """The form that a reply must have: exactly one of schema, rule and grammar is set."""
 
     place: str
-    """The field that asks for it."""
+    """The request's field that asks for this form."""
     schema: Schema | None = None
     """The reply is JSON that fits this schema."""
     rule: str = ""
@@ -108,7 +108,7 @@ class WantedForm:
 
     @property
     def field(self) -> str:
-        """Return the body's field that `place` is within."""
+        """Return the outermost field of the request that contains `place`."""
         return self.place.partition(".")[0]
 
 
@@ -116,7 +116,7 @@ ANY_JSON_OBJECT: Schema = {"type": "object"}
 
 
 def wanted_forms(body: StructuredFields) -> list[WantedForm]:
-    """Return all forms that these fields ask for; more than one is a contradiction."""
+    """Return all forms that these fields ask for. A valid request has at most one."""
     found = [WantedForm("grammar", grammar=body.grammar)] if body.grammar else []
     if body.json_schema is not None:
         found.append(WantedForm("json_schema", body.json_schema))
@@ -159,14 +159,14 @@ def _of_vllm(prefix: str, given: dict[str, Any]) -> list[WantedForm]:
 
 
 def _regex_expression(regex: str) -> str:
-    """Return a Lark expression that matches a regular expression, always the whole text."""
+    """Return a Lark expression for a regular expression that must match the whole text."""
     whole = re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", regex.removeprefix("^"))
     escaped = re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", whole, flags=re.DOTALL)
     return f"/{escaped}/".replace("\n", r"\n") if escaped else '""'
 
 
 def forms(body: StructuredFields) -> list[str]:
-    """Return the fields that ask for a structured reply; at most one is allowed."""
+    """Return the names of the fields that ask for a structured reply; a valid request has at most one."""
     return [form.field for form in wanted_forms(body)]
 
 

@@ -28,9 +28,9 @@ class TokenizeRequest(Body):
     content: str | Annotated[list[str | Count], Field(fail_fast=True)]
     """A text, or texts and token ids in a row."""
     add_special: bool = False
-    """Begin with the BOS that the model wants."""
+    """Put the BOS in front, if the model wants one."""
     parse_special: bool = True
-    """Read control tokens that are written in a text."""
+    """Read control tokens that are spelled in a text as such."""
     with_pieces: bool = False
     """Return the text of each token."""
 

@@ -30,7 +30,7 @@ def _no_list(parameters: Any) -> Any:
 
 
 class FunctionDefinition(Body):
-    """A function; `strict` refuses a schema of which a part cannot be held, else that part is dropped."""
+    """A function. Parts of its schema that no grammar can hold are dropped; if `strict`, refused."""
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
@@ -40,7 +40,7 @@ class FunctionDefinition(Body):
     Absent, or without properties and keywords that allow others: no arguments.
     """
     strict: bool | None = None
-    """true refuses a schema of which a part cannot be held, even under auto."""
+    """true refuses a schema if no grammar can hold a part of it, even with tool_choice auto."""
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class FunctionDefinition(Body):
 
     @property
     def as_json(self) -> list[Any]:
-        """Return what calls of it are held to."""
+        """Return all that determines the grammar of this function's calls."""
         return [self.name, self.strict, self.schema_of_arguments]
 
 
@@ -64,7 +64,7 @@ class CustomFormat(Body):
 
     type: Literal["text", "grammar"] = "text"
     grammar: InputFormat | None = None
-    """Required with the type grammar."""
+    """Required if the type is grammar."""
 
     @model_validator(mode="after")
     def _has_its_grammar(self) -> Self:
@@ -74,7 +74,7 @@ class CustomFormat(Body):
 
 
 class CustomFunction(FunctionDefinition):
-    """A custom tool as the model sees it: a function of one text, `input`."""
+    """A custom tool as the model sees it: a function with one argument, the text `input`."""
 
     input_format: InputFormat | None = None
 
@@ -140,7 +140,7 @@ class CustomTool(ShownTool):
 
 
 def kind_of_tool(given: Any) -> str:
-    """Return the tag of a tool or of a named tool, so that errors are about its own form."""
+    """Return the tag by which pydantic chooses a tool's form, so that errors are about that form."""
     return "a custom tool" if type_of(given) == "custom" else "a function"
 
 
@@ -197,20 +197,20 @@ class ToolFields(Body):
     """none: no calls. Models whose calls look like text are then not shown the tools.
 
     auto, the default: calls fit the functions from their mark on, if the model's family marks them. A schema
-    is held without the keywords that no grammar can hold, unless it is strict: then it is refused with a 400
-    that names the place in it. required, a function, or allowed tools of mode required: the reply is calls
+    is held without the keywords that no grammar can hold. If it is strict, such a keyword is refused with a
+    400 that names its place. required, a function, or allowed tools of mode required: the reply is calls
     and nothing but thoughts beside them.
     """
     parallel_tool_calls: bool | None = None
     """false: at most one call.
 
-    If a call is required, a model that is told of tools in words makes one unless this is true.
+    If a call is required and the chat template knows no tools, the model makes one call unless this is true.
     """
 
     @model_validator(mode="before")
     @classmethod
     def _parameters_of_uncalled_tools_may_be_wrong(cls, data: Any) -> Any:
-        """Drop invalid parameters if no tool may be called: then they are neither shown nor held."""
+        """Drop invalid parameters if tool_choice is none, since then they have no effect."""
         if not isinstance(data, dict):
             return data
         given = cast(dict[str, Any], data)
@@ -238,7 +238,7 @@ class Calling:
 
     @property
     def functions(self) -> list[tuple[int, FunctionDefinition]]:
-        """Return callable functions with their indices."""
+        """Return the functions that may be called, with their tools' indices in the request."""
         return [(i, self.tools[i].function) for i in self.callable]
 
     @property
@@ -247,7 +247,7 @@ class Calling:
 
 
 def calling(body: ToolFields) -> Calling | None:
-    """Return which tools may be called, None without tools."""
+    """Return which tools may be called; None if the request has no tools."""
     tools, choice = body.tools or [], body.tool_choice
     if not tools:
         return None

@@ -17,24 +17,24 @@ from server.engine.events import (
 )
 
 MAX_SOURCES = 256
-"""Maximum drafters that are counted: names change with every restart, so they would add up forever."""
+"""Maximum drafters that are counted: names change with every restart, so the number would grow forever."""
 
 
 class Traffic(Tally):
     """Observes the engine's events; to be read on their event loop.
 
-    Counts only grow. Of too many drafters, those not heard of for longest are dropped.
+    Counts only grow. Beyond MAX_SOURCES drafters, those with the oldest last reply are dropped.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.n_prompt = 0  # prompt tokens evaluated
         self.n_cached = 0  # prompt tokens reused
-        self.n_embedded = 0  # tokens
+        self.n_embedded = 0  # tokens of requests for embeddings
         self.n_embeddings = 0  # requests for embeddings
         self.n_drafting = 0  # steps with drafts, counted for each request in them
-        self.accepted_at: Counter[int] = Counter()  # drafts that were right, by their place in a step
-        self.n_longest = 0  # most tokens of a prompt with its reply
+        self.accepted_at: Counter[int] = Counter()  # accepted tokens, by position in the draft
+        self.n_longest = 0  # largest number of tokens of a prompt with its reply
         self.prompt_s = 0.0
         self.predicted_s = 0.0
         self.endings: Counter[str] = Counter()
@@ -72,6 +72,6 @@ class Traffic(Tally):
         self.prompt_s += stats.prompt_ms / 1e3
         self.predicted_s += stats.predicted_ms / 1e3
         for name, count in stats.drafters.items():
-            self.sources[name] = self.sources.pop(name, DrafterCount()) + count  # at the end
+            self.sources[name] = self.sources.pop(name, DrafterCount()) + count  # now the latest
         while len(self.sources) > MAX_SOURCES:
             del self.sources[next(iter(self.sources))]

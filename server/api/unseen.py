@@ -14,7 +14,7 @@ def stand_in(type: str) -> str:
 
 
 def text_of(part: Any) -> str:
-    """Return the text of a part of any type, or the text that stands for it.
+    """Return a part's text; for a part that is not text, the text that stands for it.
 
     Args:
         part: JSON in OpenAI's or Anthropic's form: an object with a type and, if it is a text, a text.

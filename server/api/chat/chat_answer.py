@@ -38,7 +38,7 @@ class ChatAnswer(CompletionAnswer):
         return replace(portion, pieces=pieces)
 
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the message; its content is null if the reply has only tool calls."""
+        """Return the message of a choice; its content is null if the reply has only tool calls."""
         reply = folded(map(as_plain, pieces))
         content = None if reply.calls and not reply.content else reply.content
         extras = dict(reply.extras)
@@ -47,7 +47,7 @@ class ChatAnswer(CompletionAnswer):
         return {"message": {"role": "assistant", "content": content, "refusal": None, **extras}}
 
     def _extra_fields(self, choice: ReplyChoice) -> dict[str, Any]:
-        """Return the reply in llama-server's own form too, if that is asked for."""
+        """Return `__verbose`, the reply in llama-server's own form, if the request asks for it."""
         if not (self._served.verbose if self._body.verbose is None else self._body.verbose):
             return {}
         [prompt] = self._prompts

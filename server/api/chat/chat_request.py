@@ -15,7 +15,7 @@ from server.api.tools import incoherent as incoherent_tools
 
 
 def arguments_text(arguments: Any) -> Any:
-    """Return arguments as JSON text; some clients send an object."""
+    """Return a call's arguments as JSON text; some clients send an object."""
     try:
         return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     except RecursionError:
@@ -28,7 +28,7 @@ _ANY_JSON = ["string", "object", "array", "number", "boolean"]
 class FunctionCall(Body):
     name: str
     arguments: Annotated[str, BeforeValidator(arguments_text), WithJsonSchema({"type": _ANY_JSON})] = "{}"
-    """JSON, as text or as a value."""
+    """JSON text, or the JSON value itself."""
     """JSON as a text, or as it is."""
 
 
@@ -58,7 +58,7 @@ class TextOfResponse(Body):
 
 
 def _kind_of_part(part: Any) -> str:
-    """Return the tag of a part, so that errors are about its own form."""
+    """Return the tag by which pydantic chooses a part's form, so that errors are about that form."""
     kind = cast(dict[str, Any], part).get("type") if isinstance(part, dict) else None
     if kind in ("input_text", "output_text"):
         return "of a response"
@@ -95,7 +95,7 @@ class ChatMessage(Body):
     @model_validator(mode="before")
     @classmethod
     def _calls_and_thoughts_have_many_names(cls, data: Any) -> Any:
-        """Take a call from its former field, and thoughts from the first of their fields that has some."""
+        """Read OpenAI's former field of a call, and thoughts from the first of their fields that has any."""
         if not isinstance(data, dict):
             return data
         given = _with_calls(cast(dict[str, Any], data))
@@ -133,7 +133,7 @@ _TEXTS_OF_THOUGHTS = ("thinking", "text", "summary", "content")
 
 
 def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose `function_call`, which OpenAI had before tools, is a call like others."""
+    """Return a message with `function_call`, which OpenAI had before tools, as one of its tool calls."""
     called = message.get("function_call")
     if not isinstance(called, dict) or message.get("tool_calls"):
         return message
@@ -147,7 +147,7 @@ def _is_thought(part: Any) -> bool:
 
 
 def _text_of_thoughts(given: Any) -> str:
-    """Return the text of thoughts: a text, or a list or object with some; encrypted ones have none."""
+    """Return the text of thoughts, given as a text, list or object; encrypted thoughts have no text."""
     if isinstance(given, str):
         return given
     if isinstance(given, list):
@@ -164,7 +164,7 @@ def _text_of_thoughts(given: Any) -> str:
 
 
 class PromptCacheOptions(Body):
-    """OpenAI's options; prompts are cached in any case, and kept while there is room."""
+    """OpenAI's options. Prompts are always cached, and kept while there is room."""
 
     prewarm: bool = False
     """Evaluate the prompt and generate nothing."""
@@ -242,7 +242,7 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """Return the variables for the template; effort "none" becomes enable_thinking false."""
+        """Return the variables for the chat template; effort "none" becomes enable_thinking false."""
         effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
         thinking = {"enable_thinking": False} if self.reasoning_effort == "none" else effort
         verbosity = {"verbosity": self.verbosity} if self.verbosity else {}
@@ -250,7 +250,7 @@ class ChatRequest(GenerationFields, ToolFields):
 
     @property
     def thinking_budget(self) -> int | None:
-        """Return the maximum tokens of thoughts: -1 no limit, None the server's default."""
+        """Return the maximum tokens of thoughts; -1: no limit; None: the server's default."""
         given = (
             self.reasoning_budget,
             self.reasoning_budget_tokens,

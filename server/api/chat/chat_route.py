@@ -29,7 +29,7 @@ async def count(request: Request, served: Served) -> Response:
 
 
 def n_tokens(served: Served, body: ChatRequest) -> int:
-    """Return the number of the prompt's tokens, even if the context has no room for them.
+    """Return the number of tokens in the prompt, even if the context has no room for them.
 
     Slow: not for the event loop.
     """

@@ -1,4 +1,4 @@
-"""Write calls of custom tools in chat completions, with a text in place of JSON. Pure."""
+"""Write calls of custom tools in chat completions, whose input is a text instead of JSON. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class CustomCalls:
         """Begin a reply to a request with custom tools of these names."""
         self._names = names
         self._index = 0
-        self._reader: InputReader | None = None  # of the unfinished call
+        self._reader: InputReader | None = None  # reads the unfinished call
 
     def feed(self, pieces: Sequence[Piece], *, ended: bool) -> list[Piece]:
-        """Return the pieces with inputs in place of arguments; `ended`: they are the last."""
+        """Return the pieces, with inputs of custom tools in place of arguments; `ended`: no more follow."""
         found: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, Arguments) and self._reader is not None:
@@ -48,14 +48,14 @@ class CustomCalls:
             yield CustomInput(self._index, text)
 
     def _end_call(self) -> Iterator[Piece]:
-        """End the unfinished call."""
+        """Yield the rest of the unfinished call's input, if there is one."""
         reader, self._reader = self._reader, None
         if reader is not None:
             yield from self._input_pieces(reader.end())
 
 
 def as_plain(piece: Piece) -> Piece:
-    """Return a piece of an input as a piece of arguments, which folded() can join."""
+    """Return a piece of an input as one of arguments, which folded() can join; other pieces unchanged."""
     return Arguments(piece.index, piece.text) if isinstance(piece, CustomInput) else piece
 
 

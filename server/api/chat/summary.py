@@ -24,7 +24,7 @@ WISH = (
 
 
 def with_wish(chat: Json, wish: str = WISH) -> Json:
-    """Return the body of the chat completion that summarises the conversation of another one."""
+    """Return the body of a chat completion that summarises the conversation in the body `chat`."""
     left_out = ("tools", "tool_choice", "response_format", "parallel_tool_calls", "generate", "stream")
     kept = {name: value for name, value in chat.items() if name not in left_out}
     last = {"role": "user", "content": wish}
@@ -38,10 +38,10 @@ class Summary(Answer, ABC):
         """Submit the prompt.
 
         Args:
-            id: of the answer.
+            id: id of the answer.
             served: the server.
             chat: the chat completion that writes the summary.
-            asked: its prompt.
+            asked: the prompt of `chat`.
         """
         super().__init__(id, served, chat, [asked])
         self._choice = self._choices[0]

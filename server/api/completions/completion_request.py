@@ -29,7 +29,7 @@ class CompletionRequest(GenerationFields):
     suffix: str | None = None
     """The text that follows the reply. Needs a model that was trained to fill in the middle."""
     max_tokens: Annotated[int, Field(ge=-1)] | None = None
-    """As in a chat completion; but with 0 the prompt is evaluated, and the reply is empty."""
+    """As in a chat completion, except 0: the prompt is evaluated, and the reply is empty."""
     echo: bool = False
     """Begin the text with the prompt, and the logprobs with the prompt's.
 

@@ -1,1 +1,1 @@
-"""openapi.yaml, made of the models of requests, the shapes of answers and the table of operations."""
+"""Generates openapi.yaml from the models of requests, the shapes of answers and the table of operations."""

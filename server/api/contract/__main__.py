@@ -14,14 +14,14 @@ HEAD = "# Generated from server/api by `make openapi`: change the models there.\
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes everything where it is, instead of referring to it."""
+    """Dumps YAML without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def text() -> str:
-    """Return the file."""
+    """Return the contents of openapi.yaml."""
     dumped = yaml.dump(
         document(), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=WIDTH, default_flow_style=None
     )

@@ -24,7 +24,7 @@ from server.api.contract.quantities import Natural, Positive
 class ToolCallFunction(TypedDict):
     name: Annotated[str, Field(min_length=1)]
     arguments: str
-    """JSON, unless the reply broke off."""
+    """JSON text, incomplete if the reply broke off."""
 
 
 class ToolCallShape(TypedDict):
@@ -49,7 +49,7 @@ class CustomCallShape(TypedDict):
 class ChatReply(TypedDict):
     role: Literal["assistant"]
     content: str | None
-    """Null in a reply that does nothing but call tools."""
+    """Null if the reply has only calls of tools."""
     reasoning_content: NotRequired[Annotated[str, Field(min_length=1)]]
     tool_calls: NotRequired[Annotated[list[ToolCallShape | CustomCallShape], Field(min_length=1)]]
     refusal: None
@@ -71,12 +71,12 @@ class ChatCompletion(TypedDict):
     model: str
     system_fingerprint: str
     service_tier: NotRequired[str]
-    """As the request said, if it did."""
+    """Copied from the request, if it has one."""
     choices: Annotated[list[ChatChoice], Field(min_length=1, max_length=8)]
-    """N of them; after best_of the likeliest first."""
+    """n choices; with best_of, the likeliest first."""
     usage: Usage
     verbose: NotRequired[Annotated[dict[str, Any], Field(alias="__verbose")]]
-    """As a NativeEnd."""
+    """The first reply as a NativeEnd."""
     timings: Timings
     metrics: Metrics
 
@@ -97,13 +97,13 @@ class ChunkCall(TypedDict):
     type: NotRequired[Literal["function", "custom"]]
     function: NotRequired[ChunkFunction]
     custom: NotRequired[ChunkCustomCall]
-    """Of a custom tool, in place of the function."""
+    """For a custom tool, in place of `function`."""
 
 
 class ChunkDelta(TypedDict):
-    """A delta: the role in a choice's first chunk, then text, nothing in its last.
+    """A delta: the role in a choice's first chunk, text in the next ones, nothing in its last.
 
-    The last chunk of the choice that ends last has timings and metrics of all choices.
+    The final chunk of the last choice to end has the timings and metrics of all choices.
     """
 
     role: NotRequired[Literal["assistant"]]
@@ -131,7 +131,7 @@ class ChatCompletionChunk(TypedDict):
     model: str
     system_fingerprint: str
     service_tier: NotRequired[str]
-    """As the request said, if it did."""
+    """Copied from the request, if it has one."""
     choices: Annotated[list[ChunkChoice], Field(max_length=1)]
     """Empty in the last chunk when stream_options.include_usage is true."""
     usage: NotRequired[Usage | None]
@@ -156,16 +156,16 @@ class Completion(TypedDict):
     model: str
     system_fingerprint: str
     choices: Annotated[list[CompletionChoice], Field(min_length=1, max_length=64)]
-    """N for each prompt, in the order of the prompts; after best_of the likeliest first."""
+    """n choices for each prompt, in the order of the prompts; with best_of, the likeliest first."""
     usage: Usage
     timings: Timings
     metrics: Metrics
 
 
 class CompletionChunkChoice(TypedDict):
-    """A choice: with the prompt in its first chunk if echo asks for it, without text in its last.
+    """A choice: its first chunk has the prompt if `echo` is true; its last chunk has no text.
 
-    The last chunk of the choice that ends last has timings and metrics of all choices.
+    The final chunk of the last choice to end has the timings and metrics of all choices.
     """
 
     index: Annotated[int, Field(ge=0, le=63)]
@@ -192,7 +192,7 @@ class CompletionChunk(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class NativeEnd(TypedDict):
-    """All fields, or those that response_fields names."""
+    """The end of a reply: all fields, or those that response_fields names."""
 
     index: NotRequired[Natural]
     content: NotRequired[str]
@@ -203,18 +203,18 @@ class NativeEnd(TypedDict):
     model: NotRequired[str]
     tokens_predicted: NotRequired[Natural]
     tokens_evaluated: NotRequired[Positive]
-    """Of the prompt, cached ones included."""
+    """Tokens of the prompt, including cached ones."""
     generation_settings: NotRequired[dict[str, Any]]
-    """By the names of requests."""
+    """Settings of the reply, by the names of request fields."""
     prompt: NotRequired[str]
-    """As it was tokenised, control tokens written out."""
+    """The prompt as it was tokenised, with control tokens written out."""
     has_new_line: NotRequired[bool]
     truncated: NotRequired[bool]
-    """The context ended or was shifted."""
+    """true: the context ended or was shifted."""
     stop_type: NotRequired[Literal["eos", "word", "limit"]]
     stopping_word: NotRequired[str]
     tokens_cached: NotRequired[Natural]
-    """In the KV cache at the end."""
+    """Tokens in the KV cache at the end."""
     timings: NotRequired[Timings]
     completion_probabilities: NotRequired[Probabilities]
 
@@ -233,7 +233,7 @@ class NativePart(TypedDict):
     stop: Literal[False]
     tokens_predicted: Natural
     tokens_evaluated: Positive
-    """Of the prompt, cached ones included."""
+    """Tokens of the prompt, including cached ones."""
     timings: NotRequired[Timings]
     prompt_progress: NotRequired[ProgressShape]
     completion_probabilities: NotRequired[Probabilities]
@@ -250,7 +250,7 @@ class InputTokens(TypedDict):
 class Precompute(TypedDict):
     object: Literal["precompute"]
     completed: bool
-    """False: another request was more urgent."""
+    """false: stopped early, because another request needed the engine."""
     prompt_tokens: Natural
     cached_tokens: Natural
-    """How many of them did not have to be evaluated."""
+    """The tokens among these that did not have to be evaluated."""

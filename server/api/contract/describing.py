@@ -1,6 +1,6 @@
-"""Schemas of requests and answers, as OpenAPI has them, from their models.
+"""Make OpenAPI schemas of requests and answers from their models.
 
-A docstring below a field is the field's description, so that it is written once, beside the field."""
+A docstring below a field becomes the field's description, so that it is written only once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from server.api.body import Body
 Json = dict[str, Any]
 PLACE = "#/components/schemas/"
 SUFFIX = "Shape"
-"""Ends the name of a shape whose own name is that of another class."""
+"""Suffix of a class of a shape, if another class has the shape's name."""
 
 
 def schemas_of(named: Mapping[str, Any]) -> Json:
-    """Return the schemas of these types and of all that they are made of, by name.
+    """Return the schemas, by name, of these types and of all types that they refer to.
 
     Args:
-        named: Types by the names that they get.
+        named: Types by the names of their schemas.
     """
     adapters: list[Any] = [(name, "validation", TypeAdapter(kind)) for name, kind in named.items()]
     places, defined = TypeAdapter.json_schemas(adapters, ref_template=PLACE + "{model}")
@@ -91,7 +91,7 @@ def _described_field(schema: Json, told: Mapping[str, str], field: str) -> Json:
 
 
 def _or_null(schema: Json) -> Json:
-    """Return the schema of a field of a request: an explicit null is an absent field."""
+    """Return a request field's schema that also allows null, which means an absent field."""
     options = schema.get("anyOf")
     if options is not None:
         return schema if {"type": "null"} in options else {**schema, "anyOf": [*options, {"type": "null"}]}
@@ -106,7 +106,7 @@ def _or_null(schema: Json) -> Json:
 
 @cache
 def _field_docstrings(model: Any) -> dict[str, str]:
-    """Return what stands below the fields of a model and of those that it is made from."""
+    """Return the docstrings below fields of a model and of its base classes, by field."""
     found: dict[str, str] = {}
     bases = getattr(model, "__orig_bases__", None) or getattr(model, "__bases__", ())
     for base in reversed(bases):
@@ -123,7 +123,7 @@ def _field_docstrings(model: Any) -> dict[str, str]:
 
 @cache
 def _docstring_of(name: str, module: str) -> Json:
-    """Return the description of a named type: what stands below it."""
+    """Return a named type's docstring as its description; {} if it has none."""
     below = dict(_docstrings_below(ast.parse(inspect.getsource(sys.modules[module])).body))
     return {"description": below[name]} if name in below else {}
 
@@ -146,7 +146,7 @@ def _docstrings_below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _tidy_schema(schema: Any, renamed: Mapping[str, str]) -> Any:
-    """Return the schema without titles, with names as they are here, and `null` among the types."""
+    """Return the schema without titles, with renamed references, and with `null` among the types."""
     if isinstance(schema, list):
         return [_tidy_schema(one, renamed) for one in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -160,7 +160,7 @@ def _tidy_schema(schema: Any, renamed: Mapping[str, str]) -> Any:
             name = value.removeprefix(PLACE)
             found[key] = PLACE + renamed.get(name, name)
         elif key == "oneOf" and not any(set(one) == {"required"} for one in value):
-            found["anyOf"] = _tidy_schema(value, renamed)  # what has a type of its own may fit what has any
+            found["anyOf"] = _tidy_schema(value, renamed)  # values may fit several alternatives
         elif key in ("enum", "default", "const"):
             found[key] = value
         elif key == "description":
@@ -173,7 +173,7 @@ def _tidy_schema(schema: Any, renamed: Mapping[str, str]) -> Any:
 
 
 def _as_nullable(schema: Json) -> Json:
-    """Return a choice between one plain form and null as that form."""
+    """Return a choice between one plain type and null as a list of both types."""
     options = schema.get("anyOf", ())
     rest = [one for one in options if one != {"type": "null"}]
     if len(options) != len(rest) + 1 or len(rest) != 1 or "type" not in rest[0]:

@@ -1,4 +1,4 @@
-"""The whole of openapi.yaml."""
+"""Put together the whole of openapi.yaml."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ FORMS: dict[str, type[Body]] = {
     "RpcHandleParams": HandleParams,
     "RpcCompletionParams": CompletionParams,
 }
-"""Bodies of requests by the names that they have in the contract."""
+"""Bodies of requests, by the names of their schemas."""
 SHAPES = (
     completion_shapes,
     decision_shapes,
@@ -83,9 +83,9 @@ SHAPES = (
     text_shapes,
 )
 LIKE_CHAT = "ChatRequest"
-"""The form that has most fields: others refer to its fields where theirs are the same."""
+"""The form with most fields. Other forms refer to its fields where theirs are the same."""
 ALONE = {("POST", "/completions"), ("GET", "/health")}
-"""Routes without /v1 that are listed beside those with it: others, or what may be asked without a key."""
+"""Routes that are listed with and without /v1, since the two differ in form or in the need for a key."""
 DESCRIPTION = (
     "Bodies are read as JSON, whatever their content type says, and not compressed. An explicit null is "
     "the same as an absent field, and unknown fields are ignored. Every route below `/v1` also answers "
@@ -99,7 +99,7 @@ PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
 def document() -> dict[str, Any]:
-    """Return the contract: every route of the app, its requests and its answers.
+    """Return the contract: the requests and the answers of every route of the app.
 
     Raises:
         KeyError: A route has no operation, or an operation no route.
@@ -136,7 +136,7 @@ def document() -> dict[str, Any]:
 
 
 def listed_routes() -> Iterator[tuple[str, str]]:
-    """Return method and path of the app's routes, those that mirror another one below /v1 left out."""
+    """Return method and path of the app's routes, except those that mirror a route below /v1."""
     below: set[tuple[str, str]] = set()
     for route in app.routes():
         prefix = "/v1" if isinstance(route, Mount) and route.path == "/v1" else ""
@@ -153,7 +153,7 @@ def listed_routes() -> Iterator[tuple[str, str]]:
 
 
 def _all_schemas() -> dict[str, Any]:
-    """Return all schemas, those of requests first."""
+    """Return all schemas by name, those of requests first."""
     shapes = {
         name.removesuffix(SUFFIX): kind
         for module in SHAPES
@@ -171,7 +171,7 @@ def _all_schemas() -> dict[str, Any]:
 
 
 def _error_responses() -> dict[str, Any]:
-    """Return the responses that tell errors, in OpenAI's shape and in Anthropic's."""
+    """Return the responses for errors, in OpenAI's shape and in Anthropic's."""
     key = {"WWW-Authenticate": {"description": "Bearer.", "schema": {"type": "string"}}}
     after = {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}
     found: dict[str, Any] = {}

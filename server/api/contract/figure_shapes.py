@@ -20,7 +20,7 @@ Bytes = TypeAliasType("Bytes", Annotated[list[Byte], Field(min_length=1)] | None
 
 class SourceOfText(TypedDict):
     text: str
-    """A character that two tokens share is the first one's."""
+    """A character that two tokens share belongs to the first."""
     source: str | None
 
 
@@ -48,7 +48,7 @@ class Usage(TypedDict):
 
 
 class Timings(TypedDict):
-    """Named as in llama-server. prompt_n tokens were evaluated, cache_n reused."""
+    """Timings under llama-server's names. prompt_n prompt tokens were evaluated, cache_n reused."""
 
     cache_n: Natural
     prompt_n: Natural
@@ -57,7 +57,7 @@ class Timings(TypedDict):
     prompt_per_second: Amount
     predicted_n: Natural
     predicted_ms: Amount
-    """From the first token to the last."""
+    """Milliseconds from the first token to the last."""
     predicted_per_token_ms: Amount
     predicted_per_second: Amount
     draft_n: Natural
@@ -82,15 +82,15 @@ class SpeculationMetrics(TypedDict):
     num_accepted_draft_tokens: Natural
     draft_acceptance_rate: Fraction
     mean_acceptance_length: Annotated[float, Field(ge=1)]
-    """Tokens per step with drafts, its own token included."""
+    """Mean tokens of a step with drafts, including the model's own token."""
     acceptance_histogram: list[Natural]
-    """[i]: steps with drafts of which i were accepted."""
+    """[i]: number of steps in which i drafted tokens were accepted."""
     drafters: dict[str, DrafterMetrics]
 
 
 class Metrics(TypedDict):
     truncated: bool
-    """The middle of the context was dropped on the way."""
+    """true: a part of the context was dropped to continue the reply."""
     speculative_decoding: SpeculationMetrics
     """Named as in vLLM, and per drafter."""
 
@@ -99,9 +99,9 @@ class ProgressShape(TypedDict):
     total: Positive
     """Tokens of the prompt."""
     cache: Natural
-    """Of them, those that were cached."""
+    """Tokens of the prompt that were cached."""
     processed: Natural
-    """Of them, those that are in the KV cache now."""
+    """Tokens of the prompt that are in the KV cache now."""
     time_ms: Amount
 
 
@@ -150,9 +150,9 @@ class LegacyLogprobLists(TypedDict):
     tokens: list[str]
     token_logprobs: list[Logprob | None]
     top_logprobs: list[Annotated[dict[str, Logprob], Field(min_length=1)] | None]
-    """The token itself is always among them."""
+    """For each token the likeliest tokens, and always the token itself."""
     text_offset: list[Natural]
-    """The character of the text that the token begins with, or in."""
+    """For each token, the index of the character in which it begins."""
 
 
 LegacyLogprobsShape = TypeAliasType("LegacyLogprobsShape", LegacyLogprobLists | None)

@@ -29,7 +29,7 @@ compaction: the message is a summary.
 
 class MessageOutputTokens(TypedDict):
     thinking_tokens: Natural
-    """Of the thoughts and their marks."""
+    """Tokens of thoughts and their marks."""
 
 
 class MessageUsage(TypedDict):
@@ -38,7 +38,7 @@ class MessageUsage(TypedDict):
     cache_creation_input_tokens: Literal[0]
     cache_read_input_tokens: Natural
     output_tokens: Natural
-    """So far."""
+    """Tokens of the reply so far."""
     output_tokens_details: MessageOutputTokens
 
 
@@ -51,7 +51,7 @@ class ContentBlockThinking(TypedDict):
     type: Literal["thinking"]
     thinking: str
     signature: str
-    """Of omitted thoughts it holds them; otherwise of no meaning."""
+    """Contains omitted thoughts; otherwise it has no meaning."""
 
 
 class ContentBlockToolUse(TypedDict):
@@ -59,13 +59,13 @@ class ContentBlockToolUse(TypedDict):
     id: str
     name: str
     input: dict[str, Any]
-    """Empty if the reply was cut off before its end."""
+    """The arguments; empty if the reply was cut off within them."""
 
 
 class ContentBlockCompaction(TypedDict):
     type: Literal["compaction"]
     content: str | None
-    """A summary, which stands for all messages before it; null if the model wrote none."""
+    """A summary, which replaces all messages before it; null if the model wrote none."""
 
 
 ContentBlock = TypeAliasType(
@@ -105,17 +105,17 @@ class AssistantMessage(TypedDict):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    """As the request called it."""
+    """The model's name in the request."""
     content: list[ContentBlock]
     stop_reason: StopReason
     stop_sequence: str | None
-    """The one that has ended the reply."""
+    """The stop sequence that ended the reply; null if none did."""
     diagnostics: NotRequired[CacheDiagnostics | None]
     """Null if the prompt begins with all of the earlier one."""
     usage: MessageUsage
     context_management: NotRequired[AppliedContextEdits]
     warnings: NotRequired[list[str]]
-    """What of the request was left out."""
+    """Sentences about parts of the request that were left out."""
     timings: NotRequired[Timings]
     metrics: NotRequired[Metrics]
 
@@ -135,12 +135,12 @@ class MessagesErrorDetails(TypedDict):
 
 
 class MessagesError(TypedDict):
-    """In Anthropic's form."""
+    """An error in Anthropic's form."""
 
     type: Literal["error"]
     error: MessagesErrorDetails
     request_id: str | None
-    """That of the header x-request-id."""
+    """The value of the header x-request-id."""
 
 
 class MessagesEventMessageStart(TypedDict):

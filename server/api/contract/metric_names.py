@@ -1,4 +1,4 @@
-"""The metrics of GET /metrics: their types and labels, which /metrics and its tests agree on."""
+"""Types and labels of the metrics of GET /metrics, as the contract lists them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ METRICS: Mapping[tuple[str, Sequence[str]], Sequence[str]] = {
 
 
 def as_extension() -> dict[str, dict[str, object]]:
-    """Return them as the extension `x-metrics` of the contract."""
+    """Return the metrics in the form of the contract's extension `x-metrics`."""
     return {
         name: {"type": kind, "labels": list(labels)} if labels else {"type": kind}
         for (kind, labels), names in METRICS.items()

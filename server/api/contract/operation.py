@@ -1,4 +1,4 @@
-"""What the contract says of one route: its body, its answers, and how it may fail."""
+"""Describe one route in the contract: its body, its answers and its errors."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ UNAUTHORIZED, BUSY = (401,), (429, 503)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A method of a path."""
+    """One method of one path."""
 
     id: str
     summary: str
     answer: str
-    """What success says, in words."""
+    """Description of the successful answer."""
     description: str = ""
     parameters: Sequence[Mapping[str, Any]] = ()
     body: str | Mapping[str, Any] | None = None
     """The schema of the request, or its name."""
     body_description: str = ""
-    """Of a body that may be missing: when it is needed."""
+    """For a body that may be missing: when it is needed."""
     told: Sequence[str] | Mapping[str, Any] = ()
-    """The schema of the answer, or the names of those that it may have."""
+    """The schema of the answer, or the names of its possible schemas."""
     event: str | Mapping[str, Any] = ""
-    """The schema of an event, where there is a stream, or its name."""
+    """For a stream: the schema of an event, or its name."""
     status: int = 200
-    """Of success."""
+    """HTTP status of success."""
     other: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Schemas of answers that are no JSON, by media type."""
+    """Schemas of answers that are not JSON, by media type."""
     errors: Sequence[int] = WORK
     special: Mapping[int, Mapping[str, Any]] = field(default_factory=dict[int, Mapping[str, Any]])
-    """Responses of other statuses, or that say more than that it failed."""
+    """Responses by status that are not just errors, or say more than a usual error."""
     public: bool = False
-    """Whether it needs no key."""
+    """True if the route needs no key."""
 
     def as_openapi(self, path: str) -> dict[str, Any]:
-        """Return it as OpenAPI has it."""
+        """Return the operation in OpenAPI's form."""
         told: dict[str, Any] = {"operationId": self.id, "summary": self.summary}
         if self.description:
             told["description"] = self.description
@@ -91,6 +91,6 @@ def _schema_reference(kind: str | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _error_reference(path: str, status: int) -> str:
-    """Return the name of the response that tells an error."""
+    """Return the name of the contract's response for an error."""
     prefix = "Messages" if path.startswith("/v1/messages") else ""
     return prefix + ("Unauthorized" if status in UNAUTHORIZED else "Busy" if status in BUSY else "Error")

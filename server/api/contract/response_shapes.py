@@ -95,7 +95,7 @@ class OutputItemToolSearchCall(TypedDict):
 
 
 class OutputItemCompaction(TypedDict):
-    """A summary of the conversation, which stands for all before it but the user's words."""
+    """A summary, which replaces all earlier items of the conversation except the user's words."""
 
     id: Annotated[str, Field(pattern=r"^cmp_")]
     type: Literal["compaction"]
@@ -120,7 +120,7 @@ class ResponseError(TypedDict):
 
 class ResponseIncompleteDetails(TypedDict):
     reason: Literal["max_output_tokens"]
-    """Or the context is full."""
+    """The limit of tokens is reached, or the context is full."""
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -140,7 +140,7 @@ class ResponseReasoning(TypedDict):
 class ResponseInputTokens(TypedDict):
     cached_tokens: Natural
     cache_write_tokens: Natural
-    """All others: they were evaluated."""
+    """Tokens of the prompt that were evaluated, that is, all others."""
 
 
 class ResponseOutputTokens(TypedDict):
@@ -161,9 +161,9 @@ class ResponseCacheDiagnostics(TypedDict):
         Literal["tools_changed", "reasoning_effort_changed", "context_compacted", "input_changed"]
     ]
     cache_missed_tokens: NotRequired[Positive]
-    """Of the earlier prompt."""
+    """Tokens of the earlier prompt that could not be reused."""
     comparison_reusable_tokens: NotRequired[Natural]
-    """That both prompts begin with."""
+    """Tokens that both prompts begin with."""
 
 
 class ConversationReference(TypedDict):
@@ -193,7 +193,7 @@ class Response(TypedDict):
     reasoning: ResponseReasoning
     service_tier: NotRequired[str]
     warnings: NotRequired[list[str]]
-    """What of the request was left out, or that the response can no longer be stored."""
+    """What was left out of the request, or that the response can no longer be stored."""
     truncation: Literal["auto", "disabled"]
     store: bool
     metadata: dict[str, str]
@@ -201,7 +201,7 @@ class Response(TypedDict):
     """Empty while the response is queued or in progress."""
     usage: ResponseUsage | None
     prompt_cache_diagnostics: NotRequired[ResponseCacheDiagnostics]
-    """Where the prompt parts from that of comparison_response_id."""
+    """Where the prompt departs from that of comparison_response_id."""
     timings: NotRequired[Timings]
     metrics: NotRequired[Metrics]
 
@@ -235,7 +235,7 @@ class FoundStream(TypedDict):
     conversation_id: str
     is_done: bool
     total_bytes: Natural
-    """0 while another lead writes it."""
+    """Bytes of the stream; 0 while another lead writes it."""
     started_at: int
     completed_at: int
     """Unix seconds; 0 while it runs."""

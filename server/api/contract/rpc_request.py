@@ -1,4 +1,4 @@
-"""The schema of a JSON-RPC call: its method says which params there are."""
+"""Make the schema of a JSON-RPC call, whose params depend on its method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAMS = {
     "async_completion_poll": "RpcHandleParams",
     "async_completion_cancel": "RpcHandleParams",
 }
-"""Schemas of the params that are given by name."""
+"""Names of the schemas of params that are given by name, by method."""
 
 
 def _when_method(method: str, params: str) -> dict[str, Any]:

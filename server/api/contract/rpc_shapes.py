@@ -13,7 +13,7 @@ from server.api.contract.server_shapes import HealthExactness, HealthGate, Healt
 
 
 class RpcErrorData(TypedDict):
-    """Details as in Error; retry_after in seconds."""
+    """Further fields as in Error; retry_after is in seconds."""
 
     type: str
     param: str | None
@@ -25,16 +25,16 @@ class RpcError(TypedDict):
     code: int
     message: str
     data: NotRequired[RpcErrorData]
-    """Details as in Error; retry_after in seconds."""
+    """Further fields as in Error; retry_after is in seconds."""
 
 
 @with_config(ConfigDict(json_schema_extra={"oneOf": [{"required": ["result"]}, {"required": ["error"]}]}))
 class RpcReply(TypedDict):
     jsonrpc: Literal["2.0"]
     id: str | float | None
-    """The call's; null where it could not be read."""
+    """The id of the call; null if it could not be read."""
     result: NotRequired[dict[str, Any]]
-    """Of a call that went well, see RpcResult and the method."""
+    """The result of a successful call: RpcResult and the method's name."""
     error: NotRequired[RpcError]
 
 
@@ -58,7 +58,7 @@ class RpcResultPollSystemStatus(TypedDict):
     slots: HealthSlots
     queued: Natural
     async_completions: Natural
-    """Handles that are open."""
+    """Number of open handles."""
 
 
 class RpcResultTokenize(TypedDict):
@@ -75,14 +75,14 @@ class RpcPromptStats(TypedDict):
 class RpcResultGetCompletion(TypedDict):
     content: str
     completion_probabilities: NotRequired[list[dict[str, Any]]]
-    """Of the content's tokens, as in Logprobs; only with n_probs or logprobs."""
+    """Probabilities of the content's tokens, as in Logprobs; only with n_probs or logprobs."""
     tokens: NotRequired[Tokens]
     sources: NotRequired[Sources]
     tokens_predicted: Natural
     tokens_evaluated: Positive
-    """Of the prompt, those from the cache included."""
+    """Tokens of the prompt, including cached ones."""
     truncated: bool
-    """The middle of the context was forgotten on the way."""
+    """true: a part of the context was dropped to continue the reply."""
     stopped_eos: bool
     stopped_word: bool
     stopped_limit: bool
@@ -109,9 +109,9 @@ class RpcCompletionUpdate(TypedDict):
 
 class RpcResultAsyncCompletionPoll(TypedDict):
     completion_updates: list[RpcCompletionUpdate]
-    """What there is since the last poll, in order. With the last update come the figures."""
+    """Updates since the last poll, in order. The last update has the final statistics."""
     finished: bool
-    """The handle is forgotten then."""
+    """true: there are no more updates, and the handle is no longer valid."""
 
 
 class RpcResultAsyncCompletionCancel(TypedDict):
@@ -121,15 +121,15 @@ class RpcResultAsyncCompletionCancel(TypedDict):
 class RpcDrafter(TypedDict):
     id: str
     guess_ms: float
-    """Milliseconds of a guess by its latest message, 0 if unknown."""
+    """Milliseconds per guess, as its latest message says; 0: unknown."""
     name: str
-    """What people call it."""
+    """Name that is shown to people."""
     model: str
     state: Literal["accepted", "refused"]
     reason: str | None
-    """Why it was refused."""
+    """Why the drafter was refused; null if it was not."""
     rests: str | None
-    """Why it rests, null if it does not."""
+    """Why the drafter is paused; null if it is not."""
     counts: dict[str, int]
 
 
@@ -140,7 +140,7 @@ class RpcDraftSources(TypedDict):
 
 
 class RpcResultSpeculativeStatus(TypedDict):
-    """Counts are those since the server started."""
+    """Numbers of drafts since the server started."""
 
     draft_mode: Literal["async", "sync"]
     exactness: HealthExactness
@@ -152,4 +152,4 @@ class RpcResultSpeculativeStatus(TypedDict):
     num_accepted_draft_tokens: Natural
     draft_acceptance_rate: Fraction
     sources: dict[str, RpcDraftSources]
-    """By what drafted them, of ended requests."""
+    """Drafted tokens of ended requests, by drafter."""

@@ -16,9 +16,9 @@ class ErrorDetails(TypedDict):
     param: str | None
     code: str | None
     n_prompt_tokens: NotRequired[int]
-    """Of a prompt that is too long, at least."""
+    """Number of tokens, or a lower bound, of a prompt that is too long."""
     n_ctx: NotRequired[int]
-    """Of the context, beside n_prompt_tokens."""
+    """Tokens that fit the context; only beside n_prompt_tokens."""
 
 
 class Error(TypedDict):
@@ -41,7 +41,7 @@ class HealthEngine(TypedDict):
 
 class HealthExactness(TypedDict):
     tier: Literal["default", "width-stable"]
-    """Of requests that do not say."""
+    """The tier of requests that do not choose one."""
     stable_width: int
     """Rows of a step under width-stable."""
     probe: dict[str, Any] | None
@@ -49,14 +49,14 @@ class HealthExactness(TypedDict):
 
 
 class HealthGate(TypedDict):
-    """The figures that drafts are weighed with."""
+    """The measurements that decide whether drafts pay."""
 
     tokens_per_second: float
-    """Of late, all replies together."""
+    """Recent rate of all replies together."""
     step_ms: dict[str, float]
-    """Milliseconds of a decode by its rows, as far as measured."""
+    """Measured milliseconds of a decode, by its number of rows."""
     width: int
-    """Rows that the latest step was padded to, 0: none."""
+    """Rows that the latest step was padded to; 0: it was not padded."""
     steady_ms: dict[str, float]
     """Milliseconds of a decode by its rows among equal ones, of widths that steps may be padded to; empty
     where a change of width costs nothing."""
@@ -65,42 +65,42 @@ class HealthGate(TypedDict):
 class HealthDrafter(TypedDict):
     id: str
     guess_ms: float
-    """Milliseconds of a guess by its latest message, 0 if unknown."""
+    """Milliseconds per guess, as its latest message says; 0: unknown."""
     name: str
-    """What people call it."""
+    """Name that is shown to people."""
     model: str
     state: Literal["accepted", "refused"]
     reason: str | None
-    """Why it was refused."""
+    """Why the drafter was refused; null if it was not."""
     rests: str | None
-    """Why it rests, null if it does not."""
+    """Why the drafter is paused; null if it is not."""
     counts: dict[str, int]
 
 
 class HealthShape(TypedDict):
     status: Literal["ok", "loading", "draining", "stuck"]
     reason: NotRequired[str]
-    """Why it is stuck."""
+    """Why the server is stuck."""
     slots: HealthSlots
     queued: int
     engine: HealthEngine
     draft_mode: Literal["async", "sync"]
-    """Sync: the draft model drafts in this process, between steps."""
+    """sync: a draft model drafts in this process, between steps."""
     exactness: HealthExactness
     gate: HealthGate
-    """The figures that drafts are weighed with."""
+    """The measurements that decide whether drafts pay."""
     drafters: list[HealthDrafter]
 
 
 class ModelMetaDraft(TypedDict):
     mode: Literal["async", "sync"]
     drafters: Natural
-    """Connected ones that fit."""
+    """Number of connected drafters that are accepted."""
 
 
 class ModelMeta(TypedDict):
     n_ctx: int
-    """Most tokens of a conversation."""
+    """Maximum tokens of a conversation."""
     n_vocab: int
     n_params: int
     size: int
@@ -110,9 +110,9 @@ class ModelMeta(TypedDict):
     description: str
     note: str | None
     aliases: list[str]
-    """Further names by which requests may call it."""
+    """Other names that requests may use for the model."""
     draft: ModelMetaDraft | None
-    """Who drafts at this moment; null of a model that embeds."""
+    """What drafts at this moment; null for a model that embeds."""
 
 
 class Model(TypedDict):
@@ -132,13 +132,13 @@ class AnthropicModel(TypedDict):
     type: Literal["model"]
     id: str
     display_name: str
-    """The id."""
+    """The model's id."""
     created_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     lifecycle: Literal["active"]
     max_input_tokens: int
-    """Most tokens of a conversation."""
+    """Maximum tokens of a conversation."""
     max_tokens: int
-    """The same."""
+    """Maximum tokens of a reply: the same number."""
 
 
 class AnthropicModelList(TypedDict):
@@ -150,16 +150,15 @@ class AnthropicModelList(TypedDict):
 
 class DefaultSettings(TypedDict):
     n_ctx: int
-    """Most tokens of a conversation."""
+    """Maximum tokens of a conversation."""
     params: dict[str, float | list[str]]
-    """By the names that requests have for them; max_tokens -1 is until the context ends, seed -1 a random
-    one."""
+    """Defaults by the names of request fields. max_tokens -1: until the context ends; seed -1: random."""
 
 
 class Props(TypedDict):
     default_generation_settings: DefaultSettings
     total_slots: Positive
-    """Replies generated at once."""
+    """Maximum replies that are generated at once."""
     model_alias: str
     """The model's id."""
     model_path: str
@@ -167,7 +166,7 @@ class Props(TypedDict):
     modalities: dict[str, bool]
     endpoint_slots: bool
     endpoint_props: bool
-    """Properties cannot be set."""
+    """Always false: properties cannot be set."""
     endpoint_metrics: bool
     chat_template: str
     bos_token: str
@@ -189,31 +188,31 @@ class SlotNextToken(TypedDict):
     has_new_line: bool
     has_next_token: bool
     n_remain: Annotated[int, Field(ge=-1)]
-    """-1: until the context ends."""
+    """Tokens that the reply may still have; -1: until the context ends."""
     n_decoded: Natural
 
 
 class ListedSlot(TypedDict):
-    """A slot of --parallel. Fields about a reply are there once the slot has had one."""
+    """One of the slots of --parallel. It has fields about a reply once it has had one."""
 
     id: Natural
     n_ctx: int
-    """Most tokens of one conversation."""
+    """Maximum tokens of a conversation."""
     is_processing: bool
     speculative: bool
-    """Whether drafts may be verified in it."""
+    """true: drafts may be verified in this slot."""
     n_past: Natural
-    """Tokens in the KV cache."""
+    """Tokens of the slot in the KV cache."""
     id_task: NotRequired[int]
-    """The latest reply."""
+    """Number of the slot's latest reply."""
     n_prompt_tokens: NotRequired[Natural]
-    """As n_past: llama-server's name."""
+    """llama-server's name of n_past."""
     n_prompt_tokens_processed: NotRequired[Natural]
-    """Tokens of its prompt that were evaluated."""
+    """Tokens of the reply's prompt that were evaluated."""
     n_prompt_tokens_cache: NotRequired[Natural]
-    """Tokens of its prompt that were cached."""
+    """Tokens of the reply's prompt that were cached."""
     params: NotRequired[dict[str, Any]]
-    """What it is generated with."""
+    """Settings of the reply."""
     next_token: NotRequired[Annotated[list[SlotNextToken], Field(min_length=1, max_length=1)]]
 
 
@@ -228,9 +227,9 @@ class SlotSaved(TypedDict):
     id_slot: int
     filename: str
     n_saved: int
-    """Tokens."""
+    """Number of tokens."""
     n_written: int
-    """Bytes."""
+    """Number of bytes."""
     timings: SlotSavedTimings
 
 
@@ -242,13 +241,13 @@ class SlotRestored(TypedDict):
     id_slot: int
     filename: str
     n_restored: int
-    """Tokens."""
+    """Number of tokens."""
     n_read: int
-    """Bytes."""
+    """Number of bytes."""
     timings: SlotRestoredTimings
 
 
 class SlotErased(TypedDict):
     id_slot: int
     n_erased: int
-    """Tokens."""
+    """Number of tokens."""

@@ -73,7 +73,7 @@ Reranked = TypeAliasType("Reranked", RankedList | list[RankedText])
 class TokenPiece(TypedDict):
     id: Natural
     piece: str | list[Byte]
-    """A text, or its bytes where these are none by themselves."""
+    """The token's text, or its bytes if these are not valid text by themselves."""
 
 
 class Tokenized(TypedDict):

@@ -1,8 +1,8 @@
 """Find the probabilities of a question's answers by one prompt, after which each option's label is scored.
 
-The options have labels in the prompt. A label's probability is that of the model's next token, so one row of
-logits has all of them. Labels of several tokens are scored after prompts with their beginnings, which share
-what is cached.
+The prompt gives each option a label. A label's probability is that of the model's next token, so one row of
+logits has the probabilities of all labels. The further tokens of longer labels are scored after prompts that
+end with the label's first tokens; these prompts share what is cached.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class LabelledPrompt:
-    """A question as a prompt, and the tokens of each label after it."""
+    """A question as a prompt, and the tokens of each label as they follow the prompt."""
 
     request: GenerationRequest
     labels: Sequence[Sequence[int]]
 
 
 class Decider:
-    """Answers the questions of one request, one per slot at a time."""
+    """Answers the questions of one request, at most one per slot at a time."""
 
     def __init__(self, request: Request, served: Served, names: Names) -> None:
-        """Begin; `names` translates a chat completion's fields to the request's."""
+        """Begin a request; in errors, `names` replaces a chat completion's field names by the request's."""
         self._request = request
         self._served = served
         self._names = names
@@ -75,12 +75,12 @@ class Decider:
         """Return for each question the probabilities of its options, or of yes and no.
 
         Args:
-            body: further fields of a chat completion.
+            body: further fields of the chat completions.
             said: chat messages that the questions are about.
-            questions: what is asked, each on its own.
+            questions: the questions, each asked separately.
 
         Raises:
-            DuoError: a prompt is too long, say, or the server is busy.
+            DuoError: for example, a prompt is too long, or the server is busy.
         """
         with renamed(self._names):
             asked = [
@@ -110,16 +110,16 @@ class Decider:
         tokenize = self._served.vocabulary.tokenize
         begun = tokenize(BEGUN, special=False)
         labels = [tokenize(f"{BEGUN} {label}", special=False) for label in question.labels]
-        if any(label[: len(begun)] != begun for label in labels):  # the colon is one token with what follows
+        if any(label[: len(begun)] != begun for label in labels):  # the colon and the label share a token
             labels = [[*begun, *tokenize(f" {label}", special=False)] for label in question.labels]
         return LabelledPrompt(replace(request, constraint=None), [label[len(begun) :] for label in labels])
 
     async def _label_shares(
         self, request: GenerationRequest, labels: Sequence[Sequence[int]], *, first: bool
     ) -> list[float]:
-        """Return the probabilities of labels after a prompt; no label begins with another one.
+        """Return the probabilities of labels after a prompt; no label may begin with another one.
 
-        They are those of decoding constrained to the labels: a common beginning is no choice.
+        They sum to 1: the reply is constrained to the labels, so a token that all share has probability 1.
         """
         begun: list[int] = []
         while all(label[: len(begun) + 1] == labels[0][: len(begun) + 1] for label in labels):
@@ -145,7 +145,7 @@ class Decider:
     async def _logprobs_of(
         self, request: GenerationRequest, tokens: Sequence[int], *, first: bool
     ) -> dict[int, float]:
-        """Return the logprobs of these tokens after a prompt."""
+        """Return the logprob of each of these tokens after a prompt. `first`: add the prompt to the cost."""
         request = replace(request, logprobs_of=tuple(sorted(tokens)), n_logprobs=0, stop_tokens=frozenset())
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._running)

@@ -14,7 +14,7 @@ from server.api.responses.response_items import Item
 from server.grammar.json_schema import MAX_DEPTH, depth
 
 MOST_QUESTIONS = 400
-"""As OpenAI."""
+"""Maximum questions of a request, as OpenAI has it."""
 MOST_LEVELS = MOST_OPTIONS
 
 
@@ -70,7 +70,7 @@ class PredicateQuestion(AnyQuestion):
 
 class OfferedChoice(Body):
     value: str | bool
-    """Another one in each choice."""
+    """The value that the answer has for this option; no two options share one."""
     description: str | None = None
 
 
@@ -81,7 +81,7 @@ def _refuse_repeats(choices: list[OfferedChoice]) -> list[OfferedChoice]:
 
 
 class ChoiceQuestion(AnyQuestion):
-    """One of several options."""
+    """The question which of several options is right."""
 
     type: Literal["choice"]
     choices: Annotated[
@@ -106,11 +106,11 @@ class Level(Body):
 
 
 class ScoreQuestion(AnyQuestion):
-    """A place on a scale of levels, the lowest first."""
+    """The question which level of a scale is right."""
 
     type: Literal["score"]
     levels: Annotated[list[Level], Field(min_length=2, max_length=MOST_LEVELS, fail_fast=True)]
-    """The lowest first."""
+    """The levels of the scale, the lowest first."""
 
     @property
     def asked(self) -> Question:
@@ -136,7 +136,7 @@ class DecisionRequest(Body):
 
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     model: str | None = None
-    """The served model's id, or default, or absent."""
+    """The served model's id, or "default", or absent."""
     questions: Annotated[
         list[DecisionQuestion], Field(min_length=1, max_length=MOST_QUESTIONS, fail_fast=True)
     ]

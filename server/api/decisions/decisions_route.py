@@ -28,11 +28,11 @@ from server.errors import FieldError
 Json: TypeAlias = dict[str, Any]
 
 NAMES = ((re.compile(r"^messages\b.*"), "input"),)
-"""What fields of a chat completion are called here."""
+"""Names in this API of a chat completion's fields."""
 
 
 async def create(request: Request, served: Served) -> Response:
-    """Answer each question by the probabilities of its options."""
+    """Answer each question with the probabilities of its options."""
     body = await read(request, DecisionRequest)
     said = _input_messages(body)
     salted = {"cache_salt": body.cache_salt} if body.cache_salt else {}

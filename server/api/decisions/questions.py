@@ -10,9 +10,9 @@ from itertools import islice, product
 import numpy as np
 
 MOST_OPTIONS = 255
-"""As OpenAI."""
+"""Maximum options of a question, as OpenAI has it."""
 BEGUN = "Answer:"
-"""How the reply begins, which the model goes on with a label."""
+"""Beginning of the reply, which the model continues with a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,17 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the answers that are possible; without options it is answered by yes or no."""
+    """A question with its possible answers; without options the answer is yes or no."""
 
     instructions: str
     options: Sequence[Option] = ()
-    ordered: bool = False  # the options are levels, the lowest first
+    ordered: bool = False  # True: the options are levels, the lowest first
 
     @property
     def labels(self) -> list[str]:
         """Return the label of each option; no label begins with another one.
 
-        They are A to Z, or AA to ZZ if these are too few; yes and no without options.
+        Labels are A to Z, or AA to ZZ if there are more options; without options they are Yes and No.
         """
         if not self.options:
             return ["Yes", "No"]
@@ -69,9 +69,10 @@ def confidence(probabilities: Sequence[float]) -> float:
 
 
 def confidence_of_levels(probabilities: Sequence[float]) -> float:
-    """Return how near the levels are to the likeliest one.
+    """Return how near the probable levels are to the likeliest one.
 
-    1 if that is certain, 0 if they are as far from it as when all are equally likely, or farther.
+    It is 1 if one level is certain. It is 0 if the mean distance from the likeliest level is that of equally
+    likely levels, or larger.
     """
     if len(probabilities) < 2:
         return 1.0

@@ -30,9 +30,9 @@ from server.grammar.json_schema import MAX_DEPTH, depth
 Json: TypeAlias = dict[str, Any]
 
 NAMES = ((re.compile(r"^messages\b.*"), "state"),)
-"""What fields of a chat completion are called here."""
+"""Names in this API of a chat completion's fields."""
 MOST_LEVELS = 10
-"""As llama-server."""
+"""Maximum levels of a score, as llama-server has it."""
 
 
 def _refuse_deep_nesting(value: Any) -> Any:
@@ -64,7 +64,7 @@ class StateQuestion(Body):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Return the possible answers and their descriptions; none of a yes-or-no question."""
+        """Return the possible answers with their descriptions; none for a yes-or-no question."""
         if self.type == "noul":
             return {}
         if isinstance(self.criteria, list):
@@ -97,7 +97,7 @@ class StateRequest(Body):
 
 
 async def create(request: Request, served: Served) -> Response:
-    """Answer each question by the probabilities of its options."""
+    """Answer each question with the probabilities of its options."""
     body = await read(request, StateRequest)
     salted = {"cache_salt": body.cache_salt} if body.cache_salt else {}
     decider = Decider(request, served, NAMES)

@@ -14,14 +14,14 @@ Json: TypeAlias = dict[str, Any]
 
 
 class BlockEvents:
-    """Blocks of one message, which grow one after the other. Each step returns events."""
+    """The content blocks of one message, which grow one after the other. Methods yield events about them."""
 
     def __init__(self, *, omits: bool) -> None:
-        """Begin a message; `omits`: thoughts are only in their signature."""
+        """Begin a message; `omits`: thoughts are not shown, only encoded in their block's signature."""
         self._omits = omits
-        self._thoughts = ""  # of the block that grows, if they are omitted
+        self._thoughts = ""  # thoughts of the open block, if they are not shown
         self._n = 0  # blocks that have ended
-        self._open = ""  # type of the one that grows
+        self._open = ""  # type of the open block, "" if none is open
 
     def feed(self, pieces: Sequence[Piece]) -> Iterator[Json]:
         for piece in pieces:
@@ -57,7 +57,7 @@ class BlockEvents:
             self._n, self._open = self._n + 1, ""
 
     def _continue_block(self, begun: Json, delta: Json | None) -> Iterator[Json]:
-        """Yield the events of more of the open block, or of a new one for another type."""
+        """Yield the events of a delta to the open block, or to a new one if its type differs."""
         if self._open != begun["type"]:
             yield from self._begin_block(begun)
         if delta is not None:
@@ -73,7 +73,7 @@ class BlockEvents:
 
 
 def compaction_block(summary: str | None) -> Json:
-    """Return the block that stands for a conversation from then on; null content stands for nothing."""
+    """Return a block with a summary, which later requests send in place of the conversation so far."""
     return {"type": "compaction", "content": summary or None}
 
 
@@ -81,8 +81,8 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
     """Return the blocks of a whole reply; the input of a call that was cut off is {}.
 
     Args:
-        pieces: the reply, neighbours of one kind joined.
-        omits: thoughts are in their signature only.
+        pieces: the reply; no two neighbours are of one kind.
+        omits: thoughts are only in their signature.
     """
     blocks: list[Json] = []
     for piece in pieces:
@@ -100,7 +100,7 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
 
 
 def _whole_object(text: str) -> orjson.Fragment | Json:
-    """Return the JSON text of an object unchanged; {} if it broke off."""
+    """Return an object's JSON text unchanged; {} if the text broke off."""
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Edit conversations that became long, as `context_management` of Anthropic's Messages API says. Pure."""
+"""Edit long conversations as `context_management` of Anthropic's Messages API asks. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json: TypeAlias = dict[str, Any]
 Messages: TypeAlias = Sequence[Json]
 
 CLEARED = "[An earlier result of this tool, left out to save space.]"
-"""Stands for the result of a tool that was cleared."""
+"""Replaces a result that was cleared."""
 KEPT_USES, KEPT_TURNS = 3, 1
 """Anthropic's defaults: uses of tools, and turns with thoughts, that an edit keeps."""
 USUAL_TRIGGER = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
@@ -54,21 +54,21 @@ KeptThoughts: TypeAlias = Annotated[
 
 
 class ClearToolUses(Body):
-    """Replaces all but the last results of tools by a short text."""
+    """Replaces the results of tools, except the last ones, by a short text."""
 
     type: Literal["clear_tool_uses_20250919"]
     trigger: Trigger | None = None
     """Absent: 100,000 input tokens, at most nine tenths of the context."""
     keep: UseAmount | None = None
-    """Absent: the last 3 uses."""
+    """Number of last results that are kept. Absent: 3."""
     clear_at_least: TokenAmount | None = None
     """Nothing is cleared if that frees fewer tokens."""
     exclude_tools: Annotated[list[str], Field(fail_fast=True)] | None = None
     clear_tool_inputs: bool | Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Clears what these tools were called with too; true: all of them."""
+    """Also clear the inputs of calls of these tools; true: of all tools."""
 
     def apply(self, messages: Messages) -> tuple[Messages, int]:
-        """Return the messages with cleared results, and the number of uses that were cleared."""
+        """Return the messages with cleared results, and the number of results that were cleared."""
         calls = [call for message in messages for call in message.get("tool_calls") or ()]
         names = {call["id"]: call["function"]["name"] for call in calls}
         excluded = self.exclude_tools or ()
@@ -89,7 +89,7 @@ class ClearToolUses(Body):
         return edited, len(old)
 
     def _without_inputs(self, message: Json, ids: set[str]) -> Json:
-        """Return the message without the inputs of these calls, as far as they are cleared."""
+        """Return the message without the inputs of these calls, if clear_tool_inputs asks for that."""
         cleared, calls = self.clear_tool_inputs, message.get("tool_calls")
         if not cleared or not calls:
             return message
@@ -102,14 +102,14 @@ class ClearToolUses(Body):
 
 
 class ClearThinking(Body):
-    """Leaves out the thoughts of all but the last turns of the assistant; a turn ends at the user's next."""
+    """Leaves out thoughts, except those of the last turns; a turn ends at the user's next message."""
 
     type: Literal["clear_thinking_20251015"]
     keep: KeptThoughts | None = None
-    """Absent: those of the last turn."""
+    """Turns whose thoughts are kept. Absent: the last one."""
 
     def apply(self, messages: Messages) -> tuple[Messages, int]:
-        """Return the messages with fewer thoughts, and the number of turns that lost theirs."""
+        """Return the messages without old thoughts, and the number of turns that lost thoughts."""
         if self.keep is not None and not isinstance(self.keep, TurnAmount):
             return messages, 0
         turn, turn_of = 0, list[int]()
@@ -127,15 +127,15 @@ class ClearThinking(Body):
 
 
 class CompactEdit(Body):
-    """Replaces the conversation by the model's summary of it, which begins the reply."""
+    """Replaces the conversation by a summary that the model writes; the summary begins the reply."""
 
     type: Literal["compact_20260112"]
     trigger: TokenAmount | None = None
     """Absent: 150,000 input tokens, at most nine tenths of the context."""
     instructions: str | None = None
-    """More about what the summary has to say."""
+    """Additional instructions for the summary."""
     pause_after_compaction: bool = False
-    """End the reply after the summary."""
+    """true: the reply ends after the summary."""
 
 
 Edit: TypeAlias = Annotated[ClearToolUses | ClearThinking | CompactEdit, Field(discriminator="type")]
@@ -147,21 +147,21 @@ class ContextEdits(Body):
 
 
 class SummaryWish(Body):
-    """A request for a summary of the conversation, which the reply consists of."""
+    """A request to reply with a summary of the conversation."""
 
     type: Literal["summarize"]
     instructions: str | None = None
-    """What the summary has to say, in place of the server's own words."""
+    """Instructions for the summary, in place of the server's."""
 
 
 def is_due(edit: ClearToolUses | CompactEdit, n_tokens: int, messages: Messages, n_ctx: int) -> bool:
-    """Return True if the conversation has become as long as the edit says.
+    """Return True if the conversation is longer than the trigger of the edit.
 
     Args:
         edit: the edit.
-        n_tokens: of the prompt.
-        messages: of the conversation.
-        n_ctx: tokens of the context.
+        n_tokens: tokens in the prompt.
+        messages: messages of the conversation.
+        n_ctx: tokens that fit the context.
     """
     if isinstance(edit.trigger, UseAmount):
         return sum(message["role"] == "tool" for message in messages) > edit.trigger.value

@@ -1,4 +1,4 @@
-"""Apply the edits that a request wants of its conversation, before the prompt is made."""
+"""Apply the edits of a conversation that a request asks for, before the prompt is made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class _PlainSummary(Summary):
-    """A summary that only the server reads."""
+    """A summary that no client receives."""
 
     def _whole_json(self) -> bytes:
         return self.text.encode()
@@ -35,20 +35,20 @@ class TurnEditor:
     def __init__(self, request: Request, served: Served, turn: MessagesAsChat) -> None:
         self._request, self._served = request, served
         self.turn = turn
-        self._n: int | None = None  # tokens of the prompt, once they were counted
+        self._n: int | None = None  # number of tokens in the prompt; None: not counted yet
 
     async def n_tokens(self) -> int:
-        """Return the tokens of the prompt as it is now."""
+        """Return the number of tokens in the turn's prompt, after the edits so far."""
         if self._n is None:
             self._n = await self._count(self.turn.chat)
         return self._n
 
     async def edit(self, body: MessagesRequest, *, compacts: bool = True) -> MessagesAsChat:
-        """Return the turn after all edits that the request wants, and that are due.
+        """Return the turn after all edits that the request asks for and whose triggers are reached.
 
         Args:
             body: the request.
-            compacts: have summaries written, too.
+            compacts: also have summaries written.
         """
         if wish := body.compaction:
             self._make_summary((wish.instructions or "").strip() or WISH)
@@ -89,7 +89,7 @@ class TurnEditor:
         self.turn = replace(self.turn, chat=chat, applied=[*(self.turn.applied or ()), told])
 
     async def _compact(self, edit: CompactEdit) -> None:
-        """Have a summary written, which is the reply or replaces the conversation."""
+        """Have a summary written: as the reply if the edit pauses then, else in place of the conversation."""
         wish = f"{WISH}\n{edit.instructions}" if edit.instructions else WISH
         if edit.pause_after_compaction:
             self._make_summary(wish)

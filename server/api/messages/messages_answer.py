@@ -41,8 +41,8 @@ class MessagesAnswer(Answer):
 
         Args:
             served: the server.
-            chat: the chat completion that the body is turned into.
-            asked: its prompt.
+            chat: the chat completion that the request was converted to.
+            asked: the prompt of `chat`.
             body: the request.
             turn: the request as a turn of its conversation.
         """
@@ -102,12 +102,12 @@ class MessagesAnswer(Answer):
         return {**about, "content": content, **ending, "usage": self._usage_so_far(), **self._edits_json()}
 
     def _edits_json(self) -> Json:
-        """Return what was left out of the conversation, if the request wants edits."""
+        """Return the edits of the conversation that were applied; {} if the request asked for none."""
         applied = self._turn.applied
         return {} if applied is None else {"context_management": {"applied_edits": applied}}
 
     def _own_summary(self) -> str:
-        """Return the reply as a summary, once it has ended; "" if it has no words."""
+        """Return the text of a reply that is a summary, once it has ended; "" if there is none."""
         self._choice.portion()
         return self._choice.message.content.strip()
 
@@ -128,12 +128,12 @@ class MessagesAnswer(Answer):
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return the parts of the prompt, under Anthropic's names of what may change."""
+        """Return the parts of the prompt, by the names that Anthropic has for a change of each."""
         chat, now = self._turn.chat, self._turn.now
         return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
 
     def _cache_diagnostics(self) -> Json | None:
-        """Return where the prompt departs from that of the message it is compared with."""
+        """Return where the prompt departs from that of an earlier message; None if it does not."""
         id = self._compares.previous_message_id if self._compares else None
         if id is None:
             return None
@@ -166,7 +166,7 @@ class MessagesAnswer(Answer):
         return measured(self._choice.stats()) if self._tells_costs else {}
 
     def _usage_so_far(self) -> Json:
-        """Return the usage so far; as Anthropic counts, cached tokens are not input tokens."""
+        """Return the usage so far. As Anthropic counts, cached tokens are not input tokens."""
         stats = self._choice.stats()
         return {
             "input_tokens": stats.n_prompt - stats.n_cached,

@@ -1,4 +1,4 @@
-"""Convert a request to the Messages API to one for a chat completion. Pure."""
+"""Convert a request to the Messages API to a chat completion request. Pure."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ Json: TypeAlias = dict[str, Any]
 _AS_THEY_ARE = {*SharedFields.model_fields} - {"model"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ABOUT_THE_CLIENT = "x-anthropic-billing-header:"
-"""Begins the system block in which Claude Code tells its version and a checksum: another one in each request,
-so that nothing after it would be found in the cache."""
+"""Begins the system block with Claude Code's version and a checksum. The checksum changes with each request,
+so nothing after this block would be found in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A conversation that the server has kept."""
+    """A conversation on which a request builds, or which includes it."""
 
-    messages: Sequence[Json] = ()  # chat messages, without the system's
-    system: Sequence[Json] = ()  # the system's
+    messages: Sequence[Json] = ()  # chat messages, without system messages
+    system: Sequence[Json] = ()  # system messages
     tools: Sequence[AnyTool] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesAsChat:
-    """A request to the Messages API as one for a chat completion."""
+    """A request to the Messages API, converted to a chat completion request."""
 
     chat: Json  # the body of the chat completion, to be validated
     now: Before  # the conversation with this request
     tools: OfferedTools
     applied: Sequence[Json] | None = (
-        None  # edits of the conversation, as they are told; None: none are wanted
+        None  # applied edits, as the answer lists them; None: none were asked for
     )
-    summary: str | None = None  # written before the reply, which it begins
+    summary: str | None = None  # summary that was written first, and begins the reply
     is_summary: bool = False  # the reply is a summary
 
     @property
     def names(self) -> Names:
-        """Return this API's names of a chat completion's fields."""
+        """Return the names in this API of a chat completion's fields, for errors."""
         return (
             (re.compile(r"^max_completion_tokens$"), "max_tokens"),
             (re.compile(r"^stop\b"), "stop_sequences"),
@@ -60,12 +60,12 @@ class MessagesAsChat:
 
 
 def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsChat:
-    """Return the chat completion that a request asks for.
+    """Return a request to the Messages API as a chat completion.
 
     Args:
         body: the request.
-        before: the conversation that it goes on with; its system messages and tools hold where the request
-            has none.
+        before: the kept conversation that it continues, if any. Its system messages and tools hold if the
+            request has none.
 
     Raises:
         FieldError: a turn cannot be served.
@@ -106,7 +106,7 @@ def _response_format(body: MessagesRequest) -> Json:
 
 
 def _effort(body: MessagesRequest) -> str | None:
-    """Return the effort of the reply: that of the system's latest words since the last reply, if any."""
+    """Return the effort of the reply: that of the latest turn since the last reply that has one."""
     for turn in reversed(body.messages):
         if turn.role == "assistant":
             break
@@ -116,7 +116,7 @@ def _effort(body: MessagesRequest) -> str | None:
 
 
 def _unserved(body: MessagesRequest) -> Iterator[str]:
-    """Yield a sentence for each wish about the reply that has no effect here."""
+    """Yield a sentence for each option of the request that has no effect here."""
     if body.output_config and body.output_config.task_budget is not None:
         yield "output_config.task_budget: left out, since the model is told of no budget: use max_tokens"
     for i, turn in enumerate(body.messages):

@@ -17,22 +17,22 @@ Effort: TypeAlias = Literal["low", "medium", "high", "xhigh", "max"]
 
 class TurnOutput(Body):
     effort: Effort | None = None
-    """As of output_config, for the reply to this turn."""
+    """Like output_config.effort of the request, but only for the reply to this turn."""
 
 
 class Turn(Body):
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Block], Field(fail_fast=True)] = ""
     clear_at: Literal["next_user_message", "never"] | None = None
-    """next_user_message: the system's words are not shown once the user has spoken again."""
+    """next_user_message: a system turn is left out once a user turn follows."""
     output_config: TurnOutput | None = None
-    """Of the system."""
+    """Only for turns of the system."""
 
 
 class ChoiceOfTool(Body):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    """Required of tool."""
+    """Required if the type is tool."""
     disable_parallel_tool_use: bool = False
 
 
@@ -41,9 +41,9 @@ class Thinking(Body):
 
     type: Literal["enabled", "adaptive", "between_tools", "disabled"]
     budget_tokens: Annotated[int, Field(ge=0)] | None = None
-    """Of enabled; absent, the server's --reasoning-budget holds."""
+    """Maximum tokens of thoughts, for enabled. Absent: the server's --reasoning-budget."""
     display: Literal["summarized", "omitted"] | None = None
-    """Omitted thoughts are generated, but told in their signature only."""
+    """omitted: thoughts are generated, but sent only within their signature."""
 
 
 class OutputFormat(Body):
@@ -54,10 +54,10 @@ class OutputFormat(Body):
 
 class OutputConfig(Body):
     effort: Effort | None = None
-    """Goes to the chat template."""
+    """Passed to the chat template, which may ignore it."""
     format: OutputFormat | None = None
     task_budget: Any = None
-    """Without effect, which the message tells."""
+    """Without effect; a warning in the message says so."""
 
 
 class ThreadOptions(Body):
@@ -65,7 +65,7 @@ class ThreadOptions(Body):
 
     type: Literal["create", "continue"]
     previous_message_id: str | None = None
-    """Required of continue."""
+    """Required if the type is continue."""
 
 
 class DiagnosticsOptions(Body):
@@ -77,22 +77,22 @@ class DiagnosticsOptions(Body):
 class MessagesRequest(SharedFields):
     """POST /v1/messages.
 
-    The model has any name, since Anthropic's clients know Anthropic's only. output_format is the name that
-    output_config.format had at first.
+    Any name of a model is accepted, since Anthropic's clients only know Anthropic's models. output_format is
+    the former name of output_config.format.
     """
 
     messages: Annotated[list[Turn], Field(min_length=1, fail_fast=True)]
     """If the last message is the assistant's, the reply continues it."""
     system: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Absent, the reply may go on until the context ends."""
+    """Absent: the reply may go on until the context ends."""
     stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)] = Field(
         default_factory=list[str]
     )
     tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: ChoiceOfTool | None = None
     thinking: Thinking | None = None
-    """Absent, the model thinks if its chat template lets it."""
+    """Absent: the model thinks if its chat template lets it."""
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     thread: ThreadOptions | None = None
@@ -100,9 +100,9 @@ class MessagesRequest(SharedFields):
     kept under previous_message_id; its system and tools hold where this request has none. Kept in memory,
     a bounded number."""
     diagnostics: DiagnosticsOptions | None = None
-    """The message tells where its prompt parts from that of an earlier one that was asked for so, too."""
+    """The message says where its prompt departs from that of an earlier message that had this field, too."""
     context_management: ContextEdits | None = None
-    """What is left out of a conversation that became long; the message tells what was."""
+    """What to leave out of a conversation that became long; the message lists what was left out."""
     compaction: SummaryWish | None = None
     """The message is a summary of the conversation, not a reply. Not with context_management."""
 

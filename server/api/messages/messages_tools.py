@@ -27,14 +27,14 @@ class ClientTool(Body):
     """Nested at most 120 levels deep."""
     strict: bool | None = None
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Without `direct`, the tool is left out: only code could call it."""
+    """Without `direct` only code may call the tool, so it is left out."""
     defer_loading: bool = False
-    """Left out until a tool_reference names the tool, which shows it there. Not beside a search by
+    """true: the tool is left out until a tool_reference names it, and shown there. Not beside a search by
     Anthropic's servers, which would never find it here."""
 
 
 class AnthropicTool(Body):
-    """A tool that Anthropic describes: the client carries it out, or Anthropic's servers do."""
+    """A tool that Anthropic defines; either the client or Anthropic's servers carry it out."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -92,7 +92,7 @@ _DESCRIBED: Mapping[str, tuple[str, Json]] = {
         ),
     ),
 }
-"""What the model is told of Anthropic's tools that clients carry out, by how their types begin."""
+"""Descriptions for the model of Anthropic's tools that clients carry out, by prefixes of their types."""
 
 
 @dataclass(slots=True)
@@ -102,14 +102,14 @@ class OfferedTools:
     chat: list[Json] = field(default_factory=list[Json])
     """Tools of the chat completion."""
     places: list[str] = field(default_factory=list[str])
-    """The place in the request of each."""
+    """Names of the request's fields with these tools, in the same order."""
     deferred: dict[str, tuple[Json, str]] = field(default_factory=dict[str, tuple[Json, str]])
-    """Tools that no message has shown yet, by name, and their places."""
+    """Tools that no message has shown yet, by name, with their places."""
     left_out: list[str] = field(default_factory=list[str])
-    """What is not served, each in words."""
+    """Sentences about parts of the request that are not served."""
 
     def shown(self, name: str) -> str:
-        """Return a message's text about a tool that a search found; it can be called from then on."""
+        """Allow calls of a tool that a search found, and return the text of the message that shows it."""
         found = self.deferred.pop(name, None)
         if found is not None:
             tool, place = found
@@ -122,13 +122,13 @@ class OfferedTools:
         return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
 
     def choose(self, name: str) -> None:
-        """Show a deferred tool that must be called."""
+        """Offer a deferred tool, because the request demands a call of it."""
         if (found := self.deferred.pop(name, None)) is not None:
             self.chat.append(found[0])
             self.places.append(found[1])
 
     def place_of(self, param: str) -> str:
-        """Return the name in this request of a field of a chat completion's tools."""
+        """Return the name in this request of a field of the chat completion's tools."""
 
         def place(found: re.Match[str]) -> str:
             inner = found[2].replace(".function", "", 1).replace(".parameters", ".input_schema", 1)
@@ -140,7 +140,7 @@ class OfferedTools:
 def offered_tools(tools: Sequence[AnyTool]) -> OfferedTools:
     """Return the tools that this server can offer to its model.
 
-    Tools are deferred unless Anthropic's servers are to search for them, which would never find them here.
+    No tool is deferred if the request wants Anthropic's servers to search, since nothing searches here.
     """
     searched = any(tool.type.startswith("tool_search_tool_") for tool in tools)
     offered = OfferedTools()
@@ -159,7 +159,7 @@ def offered_tools(tools: Sequence[AnyTool]) -> OfferedTools:
 
 
 def _as_chat(tool: AnyTool) -> Json | None:
-    """Return a tool of a chat completion; None for one that Anthropic's servers carry out."""
+    """Return the tool in the form of a chat completion; None if Anthropic's servers carry it out."""
     if isinstance(tool, ClientTool):
         told = {"name": tool.name, "description": tool.description, "strict": tool.strict}
         return {"type": "function", "function": {**told, "parameters": tool.input_schema}}

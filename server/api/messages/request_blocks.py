@@ -18,17 +18,17 @@ class ThinkingBlock(Body):
     type: Literal["thinking"]
     thinking: str
     signature: str = ""
-    """As it was told."""
+    """The signature that the server sent with the thoughts."""
 
 
 class RedactedBlock(Body):
-    """Thoughts that nobody here can read."""
+    """Thoughts that another server has encrypted."""
 
     type: Literal["redacted_thinking"]
 
 
 def _as_object(given: Any) -> Any:
-    """Return arguments as an object: clients that keep them as text send that text back."""
+    """Return arguments as an object. Clients that keep them as JSON text send that text."""
     if not isinstance(given, str):
         return cast(Json, given) if isinstance(given, dict) else {"input": given}
     try:
@@ -47,7 +47,7 @@ class ToolUseBlock(Body):
     input: Annotated[Json, BeforeValidator(_as_object), WithJsonSchema({})] = Field(
         default_factory=dict[str, Any]
     )
-    """An object or its JSON text; other JSON, which a model may have written, is the object's `input`."""
+    """An object, or its JSON text. Any other value becomes the field `input` of an object."""
 
 
 class ToolReference(Body):
@@ -55,7 +55,7 @@ class ToolReference(Body):
 
     type: Literal["tool_reference"]
     tool_name: str
-    """A deferred tool is shown here."""
+    """Name of the tool. If the tool is deferred, it is shown here."""
 
 
 class OtherBlock(Body):
@@ -78,7 +78,7 @@ class OtherBlock(Body):
 
     @property
     def is_unseen(self) -> bool:
-        """True for a picture or a file without a text."""
+        """True for a picture, or for a file without a text."""
         return self.type in ("image", "document", "container_upload") and not texts_in(self.fields)
 
     @property
@@ -104,7 +104,7 @@ class ToolResultBlock(Body):
     tool_use_id: str
     content: str | Annotated[list[Returned], Field(fail_fast=True)] = ""
     is_error: bool = False
-    """Told to the model in words."""
+    """true: the text that the model reads begins with Error."""
 
 
 def _tag_of_block(block: Any) -> str:
@@ -124,9 +124,9 @@ Block: TypeAlias = Annotated[
 ]
 
 _TELLING = ("title", "context", "url", "text", "stdout", "stderr", "error_code", "tool_name")
-"""Fields whose texts are told."""
+"""Fields of a block whose texts the model reads."""
 _HOLDING = ("source", "content", "tool_references")
-"""Fields that hold what has such fields."""
+"""Fields of a block with inner blocks that have such fields."""
 
 
 def texts_in(value: Any) -> list[str]:

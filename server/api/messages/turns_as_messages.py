@@ -35,8 +35,8 @@ class TurnMessages:
         """Begin with messages of an earlier request.
 
         Args:
-            tools: the request's; turns may show some of them.
-            before: chat messages.
+            tools: the request's tools; turns may show deferred ones.
+            before: chat messages of the earlier conversation.
         """
         self.messages = list(before)
         self._tools = tools
@@ -84,7 +84,7 @@ class TurnMessages:
     def _reply(self, blocks: Sequence[Block]) -> None:
         """Add a reply as one message: thoughts first, then text, then calls.
 
-        The result of one of Anthropic's tools within the reply divides it.
+        A result of a tool that Anthropic's servers ran divides the reply into two messages.
         """
         begun: list[Block] = []
         for block in blocks:
@@ -101,7 +101,7 @@ class TurnMessages:
         self.messages += _reply(begun) if begun or not blocks else ()
 
     def _result_text(self, block: ToolResultBlock) -> Json:
-        """Return a tool's result, with a sentence if it failed."""
+        """Return a tool's result as a message, whose text says if the tool failed."""
         given = block.content
         content = (
             given if isinstance(given, str) else _text_parts([self._returned_text(part) for part in given])
@@ -118,7 +118,7 @@ class TurnMessages:
 def _refuse_new_pictures(turns: Sequence[Turn]) -> None:
     """Raise FieldError if the user's last words contain a picture or a file.
 
-    Earlier ones were for another model, and one beside a tool's result belongs to the result.
+    Earlier pictures were for another model. A picture beside a tool's result belongs to the result.
     """
     n_before = len(turns)
     while n_before and turns[n_before - 1].role != "assistant":
@@ -157,7 +157,7 @@ def _block_text(block: Block) -> str:
 
 
 def _call_of_block(block: Block) -> Json | None:
-    """Return the call in a block: of the client's tools, or of Anthropic's."""
+    """Return the call in a block, of a client's tool or of Anthropic's; None if the block is no call."""
     if isinstance(block, ToolUseBlock):
         function = {"name": block.name, "arguments": block.input}
         return {"id": block.id, "type": "function", "function": function}

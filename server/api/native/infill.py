@@ -40,12 +40,12 @@ class ExtraText(Body):
 
 
 class InfillRequest(NativeRequest):
-    """Body of /infill: fields of a completion in llama-server's form; `prompt` continues input_prefix."""
+    """Body of /infill: the fields of a NativeRequest; `prompt` is text after input_prefix."""
 
     input_prefix: str
-    """The text before."""
+    """The text before the generated one."""
     input_suffix: str
-    """The text after."""
+    """The text after the generated one."""
     input_extra: Annotated[list[ExtraText], Field(max_length=MAX_EXTRA, fail_fast=True)] = Field(
         default_factory=list[ExtraText]
     )
@@ -71,7 +71,7 @@ async def create(request: Request, served: Served) -> Response:
 
 
 def _infill_prompt(served: Served, body: InfillRequest, fim: FillInMiddle) -> Prompted:
-    """Return the prompt, with as much of the extra texts' end as fits. Raises InvalidRequestError."""
+    """Return the prompt, with as many of the last extra tokens as fit. Raises InvalidRequestError."""
     vocabulary, n_ctx = served.vocabulary, served.model.n_ctx
     given = body.input_prefix, str(body.prompt), body.input_suffix
     served.room.check_bytes(sum(len(text.encode()) for text in given), "input_prefix")
@@ -87,7 +87,7 @@ def _infill_prompt(served: Served, body: InfillRequest, fim: FillInMiddle) -> Pr
 
 
 def _extra_tokens(vocabulary: Vocabulary, fim: FillInMiddle, texts: Sequence[ExtraText]) -> Iterator[int]:
-    """Yield the tokens of extra texts, with names of files if the model knows files."""
+    """Yield the tokens of extra texts, with file names if the model has a control token for these."""
     known = fim.repository is not None and fim.file is not None
     if known and texts:
         yield from (fim.repository or 0, *vocabulary.tokenize(REPOSITORY, special=False))

@@ -66,7 +66,7 @@ class NativeAnswer(Answer):
 
 
 def _by_token(portion: Portion) -> Iterator[Portion]:
-    """Yield a portion for each token if there are probabilities, as llama-server does, else one for all."""
+    """Yield one portion per token if there are probabilities, as llama-server does, else one portion."""
     entries: list[Any] = portion.logprobs["content"] if portion.logprobs else []
     rest, decoder = portion.text, codecs.getincrementaldecoder("utf-8")("replace")
     for entry in entries[:-1]:

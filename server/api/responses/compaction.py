@@ -49,7 +49,7 @@ class Compaction(Summary):
         Args:
             served: the server.
             chat: the chat completion that writes the summary.
-            asked: its prompt.
+            asked: the prompt of `chat`.
             said: the user's messages, as items.
         """
         super().__init__(new_id("resp"), served, chat, asked)

@@ -12,14 +12,14 @@ from server.api.responses.response_items import Item
 from server.api.responses.response_request import MAX_METADATA
 
 MOST_ADDED = 20
-"""Items that can be added at a time, as OpenAI."""
+"""Maximum items added by one request, as OpenAI has it."""
 
 Metadata = Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)]
 
 
 class SaltedBody(Body):
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
-    """Requests with another one do not find the conversation."""
+    """Requests with another cache_salt do not find the conversation."""
 
     @property
     def salt(self) -> str:
@@ -33,7 +33,7 @@ class ConversationRequest(SaltedBody):
     items: Annotated[list[Item], Field(max_length=MOST_ADDED, fail_fast=True)] = Field(
         default_factory=list[Item]
     )
-    """What it begins with."""
+    """The first items of the conversation."""
     metadata: Metadata = Field(default_factory=dict[str, str])
 
 
@@ -41,7 +41,7 @@ class MetadataRequest(SaltedBody):
     """POST /v1/conversations/{id}."""
 
     metadata: Metadata = Field(default_factory=dict[str, str])
-    """Takes the place of all earlier metadata."""
+    """Replaces all earlier metadata."""
 
 
 class ItemsRequest(SaltedBody):

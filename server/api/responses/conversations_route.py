@@ -49,7 +49,7 @@ async def update(request: Request, served: Served) -> Response:
 
 
 async def delete(request: Request, served: Served) -> Response:
-    """Delete a conversation; the responses in it stay."""
+    """Delete a conversation; its stored responses stay."""
     conversation = await _named(request, served)
     await served.replies.delete(Owner(_salt_of_query(request), tenant()), conversation.id)
     return Json({"id": conversation.id, "object": "conversation.deleted", "deleted": True})
@@ -108,7 +108,7 @@ async def _named(request: Request, served: Served) -> StoredResponse:
 async def _changed(
     request: Request, served: Served, salt: str, change: Callable[[StoredResponse], StoredResponse]
 ) -> StoredResponse:
-    """Change the conversation that a request names, and return it. Raises NotFoundError."""
+    """Change the conversation that a request names, and return the new one. Raises NotFoundError."""
     id = request.path_params["id"]
     owner = Owner(salt, tenant())
     changed = await served.replies.change(owner, id, change) if id.startswith("conv_") else None
@@ -118,7 +118,7 @@ async def _changed(
 
 
 def _new_items(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """Return items as they are stored. Raises FieldError for a reference."""
+    """Return new items in their stored form. Raises FieldError for a reference to another item."""
     for i, item in enumerate(items):
         if isinstance(item, ReferenceItem):
             raise FieldError(f"items.{i}", "a reference cannot be added: give the item itself")

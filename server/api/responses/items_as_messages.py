@@ -43,16 +43,16 @@ _CALLS = {
     "mcp_call": ("", "arguments"),
     "program": ("program", "code"),
 }
-"""By the type of an item that is a call: the function that it calls, and the field with the arguments."""
+"""Function and field of the arguments, by the type of an item that is a call."""
 _RESULTS = ("output", "outputs", "result", "results", "error")
-"""Fields of an item with what a tool has returned."""
+"""Fields of an item that may hold a tool's result."""
 _SILENT = frozenset(
     {
         *("web_search_call", "image_generation_call"),
         *("mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
     }
 )
-"""Types of items that say nothing to a model."""
+"""Types of items that have nothing for the model to read."""
 
 
 class Conversation:
@@ -61,8 +61,8 @@ class Conversation:
     def __init__(self, tools: ServedTools) -> None:
         """Begin empty; items may add to the request's tools."""
         self.messages: list[Json] = []
-        self.effort: str | None = None  # by the last configuration update
-        self.format: Json | None = None  # of a text, by the last configuration update
+        self.effort: str | None = None  # of the last configuration item; None: none has it
+        self.format: Json | None = None  # format of texts by the last configuration item
         self._tools = tools
 
     def add(self, items: Sequence[Item]) -> None:
@@ -102,7 +102,7 @@ class Conversation:
                 raise AssertionError("references are resolved before")
 
     def _begin_from(self, summary: str) -> None:
-        """Drop what a summary replaces: everything except the user's and developer's words."""
+        """Replace all messages by a summary, except those of the user, developer and system."""
         self.messages = [
             message
             for message in self.messages
@@ -130,7 +130,7 @@ class Conversation:
         self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
 
     def _show_tools(self, item: FoundToolsItem, shown: str) -> None:
-        """Show the tools that an item brings: as the result of a search, or as the developer's words."""
+        """Add a message with an item's tools: the result of a search, or a developer message."""
         if item.type == "tool_search_output":
             self._add_result(item.call_id or "", shown)
         else:
@@ -149,7 +149,7 @@ class Conversation:
                 self._add_result(id, _returned_text(result))
         elif item.type.endswith("_output") and result is not None:
             self._add_result(id, _returned_text(result))
-        elif item.type == "agent_message":  # of another agent, to this one
+        elif item.type == "agent_message":  # from another agent to this one
             self.messages.append({"role": "user", "content": _returned_text(fields.get("content"))})
         elif item.type == "compaction_trigger":
             raise FieldError(f"{place}.type", "compaction_trigger: ask /v1/responses/compact instead")
@@ -157,7 +157,7 @@ class Conversation:
             self._tools.left_out.append(f"{place}: items of the type {item.type} are left out")
 
     def _go_on(self, said: Json, fresh: Sequence[str] = ()) -> None:
-        """Add to the assistant's last message, unless it has one of the fields in `fresh`."""
+        """Add to the last message if it is the assistant's and has no field in `fresh`; else begin one."""
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or any(name in last for name in fresh):
             self.messages.append({"role": "assistant", **said})
@@ -169,7 +169,7 @@ class Conversation:
 def _refuse_new_pictures(items: Sequence[Item]) -> None:
     """Raise FieldError if the user's last words contain a picture.
 
-    Earlier pictures were for another model, and one behind a tool's result belongs to the result.
+    Earlier pictures were for another model. A picture after a tool's result belongs to the result.
     """
     n_before = len(items)
     while (
@@ -198,7 +198,7 @@ def _text_of_part(part: Part | RefusalPart | UnseenPart) -> str:
 
 
 def _arguments_text(member: str, value: Any) -> str:
-    """Return arguments, an object, its JSON text, or any other value, as JSON text of an object."""
+    """Return arguments as JSON text of an object; a value that is no object becomes its field `member`."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError):
             value = json.loads(value)
@@ -213,7 +213,7 @@ def _returned_text(value: Any) -> str:
     if not isinstance(value, dict):
         return value if isinstance(value, str) else json.dumps(value)
     given = cast(Json, value)
-    if "stdout" in given:  # of a shell
+    if "stdout" in given:  # output of a shell
         told = [given["stdout"], given.get("stderr"), given.get("outcome")]
         return "\n".join(one if isinstance(one, str) else json.dumps(one) for one in told if one)
     if isinstance(given.get("type"), str) and given["type"] not in ("logs",):

@@ -1,4 +1,4 @@
-"""Convert a request to the Responses API to one for a chat completion. Pure."""
+"""Convert a request to the Responses API to a chat completion request. Pure."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AsChat:
-    """A request to the Responses API as one for a chat completion."""
+    """A request to the Responses API, converted to a chat completion request."""
 
     messages: Sequence[Json]  # the conversation, without instructions
     chat: Json  # the body of the chat completion, to be validated
     tools: ServedTools
-    format: TextFormat  # of a text
+    format: TextFormat  # format of the reply's text
     effort: str | None
 
     @property
     def names(self) -> Names:
-        """Return this API's names of a chat completion's fields."""
+        """Return the names in this API of a chat completion's fields, for errors."""
         return (
             (re.compile(r"^messages\b.*"), "input"),
             (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
@@ -54,12 +54,12 @@ class AsChat:
 
 
 def as_chat(body: ResponseRequest, before: Sequence[Json], items: Sequence[Item]) -> AsChat:
-    """Return the chat completion that a request asks for.
+    """Return a request to the Responses API as a chat completion.
 
     Args:
         body: the request.
-        before: chat messages of the response that it continues.
-        items: its input, with items in place of references to them.
+        before: chat messages of the response that the request continues.
+        items: the request's input; references are replaced by the items that they name.
 
     Raises:
         FieldError: a tool, a choice of tools or an item cannot be served.
@@ -102,7 +102,7 @@ def _remembered(messages: Sequence[Json], body: ResponseRequest) -> Sequence[Jso
 
 
 def _form_of(conversation: Conversation, body: ResponseRequest) -> TextFormat:
-    """Return the format of texts: the last update's, else the request's."""
+    """Return the format of the reply's text: that of the last configuration item, else the request's."""
     if conversation.format is None:
         return body.text.format
     try:
@@ -134,7 +134,7 @@ def _tool_choice(body: ResponseRequest, tools: ServedTools) -> Any:
 
 
 def _named_choice(choice: NamedTool, tools: ServedTools, place: str) -> Json:
-    """Return the choice of one tool; once chosen, a deferred tool can be called."""
+    """Return the choice of one tool in a chat completion's form; a deferred tool becomes callable."""
     deferred = next(
         (one for one in tools.deferred.values() if choice.name in (one.name, one.flat_name)), None
     )

@@ -36,8 +36,8 @@ class ResponseTurn:
 
     chat: AsChat
     input_items: Sequence[dict[str, Any]]  # the conversation with the request's input, as OpenAI lists it
-    new_items: Sequence[dict[str, Any]] = ()  # of these, the request's input
-    compacted: dict[str, Any] | None = None  # the item that stands for the conversation from now on
+    new_items: Sequence[dict[str, Any]] = ()  # the part of input_items that is the request's input
+    compacted: dict[str, Any] | None = None  # the summary that replaces the conversation from now on
 
 
 class ResponseAnswer(Answer):
@@ -55,8 +55,8 @@ class ResponseAnswer(Answer):
 
         Args:
             served: the server.
-            chat: the chat completion that the body is turned into.
-            asked: its prompt.
+            chat: the chat completion that the request was converted to.
+            asked: the prompt of `chat`.
             body: the request.
             turn: the request as a turn of its conversation.
         """
@@ -64,7 +64,7 @@ class ResponseAnswer(Answer):
         self._sampling = asked.requests[0].sampling
         self._body = body
         self._turn = turn
-        self._joins: dict[str, Any] | None = None  # the response that is to be added to its conversation
+        self._joins: dict[str, Any] | None = None  # the response, until it is added to its conversation
         self._warnings = list(turn.chat.tools.left_out)
         self._choice = self._choices[0]
         self._created = int(time.time())
@@ -85,7 +85,7 @@ class ResponseAnswer(Answer):
         return orjson.dumps(self._store_response())
 
     def go_on_alone(self) -> dict[str, Any]:
-        """Store the response from its beginning on, apart from its connection; return it as it is queued."""
+        """Generate and store the response without a connection; return it with the status queued."""
         log = self._served.replies.begin_log(self.owner, self._id)
         queued = self._response_json("queued")
         self._keep(queued)
@@ -159,7 +159,7 @@ class ResponseAnswer(Answer):
             logger.warning("%s is not added to its conversation: %s", self._id, error.message)
 
     def _remaining_events(self, choice: ReplyChoice) -> Iterable[Event]:
-        """Yield events for all that has not been sent."""
+        """Yield events for everything of a choice that has not been sent."""
         portion = choice.portion()
         logprobs = portion.logprobs["content"] if portion.logprobs else ()
         yield from self._output.feed(portion.pieces, logprobs)
@@ -187,7 +187,7 @@ class ResponseAnswer(Answer):
         return response
 
     def _keep(self, response: dict[str, Any]) -> None:
-        """Store the response as it is, and what later requests need of it."""
+        """Store the response in its present state, with what later requests need."""
         messages = [*self._turn.chat.messages, self._choice.message.as_json]
         self._served.replies.put(self.owner, StoredResponse(response, messages, self._turn.input_items))
 
@@ -212,13 +212,13 @@ class ResponseAnswer(Answer):
         return response | measured(self._choice.stats()) | self._cache_diagnostics()
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return the parts of the prompt, under OpenAI's names of what may change."""
+        """Return the parts of the prompt, by the names that OpenAI has for a change of each."""
         chat = self._turn.chat.chat
         told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
         return {name: repr(value) for name, value in told.items()}
 
     def _cache_diagnostics(self) -> dict[str, Any]:
-        """Return where the prompt departs from that of the response it is compared with."""
+        """Return where the prompt departs from that of comparison_response_id; {} if that is absent."""
         id = self._body.prompt_cache_options.comparison_response_id
         if id is None:
             return {}

@@ -28,34 +28,34 @@ class Telling:
     """The form in which a reply is sent."""
 
     tools: Mapping[str, ServedTool] = field(default_factory=dict[str, ServedTool])
-    """The tools that it may call, by the model's names for them."""
+    """The tools that the reply may call, by the model's names for them."""
     as_summary: bool = False
-    """Thoughts are told as the summary of themselves."""
+    """Thoughts are sent as their own summary."""
     sealed: bool = False
-    """Thoughts are also told as encrypted content."""
+    """Thoughts are also sent as encrypted content."""
 
 
 class Output:
     """The items of one response, which grow one after the other.
 
-    Feed it the reply's pieces; each step returns events, without their sequence numbers.
+    Methods take the reply's pieces and yield events, which have no sequence numbers yet.
     """
 
     def __init__(self, telling: Telling | None = None, id_of: Callable[[str], str] = new_id) -> None:
-        """Begin a response; `id_of` makes an id of a kind, such as rs, msg or fc."""
+        """Begin a response; `id_of` makes an id with a prefix such as rs, msg or fc."""
         self.items: list[Json] = []
         self._telling = telling or Telling()
         self._id_of = id_of
         self._open: Json | None = None  # the last of the items, while it grows
-        self._grown: list[str] = []  # its text, or arguments, which it gets when it is closed
-        self._input: InputReader | None = None  # of the custom tool that is called
+        self._grown: list[str] = []  # parts of the open item's text or arguments, joined when it is closed
+        self._input: InputReader | None = None  # reads the input of a custom tool's open call
 
     def feed(self, pieces: Sequence[Piece], logprobs: Sequence[Json] = ()) -> Iterator[Event]:
-        """Yield the events of more of the reply.
+        """Add pieces to the items, and yield the events about that.
 
         Args:
-            pieces: What follows in the reply.
-            logprobs: Of its content, in the form of a chat completion.
+            pieces: The next pieces of the reply.
+            logprobs: Logprobs of their content, in the form of a chat completion.
         """
         untold = [_logprob_json(entry) for entry in logprobs]
         for piece in pieces:
@@ -75,7 +75,7 @@ class Output:
     def end(self, status: Literal["completed", "incomplete"]) -> Iterator[Event]:
         """Yield the events of the reply's end.
 
-        The last item is incomplete if the response is; there is always at least one item.
+        The last item gets this status. There is always at least one item.
         """
         if all(item["type"] == "compaction" for item in self.items):
             yield from self._add_text("", [])
@@ -106,7 +106,7 @@ class Output:
             yield from self._add_delta("response.output_text.delta", text, content_index=0, logprobs=logprobs)
 
     def _begin_call(self, call: CallBegun) -> Iterator[Event]:
-        """Begin a call, in the form in which its tool was given."""
+        """Begin an item for a call; its form depends on the type of the tool."""
         tool = self._telling.tools.get(call.name)
         name = tool.name if tool else call.name
         within = {"namespace": tool.namespace} if tool and tool.namespace else {}
@@ -134,7 +134,7 @@ class Output:
             yield from self._add_delta("response.function_call_arguments.delta", text)
 
     def _add_delta(self, type: str, text: str, **extra: Any) -> Iterator[Event]:
-        """Add to the open item."""
+        """Add text to the open item, and yield the event of this type."""
         self._grown.append(text)
         yield {"type": type, **self._item_place(), "delta": text, **extra}
 
@@ -149,7 +149,7 @@ class Output:
         yield {"type": "response.output_item.added", **added}
 
     def _begin_part(self, part: Json) -> Iterator[Event]:
-        """Give the open item its only part."""
+        """Add its only part to the open item."""
         summary = part["type"] == "summary_text"
         self.items[-1]["summary" if summary else "content"].append(part)
         type = "response.reasoning_summary_part.added" if summary else "response.content_part.added"
@@ -209,7 +209,7 @@ def _parsed_object(arguments: str) -> Json:
 
 
 def _logprob_json(entry: Json) -> Json:
-    """Return a logprob in this API's form: bytes is a list, perhaps empty, and there is no id."""
+    """Return a logprob in this API's form: `bytes` is a list instead of null, and there is no id."""
     told: Json = {name: value for name, value in entry.items() if name != "id"}
     told["bytes"] = entry["bytes"] or []
     if "top_logprobs" in entry:

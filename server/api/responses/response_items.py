@@ -76,7 +76,7 @@ def _refuse_deep_nesting(value: Any) -> Any:
 Output: TypeAlias = Annotated[
     str | list[Any], AfterValidator(_refuse_deep_nesting), BeforeValidator(_object_as_text)
 ]
-"""What a tool has returned: a text, or parts of any type."""
+"""A tool's result: a text, or parts of any type."""
 
 
 Arguments: TypeAlias = Annotated[
@@ -133,11 +133,11 @@ class CallOutputItem(ItemBody):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: Output = ""
-    """A text, or parts, of which a text stands for those that are none."""
+    """A text, or parts. The model reads a short text in place of a part that is not text."""
 
 
 class ReasoningItem(ItemBody):
-    """Thoughts of an earlier reply: as they were, as their summary, or sealed."""
+    """Thoughts of an earlier reply: as text, as a summary, or as encrypted content."""
 
     type: Literal["reasoning"]
     content: ThoughtParts = Field(default_factory=list[ThoughtPart])
@@ -183,7 +183,7 @@ class ReferenceItem(Body):
 
 
 class OtherItem(Body):
-    """An item of any other type: calls that OpenAI's own tools make, and what they return."""
+    """An item of any other type, such as a call or a result of one of OpenAI's own tools."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -223,11 +223,11 @@ _KINDS = {
     "reasoning": "rs",
     "compaction": "cmp",
 }
-"""How ids of items begin."""
+"""Prefixes of items' ids, by type."""
 
 
 def _tag_of(item: Any) -> str:
-    """Return the tag of an item; messages and references may leave out their type."""
+    """Return the tag by which pydantic chooses an item's form. Messages and references may have no type."""
     if not isinstance(item, dict):
         return "message"
     given = cast(Json, item)
@@ -263,7 +263,7 @@ def as_stored(item: Item, id_of: Callable[[str], str]) -> Json:
 
     Args:
         item: an item of a request's input.
-        id_of: makes an id of a kind, for an item without one.
+        id_of: makes an id with a prefix, for an item without an id.
     """
     told = item.model_dump(by_alias=True, exclude_none=True)
     told.setdefault("id", id_of(_KINDS.get(told["type"], "item")))

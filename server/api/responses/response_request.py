@@ -68,7 +68,7 @@ class TextFormat(Body):
     name: str | None = None
     description: str | None = None
     definition: EchoedSchema | None = Field(None, alias="schema")
-    """Required of json_schema. Nested at most 120 levels deep."""
+    """Required for the type json_schema. Nested at most 120 levels deep."""
     strict: bool | None = None
 
 
@@ -82,15 +82,15 @@ class ReasoningOptions(Body):
     effort: str | None = None
     mode: Literal["standard"] | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
-    """current_turn: thoughts before the user's last message are left out; else the template decides."""
+    """current_turn leaves out thoughts before the user's last message; else the chat template decides."""
     summary: str | None = None
-    """auto, concise or detailed: thoughts are told as the summary of themselves."""
+    """auto, concise or detailed: thoughts are sent as their own summary."""
     generate_summary: str | None = None
     """The former name of `summary`."""
 
     @property
     def told_as_summary(self) -> str | None:
-        """Return the kind of summary that is wanted."""
+        """Return the kind of summary that the request asks for; None: no summary."""
         asked = self.summary or self.generate_summary
         return asked if asked in ("auto", "concise", "detailed") else None
 
@@ -105,7 +105,7 @@ class CacheOptions(Body):
     prewarm: bool = False
     """Evaluate the prompt and generate nothing."""
     comparison_response_id: str | None = None
-    """A stored response: the reply tells where the two prompts part."""
+    """Id of a stored response: the reply says where the two prompts depart."""
 
 
 class ConversationName(Body):
@@ -118,7 +118,7 @@ class ResponseRequest(SharedFields):
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     """What the user says, or items of a conversation."""
     instructions: str | None = None
-    """A system message before all others; those of the previous response do not count."""
+    """A system message before all others. The instructions of the previous response do not hold."""
     previous_response_id: str | None = None
     """A stored response with the same cache_salt, whose conversation this one continues."""
     conversation: str | ConversationName | None = None
@@ -139,7 +139,7 @@ class ResponseRequest(SharedFields):
     """Message.output_text.logprobs, and reasoning.encrypted_content, in which thoughts are sealed. Others
     are of tools that this server does not run."""
     service_tier: str | None = None
-    """Told again."""
+    """Copied to the response; there is only one tier."""
     context_management: Annotated[list[ContextManagement], Field(max_length=1, fail_fast=True)] = Field(
         default_factory=list[ContextManagement]
     )
@@ -152,7 +152,7 @@ class ResponseRequest(SharedFields):
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] = Field(
         default_factory=dict[str, str]
     )
-    """Told again with the response."""
+    """Copied to the response."""
 
     unsupported: ClassVar[Neutral] = {
         **UNSUPPORTED,
@@ -170,7 +170,7 @@ class ResponseRequest(SharedFields):
 
     @property
     def conversation_id(self) -> str | None:
-        """Return the id of the conversation, however it is given."""
+        """Return the id of the conversation, which the request gives alone or in an object."""
         given = self.conversation
         return given.id if isinstance(given, ConversationName) else given
 

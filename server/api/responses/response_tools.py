@@ -19,7 +19,7 @@ Json: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["function", "custom", "tool_search"]
 
 SEARCH = "tool_search"
-"""The function that stands for a search for tools that the client carries out."""
+"""Name of the function by which the model asks the client to search for tools."""
 _SEARCH_ARGUMENTS: Json = {
     "type": "object",
     "properties": {"query": {"type": "string", "description": "what the tool should do"}},
@@ -27,7 +27,7 @@ _SEARCH_ARGUMENTS: Json = {
 }
 
 _IN_TOOL = re.compile(r"^tools\.(\d+)\.(function|custom)(\.format\.grammar\.definition)?\.?(.*)$")
-"""A field of a tool of a chat completion."""
+"""Matches the name of a field of a chat completion's tool."""
 
 
 class OwnFunction(Body):
@@ -38,9 +38,9 @@ class OwnFunction(Body):
     """Nested at most 120 levels deep."""
     strict: bool | None = None
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Without `direct`, the tool is left out: only code could call it."""
+    """Without `direct` only code may call the tool, so it is left out."""
     defer_loading: bool = False
-    """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
+    """true: beside a client's tool_search, the tool is left out until a tool_search_output shows it."""
 
 
 class AnyTextFormat(Body):
@@ -59,9 +59,9 @@ class OwnCustom(Body):
     description: str | None = None
     format: Annotated[AnyTextFormat | GrammarFormat, Field(discriminator="type")] | None = None
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
-    """Without `direct`, the tool is left out: only code could call it."""
+    """Without `direct` only code may call the tool, so it is left out."""
     defer_loading: bool = False
-    """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
+    """true: beside a client's tool_search, the tool is left out until a tool_search_output shows it."""
 
 
 class SearchTool(Body):
@@ -86,14 +86,14 @@ InNamespace: TypeAlias = Annotated[OwnFunction | OwnCustom, Field(discriminator=
 
 
 class NamespaceTool(Body):
-    """Functions and custom tools with a name in common."""
+    """Functions and custom tools of one namespace."""
 
     type: Literal["namespace"]
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     tools: Annotated[list[InNamespace], Field(fail_fast=True)]
     defer_loading: bool = False
-    """Beside a tool_search of the client, the tool is left out until a tool_search_output shows it."""
+    """true: beside a client's tool_search, the tool is left out until a tool_search_output shows it."""
 
 
 def _tag_of(tool: Any) -> str:
@@ -120,9 +120,9 @@ class ServedTool:
     """A tool as the model sees it, and how the client calls it."""
 
     tool: OwnTool
-    place: str  # of the tool in the request, such as tools.3.tools.0
+    place: str  # the request's field with the tool, such as tools.3.tools.0
     namespace: str | None = None
-    in_message: bool = False  # a message shows it, so that the template does not
+    in_message: bool = False  # a message shows the tool, so the chat template must not
 
     @property
     def kind(self) -> Kind:
@@ -175,14 +175,14 @@ class ServedTools:
     deferred: dict[str, ServedTool] = field(default_factory=dict[str, ServedTool])
     """Tools that no message has shown yet."""
     left_out: list[str] = field(default_factory=list[str])
-    """What is not served, each in words."""
+    """Sentences about parts of the request that are not served."""
 
     @property
     def as_chat(self) -> list[Json]:
         return [tool.as_chat for tool in self.by_name.values()]
 
     def place_of(self, param: str) -> str:
-        """Return the name in this request of a field of a chat completion's tools."""
+        """Return the name in this request of a field of the chat completion's tools."""
 
         def place(found: re.Match[str]) -> str:
             served = list(self.by_name.values())[int(found[1])]
@@ -192,7 +192,7 @@ class ServedTools:
         return _IN_TOOL.sub(place, param)
 
     def load(self, tools: Sequence[AnyTool], place: str) -> str:
-        """Allow calls of these tools, which a message shows; return the message's text about them."""
+        """Allow calls of these tools, and return the text of the message that shows them."""
         found = ServedTools()
         found.add(tools, place, deferring=False, repeated=True)
         for name, tool in found.by_name.items():
@@ -209,11 +209,11 @@ class ServedTools:
         Args:
             tools: the tools.
             place: name of the list in the request.
-            deferring: leave those out that say defer_loading, until load() shows them.
-            repeated: take the last of several tools with one name.
+            deferring: leave out tools with defer_loading, until load() shows them.
+            repeated: of several tools with one name take the last, instead of raising.
 
         Raises:
-            FieldError: two tools have one name.
+            FieldError: two tools have the same name.
         """
         for i, tool in enumerate(tools):
             if isinstance(tool, HostedTool) or not is_served(tool):
@@ -239,10 +239,10 @@ class ServedTools:
 def served_tools(tools: Sequence[AnyTool]) -> ServedTools:
     """Return the tools of a request that can be served.
 
-    Tools are deferred only if the client searches for them: a search by the server would never find them.
+    Tools are deferred only if the client is the one that searches, since this server does not search.
 
     Raises:
-        FieldError: Two tools have one name.
+        FieldError: Two tools have the same name.
     """
     searched = any(isinstance(tool, SearchTool) and tool.execution == "client" for tool in tools)
     served = ServedTools()
@@ -265,7 +265,7 @@ def flat_name(namespace: str | None, name: str) -> str:
 
 
 def _flattened_tools(tool: OwnTool | NamespaceTool, place: str) -> Iterator[tuple[ServedTool, bool]]:
-    """Yield the tools within a tool, and True for each that is deferred."""
+    """Yield each tool of a namespace, or a single tool, and whether it is deferred."""
     if isinstance(tool, NamespaceTool):
         for i, inner in enumerate(tool.tools):
             deferred = tool.defer_loading or inner.defer_loading

@@ -40,7 +40,7 @@ async def create(request: Request, served: Served) -> Response:
         answer = ResponseAnswer(served, chat, asked, body, turn)
     if body.background:
         queued = answer.go_on_alone()
-        await served.replies.settled()  # so that other leads know its id when the client does
+        await served.replies.settled()  # so that other leads find its id once the client knows it
         return await streamed(served, body.salt, queued) if body.stream else Json(queued)
     return await deliver(request, answer, stream=body.stream)
 
@@ -58,7 +58,7 @@ async def compact(request: Request, served: Served) -> Response:
 async def _shortened_turn(
     request: Request, served: Served, body: ResponseRequest, turn: ResponseTurn
 ) -> ResponseTurn:
-    """Return the turn with a summary of its conversation, if its prompt is longer than the request wants."""
+    """Return the turn; if its prompt exceeds compact_threshold, with a summary of its conversation."""
     most = body.context_management[0].compact_threshold or served.model.n_ctx * 9 // 10
     if await aside(request, n_tokens, served, checked(served, turn.chat.chat)) <= most:
         return turn
@@ -95,8 +95,8 @@ async def _turn_of(served: Served, body: ResponseRequest) -> ResponseTurn:
     """Return the request as a turn of its conversation.
 
     Raises:
-        NotFoundError: there is no such previous response or conversation, or no item with an id that is
-            referred to.
+        NotFoundError: the previous response, the conversation or an item that is referred to does not
+            exist.
         FieldError: an item or a tool cannot be served.
     """
     before = await _before(served, body)
@@ -110,13 +110,13 @@ async def _turn_of(served: Served, body: ResponseRequest) -> ResponseTurn:
 class _Before:
     """The conversation that a request continues."""
 
-    messages: Sequence[dict[str, Any]] = ()  # as chat messages
-    given: Sequence[Item] = ()  # or as items that are still to be read as messages
-    items: Sequence[dict[str, Any]] = ()  # all of it, as OpenAI lists it
+    messages: Sequence[dict[str, Any]] = ()  # the conversation as chat messages
+    given: Sequence[Item] = ()  # or as items, which are not converted to messages yet
+    items: Sequence[dict[str, Any]] = ()  # the whole conversation, as OpenAI lists it
 
 
 async def _before(served: Served, body: ResponseRequest) -> _Before:
-    """Return what a request continues. Raises NotFoundError."""
+    """Return the conversation that a request continues. Raises NotFoundError."""
     if body.conversation_id is not None:
         conversation = await stored_conversation(served, body.salt, body.conversation_id)
         items = conversation.input_items

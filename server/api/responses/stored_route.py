@@ -22,10 +22,10 @@ from server.replies.reply_log import EVENT_END, LogReader
 from server.replies.store import Owner
 
 MOST_ITEMS = 100
-"""Items of one page, as OpenAI."""
+"""Maximum items of a page, as OpenAI has it."""
 CANCEL_S = 5.0
-"""Seconds in which another lead is to cancel its reply: ten of its looks whether it should."""
-CANCEL_LOOK_S = 0.05  # between two looks whether it has
+"""Seconds to wait for another lead to cancel its reply: it looks for cancellations ten times in them."""
+CANCEL_LOOK_S = 0.05  # seconds between two checks whether it has
 
 Event = dict[str, Any]
 
@@ -37,7 +37,7 @@ async def input_items(request: Request, served: Served) -> Response:
 
 
 def page_of(all_items: Sequence[Event], query: QueryParams) -> Event:
-    """Return a page of items, as a query asks. Raises FieldError."""
+    """Return the page of items that a query asks for. Raises FieldError."""
     limit = query.get("limit", "20")
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
         raise FieldError("limit", f"must be an integer from 1 to {MOST_ITEMS}")
@@ -56,7 +56,7 @@ def page_of(all_items: Sequence[Event], query: QueryParams) -> Event:
 
 
 async def retrieve(request: Request, served: Served) -> Response:
-    """Answer with a stored response as it is, or with its events behind a given one."""
+    """Answer with a stored response in its present state, or with its events after a given one."""
     stored = await _stored_response(request, served)
     if request.query_params.get("stream", "false").lower() in ("false", "0"):
         return Json(stored.response)
@@ -68,7 +68,7 @@ async def retrieve(request: Request, served: Served) -> Response:
 
 
 async def streamed(served: Served, salt: str, response: Event, after: int = -1) -> Relay:
-    """Return the events of a background response behind the one with the number `after`.
+    """Return the events of a background response after the one with the number `after`.
 
     Raises:
         FieldError: the response has no log of events.
@@ -80,7 +80,7 @@ async def streamed(served: Served, salt: str, response: Event, after: int = -1) 
 
 
 async def _events(log: LogReader, after: int, response: Event) -> AsyncIterator[bytes]:
-    """Yield the events of a log; the last one says so if its writer is gone."""
+    """Yield the events of a log; if its writer or the store is gone, the last event is that error."""
     try:
         async for chunk in log.events(after):
             after += chunk.count(EVENT_END)
@@ -110,7 +110,7 @@ async def cancel(request: Request, served: Served) -> Response:
 
 
 async def _ended(served: Served, salt: str, stored: StoredResponse) -> StoredResponse:
-    """Cancel a response if it runs, here or elsewhere, and return it as it is then."""
+    """Cancel a response if it runs, in this process or another, and return its final state."""
     if not stored.runs:
         return stored
     if not await served.background.cancel(salt, stored.id):
@@ -123,7 +123,7 @@ async def _ended(served: Served, salt: str, stored: StoredResponse) -> StoredRes
 
 
 async def delete(request: Request, served: Served) -> Response:
-    """Delete a stored response, cancelled if it runs; those that continue it stay."""
+    """Delete a stored response, and cancel it if it runs. Responses that continue it stay."""
     stored = await _stored_response(request, served)
     salt = _salt_of_request(request)
     await _ended(served, salt, stored)
@@ -132,9 +132,9 @@ async def delete(request: Request, served: Served) -> Response:
 
 
 async def _stored_response(request: Request, served: Served) -> StoredResponse:
-    """Return the response that a request names; one whose writer is gone has failed."""
+    """Return the response that a request names, as failed if it runs and its writer is gone."""
     id, salt = request.path_params["id"], _salt_of_request(request)
-    # Anthropic's messages and conversations are kept there, too
+    # the store also has Anthropic's messages and conversations
     stored = await served.replies.get(salt, id) if id.startswith("resp_") else None
     if stored is None:
         raise NotFoundError(f"Response with id '{id}' not found.", param="id")

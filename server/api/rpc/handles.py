@@ -12,7 +12,7 @@ from server.errors import BusyError
 
 MAX_HANDLES = 64
 KEPT_S = 120.0
-"""Seconds without a request for it after which work is cancelled."""
+"""Seconds without a request for work after which it is cancelled."""
 
 
 class Held(Protocol):
@@ -42,7 +42,7 @@ class Handles:
         return len(self._entries)
 
     def open(self, begin: Callable[[], Held], owner: str = "") -> str:
-        """Begin work, and return a handle that cannot be guessed; later calls put the owner in front of it.
+        """Begin work, and return a handle that cannot be guessed. Other methods take it prefixed by `owner`.
 
         Raises:
             BusyError: There are too many handles; nothing was begun.
@@ -54,7 +54,7 @@ class Handles:
         return handle
 
     def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
-        """Return the updates, and True if they are the last; the handle is then forgotten.
+        """Return new updates, and True if they are the last; then the handle is forgotten.
 
         Raises:
             UnknownHandleError: There is no such handle.

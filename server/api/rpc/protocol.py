@@ -24,7 +24,7 @@ MAX_CALLS = 32
 
 Id: TypeAlias = str | int | float | None
 Given: TypeAlias = dict[str, Any] | list[Any]
-"""Params of a call, by name or by position."""
+"""The params of a call, given by name or by position."""
 
 
 class UnknownHandleError(FieldError):
@@ -35,7 +35,7 @@ class UnknownMethodError(InvalidRequestError):
     """The method does not exist."""
 
 
-_CODES: dict[type[DuoError], int] = {  # the first that fits; from -32000 down they are left to servers
+_CODES: dict[type[DuoError], int] = {  # first match; servers may define -32000 to -32099
     UnknownMethodError: -32601,
     UnknownHandleError: -32002,
     ContextOverflowError: -32001,
@@ -50,7 +50,7 @@ _CODES: dict[type[DuoError], int] = {  # the first that fits; from -32000 down t
 class Call:
     """One call."""
 
-    id: Id  # None if notified, and possibly otherwise
+    id: Id  # None if notified; other calls may have None, too
     notified: bool  # no reply is wanted
     method: str
     params: Given
@@ -62,7 +62,7 @@ Reply: TypeAlias = dict[str, Any]
 def read(body: bytes) -> tuple[list[Call | Reply], bool]:
     """Return the calls of a body, and True if they are a batch.
 
-    An invalid call is replaced by the reply to it; so is a body that cannot be read, by one reply.
+    In place of an invalid call there is the reply to it. For an unreadable body there is just one reply.
     """
     try:
         data = orjson.loads(body)
@@ -96,7 +96,10 @@ def _read_call(data: object) -> Call | Reply:
 
 
 def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
-    """Return params by name; those given by position get these names. Raises InvalidRequestError."""
+    """Return params by name; `names` has the names of those given by position.
+
+    Raises InvalidRequestError.
+    """
     if isinstance(params, dict):
         return params
     if len(params) > len(names):
@@ -110,7 +113,7 @@ def result(id: Id, value: Any) -> Reply:
 
 
 def failure(id: Id, error: DuoError) -> Reply:
-    """Return the reply to a call that failed; `data` has the rest of OpenAI's error, and when to retry."""
+    """Return the reply to a failed call; `data` has OpenAI's other fields, and the time of a retry."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s

@@ -20,7 +20,7 @@ from server.errors import DuoError
 class RpcCompletion:
     """Implements Held.
 
-    It runs by itself: news() returns what there is, whole() waits for the end.
+    It runs by itself: news() returns what is new, and whole() waits for the end.
     """
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
@@ -44,7 +44,7 @@ class RpcCompletion:
     def news(self) -> tuple[list[dict[str, Any]], bool]:
         """Return what was generated since the last call, and True if that was all.
 
-        The last update has `stop` true, and the figures. Raises the error of a generation that failed.
+        The last update has `stop` true, and final statistics. Raises the error of a generation that failed.
         """
         if self._error is not None:
             raise self._error
@@ -71,7 +71,7 @@ class RpcCompletion:
         return {**told, **beside(portion)}
 
     def _final_figures(self) -> dict[str, Any]:
-        """Return the figures known at the end."""
+        """Return the statistics that are known at the end."""
         stats = self._choice.stats()
         why, word = why_stopped(self._choice)
         return {

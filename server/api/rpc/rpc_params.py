@@ -27,7 +27,7 @@ class InitParams(Body):
 
 class TokenizeParams(Body):
     text: str
-    """Control tokens that it spells are read as such."""
+    """Control tokens that are spelled in it are read as such."""
 
 
 class HandleParams(Body):
@@ -35,14 +35,14 @@ class HandleParams(Body):
 
 
 class CompletionParams(CompletionRequest):
-    """A legacy completion of one prompt; n_predict absent or negative: until the context ends."""
+    """A legacy completion of one prompt. If n_predict is absent or negative, it ends with the context."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
 
     prompt: Annotated[str | list[Any], WithJsonSchema(ONE_PROMPT)] = ""
     """A text, token ids, or a list of both."""
     tfs_z: Annotated[float, WithJsonSchema({"const": 1})] = 1.0
-    """llama.cpp no longer has tail-free sampling."""
+    """Only 1 is accepted: llama.cpp no longer has tail-free sampling."""
     penalize_nl: bool = True
     """Penalties count line breaks like all tokens; false is refused beside penalties."""
 
@@ -78,7 +78,7 @@ class CompletionParams(CompletionRequest):
         return [self.prompt if isinstance(self.prompt, list) else [self.prompt]]
 
     def contradiction(self) -> tuple[str, str] | None:
-        """Return the field that contradicts another, and why; penalties always count line breaks."""
+        """Return the field that contradicts another, and why. penalize_nl false contradicts penalties."""
         if "prompt" not in self.model_fields_set:
             return "prompt", "required"
         penalised = (self.repeat_penalty or 1.0) != 1.0 or self.presence_penalty or self.frequency_penalty

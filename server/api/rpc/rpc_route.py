@@ -34,9 +34,9 @@ Method: TypeAlias = Callable[[Request, Served, Given], Awaitable[Any]]
 
 
 async def answer(request: Request, _: Served) -> Response:
-    """Answer all calls of the body, those of a batch concurrently; a client that leaves cancels them.
+    """Answer the calls of a body, several concurrently. If the client leaves, they are cancelled.
 
-    Errors of calls are in their replies, with status 200. 204 if no call wants a reply.
+    Errors of calls are in their replies, with HTTP status 200. The status is 204 if no call wants a reply.
     """
     asked, batch = await from_body(request, read)
     replies = await unless_gone(request, _reply_to_all(request, asked))
@@ -51,7 +51,7 @@ async def _reply_to_all(request: Request, asked: list[Call | Reply]) -> list[Rep
 
 
 async def _reply_to(request: Request, asked: Call | Reply) -> Reply | None:
-    """Return the reply to a call; None to a notification, even if it fails."""
+    """Return the reply to a call; None for a notification, even if it fails."""
     if not isinstance(asked, Call):
         return asked
     if asked.notified and asked.method in GENERATING:
@@ -115,7 +115,7 @@ async def _get_completion(request: Request, served: Served, given: Given) -> Any
 
 
 async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
-    """Begin a completion; how much of the prompt was cached is in its last update."""
+    """Begin a completion, and return its handle. Its last update has the number of cached tokens."""
     body, prompt = await _read_completion(request, served, given)
     handle = served.handles.open(lambda: RpcCompletion(served, body, prompt), salt_of(request, None))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}
@@ -137,7 +137,7 @@ async def _async_completion_cancel(request: Request, served: Served, given: Give
 
 
 async def _speculative_status(_request: Request, served: Served, _: Given) -> Any:
-    """Report what drafts have brought since the server started."""
+    """Report the drafted and accepted tokens since the server started."""
     health, traffic = served.health().as_json(), served.traffic
     return {
         **{name: health[name] for name in ("draft_mode", "exactness", "gate", "drafters")},
@@ -159,4 +159,4 @@ METHODS: dict[str, Method] = {
     "speculative_status": _speculative_status,
 }
 GENERATING = ("get_completion", "async_completion_init", "async_completion_poll")
-"""Methods whose only use is their result."""
+"""Methods that are useless without their result, so notifications do not run them."""

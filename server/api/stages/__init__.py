@@ -1,4 +1,4 @@
-"""A request on its way to the engine, in five stages that hand on one value, a Prompted.
+"""Prepare a request for the engine, in five stages that hand on one value, a Prompted.
 
-validate → render → tokenize → constrain → submit, which puts them together.
+validate → render → tokenize → constrain → submit, which also combines the stages.
 """

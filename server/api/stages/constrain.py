@@ -1,4 +1,4 @@
-"""Hold replies to the forms that a request asks for: calls of tools, JSON, grammars, limits on thoughts."""
+"""Constrain replies to what a request asks for: calls of tools, JSON, grammars, limits on thoughts."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Asked:
     answer: Schema | str | None
     """Schema or rule of a reply without calls; None: any text."""
     place: str
-    """Field of the request that asks for it."""
+    """Field of the request that asks for `answer`."""
 
     @property
     def as_json(self) -> list[Any]:
-        """Return all of it."""
+        """Return all that determines the grammar, as a JSON value."""
         functions = [function.as_json for _, function in self.calls.functions]
         return [self.calls.required, self.answer, self.place, functions]
 
 
 def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Prompted:
-    """Return the prompt with what replies to it are held to. Slow: not for the event loop.
+    """Return the prompt with the constraint of its replies. Slow: not for the event loop.
 
     Raises:
-        InvalidRequestError: Names the field.
+        InvalidRequestError: A constraint cannot be met; the error names its field.
     """
     instead: Start | None = None
     if isinstance(body, ChatRequest):
@@ -58,13 +58,13 @@ def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Pro
 
 
 def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
-    """Return a grammar that makes calls fit their functions, None if only the body's own fields constrain.
+    """Return a grammar that makes calls fit their functions; None if only StructuredFields constrain.
 
     It starts at the first token if a call is required, else at the mark of a call. Thoughts may precede a
     structured reply. Slow: not for the event loop.
 
     Raises:
-        InvalidRequestError: Names the field.
+        InvalidRequestError: A constraint cannot be met; the error names its field.
     """
     calls, grammars, held = calling(body), served.grammars, served.held_schemas
     if grammars is None or held is None:
@@ -76,7 +76,7 @@ def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | 
         thinks = form.thinking or (form.thoughts is not None and reads_thoughts(served, body))
         if answer is None or not thinks:
             return None
-        constraint_of_fields(served, body)  # a fault of the schema is told by its place there
+        constraint_of_fields(served, body)  # raises errors of the schema with its place in the request
         return grammars.lark(CallGrammar(served.vocabulary, form).answer(answer), place)
     if not calls.callable:
         marked = replace(form, calls=served.template.style.family.calls)
@@ -93,7 +93,7 @@ def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start 
         served: What the server offers.
         body: The request.
         form: The form of the reply.
-        held: Replaces the constraint of the body's own fields.
+        held: Constraint in place of that of the StructuredFields; None: theirs.
     """
     thoughts, channels = form.thoughts, form.channels
     most = served.reasoning_budget if body.thinking_budget is None else body.thinking_budget
@@ -105,7 +105,7 @@ def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start 
 
 
 def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
-    """Return a constraint of calls as strict as can be compiled.
+    """Return the strictest constraint of calls that compiles.
 
     None if calls have no mark, or if their grammar does not compile and nothing requires that they fit.
 
@@ -137,7 +137,10 @@ def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked:
 def _compile_calls(
     held: HeldSchemas, key: bytes, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
 ) -> Start | None:
-    """Compile the grammar, and keep its rules; None if calls have no mark. Raises InvalidRequestError."""
+    """Compile the grammar and remember its rules; None if calls have no mark.
+
+    Raises InvalidRequestError.
+    """
     schemas = [(place(i), functions[function.name]) for i, function in asked.calls.functions]
     if asked.calls.required:
         lark = grammar.required(functions)

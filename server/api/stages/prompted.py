@@ -23,16 +23,16 @@ class Prompted:
     text: str
     tokens: list[int] = field(default_factory=list[int])
     messages: Sequence[dict[str, Any]] = ()  # the messages that the text was rendered from, if any
-    setting: Setting = BARE  # what the text was rendered with besides
+    setting: Setting = BARE  # other inputs of the template
     form: Form = PLAIN  # how replies are read
     written: Form = PLAIN  # what the model may write
-    constraint: Start | None = None  # what replies are held to
+    constraint: Start | None = None  # constraint of replies; None: any text
     requests: list[GenerationRequest] = field(default_factory=list[GenerationRequest])
-    whole: bool = True  # the tokens stand for the whole text, so later prompts may begin with them
+    whole: bool = True  # the tokens are the whole text's, so later prompts may begin with them
 
     @property
     def begins(self) -> bool:
-        """True if a reply is a message from its beginning on."""
+        """True if a reply begins a message, instead of continuing one."""
         begun = begun_by(self.messages, self.setting)
         return bool(self.messages) and not (begun and begun.text)
 

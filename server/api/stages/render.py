@@ -18,7 +18,7 @@ def rendered(served: Served, body: ChatRequest, template: ChatTemplate | None = 
     Args:
         served: What the server offers.
         body: The request.
-        template: Renders it instead of the server's.
+        template: Template to use instead of the server's.
     """
     messages = [message.for_template() for message in body.messages]
     setting = setting_of(served, body)
@@ -30,10 +30,10 @@ def rendered(served: Served, body: ChatRequest, template: ChatTemplate | None = 
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:
-    """Return what the template gets besides the messages.
+    """Return the template's inputs besides the messages.
 
-    Tools that must not be called are shown all the same if a grammar can forbid calls: then the prompt shares
-    the cached prefix of other turns.
+    Tools that must not be called are still shown if a grammar can forbid calls, so that the prompt shares the
+    cached prefix of other turns.
     """
     calls = calling(body)
     hidden = (
@@ -55,7 +55,7 @@ def form_of(body: ChatRequest, style: Style) -> Form:
     if calls is None or not calls.callable or family.calls is None:
         return form
     functions = {function.name: function.schema_of_arguments for _, function in calls.functions}
-    # a model that was not trained for tools repeats a call that it must make until its reply is full
+    # a model not trained for tools repeats a required call until its reply is full
     repeats = style.in_words and calls.required and not body.parallel_tool_calls
     single = style.single_call or repeats
     most = 1 if single else calls.most
@@ -74,7 +74,7 @@ def reads_thoughts(served: Served, body: ChatRequest) -> bool:
 
 
 def _unthinking(served: Served, body: ChatRequest, prompt: str) -> str:
-    """Close the thoughts that the prompt opens, if the server wants none and the body says nothing."""
+    """Close thoughts that the prompt opens, if the server disables thinking and the body says nothing."""
     thoughts, own = served.template.style.family.thoughts, body.template_variables
     wanted = served.template_variables.get("enable_thinking", True) or "enable_thinking" in own
     if thoughts is None or wanted or body.thinking_budget is not None:

@@ -1,4 +1,4 @@
-"""Take a validated request through the stages, to requests that the engine gets, and submit them."""
+"""Take a validated request through the stages, and submit the resulting requests to the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def prepared_chat(served: Served, body: ChatRequest) -> Prompted:
     """Return the prompt of a chat, ready to be submitted. Slow: not for the event loop.
 
     Raises:
-        InvalidRequestError: A prompt that is too long raises it before a grammar is compiled.
+        InvalidRequestError: The request cannot be honoured. A prompt that is too long raises it before a
+            grammar is compiled.
     """
     return prepared(served, body, tokenized(served, body, rendered(served, body)))
 
@@ -45,7 +46,7 @@ def prepared(served: Served, body: GenerationFields, prompt: Prompted) -> Prompt
 
 
 def submit(served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> list[ReplyChoice]:
-    """Submit the requests of all prompts, or none. Raises what the generator raises."""
+    """Submit the requests of all prompts; if one fails, cancel the others and raise the generator's error."""
     choices: list[ReplyChoice] = []
     try:
         for prompt in prompts:
@@ -66,7 +67,7 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
     """Return the prompt with one request per reply to it.
 
     Raises:
-        InvalidRequestError: A field asks for what cannot be done.
+        InvalidRequestError: A field cannot be honoured.
     """
     if body.lora:
         check_scales(served, body.lora, "lora")
@@ -89,7 +90,7 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
         told=told_json(body, body.max_new_tokens or served.max_tokens or -1),
     )
     if body.n_generated > body.n and first.n_logprobs is None:
-        first = replace(first, n_logprobs=0)  # which are best is told by their logprobs
+        first = replace(first, n_logprobs=0)  # the best are chosen by their logprobs
     sampling = first.sampling
     requests = [
         replace(first, sampling=sampling.reseeded(seed_of_choice(sampling.seed, c)))
@@ -104,12 +105,12 @@ def _sampling_of(served: Served, body: GenerationFields) -> SamplingParams:
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
-    """Return the seed of a choice; the first one is the reply to the request with n = 1."""
+    """Return the seed of a choice. The first choice has the request's seed, as with n = 1."""
     return mix(seed ^ mix(choice)) if choice else seed
 
 
 def _speculation_of(body: GenerationFields, vocabulary: Vocabulary, room: Room) -> Speculation:
-    """Return what may be drafted; a prediction is cut to the length of the context."""
+    """Return which drafts may be verified; a prediction is cut to the length of the context."""
     asked = body.speculative
     prediction: tuple[int, ...] = ()
     if body.prediction is not None:
@@ -126,5 +127,5 @@ def _wants_shift(served: Served, body: GenerationFields) -> bool:
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:
-    """Return the tokens that a shift keeps; as in llama-server -1 is the whole prompt, and BOS is extra."""
+    """Return the number of first tokens that a shift keeps. As in llama-server, BOS is kept besides."""
     return n_prompt if body.n_keep < 0 else body.n_keep + vocabulary.add_bos

@@ -49,7 +49,7 @@ def tokenized_texts(served: Served, body: CompletionRequest) -> list[Prompted]:
 
 
 def _prompt_tokens(served: Served, body: CompletionRequest, pieces: Pieces) -> list[int]:
-    """Return a prompt's tokens, after the model's BOS unless it begins with an id; an empty one is a BOS."""
+    """Return a prompt's tokens. BOS comes first unless the prompt begins with an id; "" becomes a BOS."""
     vocabulary = served.vocabulary
     if body.suffix:
         if vocabulary.fim is None:
@@ -70,18 +70,18 @@ def around(
     """Return a prompt to fill in the middle, in llama-server's order: prefix, suffix, middle.
 
     Args:
-        vocabulary: Of the tokens.
-        fim: Its tokens for this.
+        vocabulary: Vocabulary of the tokens.
+        fim: The model's control tokens for prefix, suffix and middle.
         before: Tokens of the prefix.
-        suffix: The text behind.
-        extra: Tokens that stand before everything else.
+        suffix: The text after the middle.
+        extra: Tokens that come before everything else.
     """
     after = vocabulary.tokenize(suffix, special=False)
     return after_bos(vocabulary, [*extra, fim.prefix, *before, fim.suffix, *after, fim.middle])
 
 
 def _echoed_text(pieces: Pieces, vocabulary: Vocabulary) -> str:
-    """Return the prompt as echo shows it, control tokens written out."""
+    """Return the prompt as `echo` returns it, with control tokens written out."""
     spelled = b"".join(
         piece.encode() if isinstance(piece, str) else vocabulary.piece(piece, special=True)
         for piece in pieces

@@ -45,7 +45,8 @@ COUNTED_BYTES = 1 << 20
 async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
     """Call `work` on a prompt thread, and return its result.
 
-    If a body among the arguments may continue a reply, it waits until ended replies are remembered.
+    If a body among the arguments may continue an earlier reply, first wait until ended replies are
+    remembered.
 
     Raises:
         BusyError: Too many calls wait.
@@ -88,7 +89,7 @@ async def read(request: Request, form: type[B]) -> B:
 def parsed(body: bytes) -> dict[str, Any]:
     """Return the body as a JSON object, with U+FFFD for halves of characters.
 
-    A client that cuts a text within an emoji sends such a half in every later turn.
+    A client that cuts a text within an emoji sends half a surrogate pair in every later turn.
 
     Raises:
         InvalidRequestError: The body is no JSON object.
@@ -113,7 +114,7 @@ def whole_characters(body: bytes) -> str:
 
 
 def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with the caller's own cache_salt (access.py).
+    """Return the body with its cache_salt replaced by the caller's salt (access.py).
 
     An invalid cache_salt is left for validated() to refuse.
     """
@@ -128,7 +129,7 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
     """Validate a body.
 
     Raises:
-        InvalidRequestError: Names a field that is invalid, unsupported, or contradicts another.
+        InvalidRequestError: A field is invalid, unsupported, or contradicts another; the error names it.
     """
     try:
         body = form.model_validate(data)
@@ -153,13 +154,13 @@ def check_model(name: str | None, *cards: ModelCard, does: str = "has") -> None:
 
 
 def checked(served: Served, data: dict[str, Any], *, fits: bool = True) -> ChatRequest:
-    """Return the validated body.
+    """Return the validated body of a chat completion.
 
     Args:
         served: What the server offers.
         data: The body.
-        fits: Refuse more messages than the context has tokens before validating them, since each takes a
-            token.
+        fits: Before validating, refuse more messages than the context has tokens, since each takes at least
+            one token.
 
     Raises:
         InvalidRequestError: A field is not valid.
