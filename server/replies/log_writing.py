@@ -41,7 +41,7 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """How much of a log existed at one moment."""
+    """The part of a log that existed at one moment."""
 
     of: _Written
     ended: bool  # the log has ended; read before `n`, so that no chunk comes after the n
