@@ -1,4 +1,4 @@
-"""Guesses for a drafter's own model, so that one of its decodes makes several tokens: as many as pay."""
+"""Guess for a drafter's own model, as far as that pays, so that one of its decodes makes several tokens."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from server.speculation.sources.inline import InlineModel
 # llama.cpp read weights once for all rows. Twice: 16 rows take longer there; half: where nine in ten are
 # right, a decode makes 3.4 tokens instead of 5.7.
 MOST_OWN = 7
-# Tokens of texts that the model reads before one decode, beside which a drafter's rows take longer. Half: it
+# Maximum tokens of texts that the guessing model reads before one decode of the drafter's model. Half: it
 # guesses after twice as many decodes; twice: these wait longer.
 OWN_SLICE_ROWS = 128
-# Decodes without guesses whose median time counts, and how many have to be known. Half: one slow decode
-# makes guesses look good; twice: a longer context shows after 15 more.
+# Decodes without guesses whose median time counts, and the number that must be known first. Half: one slow
+# decode makes guesses look good; twice: a longer context shows after 15 more.
 PLAIN_ROUNDS, PLAIN_KNOWN = 15, 4
 
 
@@ -35,10 +35,10 @@ class _OwnSession:
     """A session as the model that guesses knows it."""
 
     opened: OpenedSession
-    n_opened: int  # Opens of it when the model was told
+    n_opened: int  # its Open messages when the guessing model was told of it
     hits: SessionHitRates
     guesses: list[DraftGuess] = field(default_factory=list[DraftGuess])  # for this decode
-    sure: float = 1.0  # the probability that they are all right
+    sure: float = 1.0  # probability that all guesses are right
 
 
 class Cascade(OwnDrafts):
@@ -50,7 +50,7 @@ class Cascade(OwnDrafts):
         Args:
             model: What guesses.
             steady: Seconds of a decode of the drafter's model by rows, as measured; {}: rows cost nothing.
-            one_shape: A change of width costs more than rows, so that all decodes with guesses are as wide.
+            one_shape: A change of width costs more than rows, so all decodes with guesses have one width.
         """
         self._model = model
         widest = max(steady, default=1)
@@ -62,8 +62,8 @@ class Cascade(OwnDrafts):
         self._followed: dict[int, _OwnSession] = {}
         self._plain: dict[int, Median] = {}  # seconds of a decode without guesses, by sessions
         self._guessed: dict[int, Median] = {}  # the same with guesses, without the seconds for each of them
-        self._n_asked = 0  # guesses of the last decode for the session that has most
-        self._probe_s = 0.0  # seconds that may be spent on guesses that do not seem to pay
+        self._n_asked = 0  # most guesses for one session in the last decode
+        self._probe_s = 0.0  # seconds left for guesses that do not seem to pay
         self._has_read = False  # the model read a slice of a text, so that this decode took longer
         self.n_verified = self.n_right = 0
 
@@ -94,7 +94,7 @@ class Cascade(OwnDrafts):
         return {id: [one.token for one in found] for id in going if (found := self._followed[id].guesses)}
 
     def _best_guess_count(self, sessions: Sequence[DraftSession]) -> tuple[int, float]:
-        """Return how many guesses in a row make the most tokens per second, and these for each session."""
+        """Return the number of guesses with the most tokens per second of a session, and that rate."""
         n, source = len(sessions), self._model.source
         known = [one.hits for session in sessions if (one := self._followed.get(session.id))]
         right = mean(hits.mean(source) for hits in known) if known else self._hits.mean(source)
@@ -127,7 +127,7 @@ class Cascade(OwnDrafts):
         known.guesses, known.sure = [], 1.0
 
     def _guess_round(self, going: Mapping[int, int], rate: float, n_sessions: int) -> None:
-        """Guess for these sessions, `going` at most for each, while that is worth its time."""
+        """Guess for the sessions in `going`, up to its number for each, while that is worth its time."""
         source, live = self._model.source, dict(going)
         while live:
             cost = rate * n_sessions * (self._model.td.value / len(live) + self._row_s)

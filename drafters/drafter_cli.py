@@ -32,7 +32,7 @@ from server.terminal.console import LogConsole, log_to
 logger = logging.getLogger("duo.drafter")
 
 _STDIN = 0
-STATUS_S = 0.5  # between two status lines
+STATUS_S = 0.5  # seconds between two status lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:

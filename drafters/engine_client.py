@@ -11,8 +11,8 @@ import httpx
 
 from drafters.engine_dialects import Dialect, EngineError, Said
 
-CONNECT_S = 5.0  # until an engine that does not answer is gone. Half: some of a slow network are; twice: 10 s
-ENGINE_SILENT_S = 120.0  # until an engine that says nothing failed: reading a prompt takes less. Twice: 4 min
+CONNECT_S = 5.0  # until an engine that does not answer counts as gone. Half: slow ones do; twice: 10 s
+ENGINE_SILENT_S = 120.0  # of silence after which a request failed: reading a prompt takes less. Twice: 4 min
 MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest. Bounds memory
 
 
@@ -23,7 +23,7 @@ class Reply:
         self.said: list[Said] = []
         self.is_done = False  # no more will come
         self.error: str | None = None
-        self.first_s = self.last_s = 0.0  # when the first piece came, and the last one
+        self.first_s = self.last_s = 0.0  # times when the first and the last piece came
         self._cancel: Callable[[], object] = lambda: None
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-# The probability of a token of which the engine tells none: how often SmolLM2's draft model is right
+# Assumed probability of a token for which the engine sends none: how often SmolLM2's draft model is right
 # (RESULTS, S). The lead learns the right one: 0.9 or 0.5 only changes how soon it verifies the first guesses.
 UNTOLD = 0.7
 
@@ -24,8 +24,8 @@ class EngineError(ValueError):
 class Said(NamedTuple):
     """A piece of a reply."""
 
-    text: str = ""  # what it adds
-    token: int | None = None  # its id, if the engine tells one
+    text: str = ""  # text that it adds
+    token: int | None = None  # its id, if the engine sends one
     confidence: float = UNTOLD  # its probability, given all before
     is_end: bool = False  # the reply is over
     ends_text: bool = False  # because the model ended the text, not because of the length limit
@@ -79,7 +79,7 @@ class LlamaServer:
 
 
 class LlamaServerText(LlamaServer):
-    """The same for a model of another vocabulary, whose token ids mean nothing to the lead."""
+    """llama-server's /completion for a model of another vocabulary: its ids mean nothing to the lead."""
 
     takes_ids = False
 

@@ -19,13 +19,13 @@ from server.sampling.draft_token import DraftGuess
 
 logger = logging.getLogger("duo.drafter")
 
-# Tokens asked for at once, in paths of the most that the lead takes: what is right goes on without another
-# request. Half: a pause twice as often; twice: a wrong reply is cancelled anyway.
+# Tokens asked for at once, as a multiple of the longest path that the lead takes: a right reply goes on
+# without another request. Half: a pause twice as often; twice: a wrong reply is cancelled anyway.
 PATHS = 4
 RETRY_S = (
-    0.5  # after the first failure, twice as long after each further one. Half: two requests more in vain
+    0.5  # pause after the first failure, doubled after each further one. Half: two requests more in vain
 )
-MAX_RETRY_S = 30.0  # so that an engine that comes back is used again within it. Twice: a minute
+MAX_RETRY_S = 30.0  # longest pause, after which an engine that is back is used again. Twice: a minute
 
 PROBES = (
     "The quick brown fox jumps over the lazy dog.",
@@ -40,14 +40,14 @@ class _Asked:
     """A request for a session, whose text it continues."""
 
     reply: Reply
-    n_opened: int  # the session's Opens when it was asked,
+    n_opened: int  # the session's Open messages when the engine was asked,
     n_committed: int  # its committed tokens,
     path: list[int]  # and the guesses after these
     seen: tuple[int, int] = 0, 0  # pieces of the reply and committed tokens when the path grew last
 
     @property
     def start(self) -> int:
-        """Return how many tokens of the session the engine was sent."""
+        """Return the number of the session's tokens that the engine was sent."""
         return self.n_committed + len(self.path)
 
 

@@ -30,8 +30,9 @@ from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 # the cache takes twice or half the memory.
 MODEL_CAPACITY = 4
 OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
-# Rows of a decode whose times are measured, and of all where one shape pays: a path and two branches. Twice:
-# 0.96 of the tokens per second on an H200 (benchmarks.clocked --gpu); half: there are no branches
+# Maximum rows of a decode whose times are measured, and rows of every decode where a single shape pays: a
+# path and two branches. Twice: 0.96 of the tokens per second on an H200 (benchmarks.clocked --gpu); half:
+# there are no branches
 MAX_DRAFT_ROWS = 3
 _CELLS = 32  # enough to open a model for its vocabulary
 

@@ -21,7 +21,7 @@ class _Followed:
     """One session's index."""
 
     lookup: Lookup
-    n_opened: int  # Opens that it was compared with
+    n_opened: int  # the session's Open messages when it was last compared
     n_guessed: int = 0  # committed tokens at its last guess
 
 

@@ -1,4 +1,4 @@
-"""Earlier text as what guesses for a drafter's own model."""
+"""Guess for a drafter's own model from earlier text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Text:
     """A session's text."""
 
     opened: OpenedSession
-    lookup: Lookup = field(default_factory=Lookup)  # of the tokens that will not change
+    lookup: Lookup = field(default_factory=Lookup)  # of the first n_firm tokens, which will not change
     n_firm: int = 0
     guesses: list[DraftGuess] = field(default_factory=list[DraftGuess])  # for what follows, the next one last
 

@@ -1,4 +1,4 @@
-"""What guesses for a drafter's own model: loaded, and fitted to it."""
+"""Load what guesses for a drafter's own model, and check that it fits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("duo.drafter")
 
 
 def head_of(settings: DrafterSettings) -> Path | None:
-    """Return what drafts for the draft model if it is an EAGLE-3 head. Raise StartupError if missing."""
+    """Return the file of the EAGLE-3 head that drafts for the draft model, if any. Raises StartupError."""
     path = settings.draft_model
     return path if path and architecture(path) == EAGLE3 else None
 
@@ -38,7 +38,7 @@ def head_of(settings: DrafterSettings) -> Path | None:
 def with_own_drafts(
     settings: DrafterSettings, stack: ExitStack, model: LlamaBackend
 ) -> tuple[Backend, OwnDrafts]:
-    """Return the draft model as the drafter uses it, and what guesses for it.
+    """Return the backend of the draft model, and what guesses for it.
 
     Args:
         settings: The drafter's.
@@ -75,7 +75,7 @@ def _own_guesser(
 def _with_block(
     stack: ExitStack, model: LlamaBackend, load: Callable[[], LlamaHead | LlamaBlock]
 ) -> tuple[Backend, InlineModel]:
-    """Return the model with what guesses from its hidden rows."""
+    """Return the model joined with a block or head, and the source that guesses with that."""
     block = stack.enter_context(closing(load()))
     if isinstance(block, LlamaHead) and (reason := misfit(*map(vocabulary_card, (model.vocab, block.vocab)))):
         raise StartupError(f"{block.what} cannot draft for {model.name}: {reason}")

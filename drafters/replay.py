@@ -1,4 +1,4 @@
-"""A drafter for measurements: it knows the texts, errs on purpose, and takes a set time."""
+"""Replay known texts as a drafter for measurements, with errors on purpose and a set time per guess."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Script:
     """Settings of a replay."""
 
     accept: float  # probability that a guess is right
-    td_s: float  # seconds per guess of all sessions
-    seed: int = 0  # decides where it errs
+    td_s: float  # seconds of a round of guesses, one for each session
+    seed: int = 0  # decides which guesses are wrong
 
 
 @dataclass(slots=True)
 class _Matched:
-    """The text that a session follows, if any, after n_opened Opens and n_checked committed tokens."""
+    """The text that a session follows, if any, as of n_opened Opens and n_checked committed tokens."""
 
     n_opened: int
     text: int | None = None

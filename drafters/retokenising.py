@@ -11,7 +11,7 @@ from server.llama.backend import Vocabulary
 from server.sampling.draft_token import DraftGuess
 
 # Characters at the end of a text that are tokenised again when it grows: longer than most tokens. Twice: each
-# commit tokenises up to as many more; half: a long token keeps more of the text from being done with.
+# commit tokenises up to as many more; half: a long token keeps more of the text from being settled.
 REDONE = 32
 
 
@@ -85,7 +85,8 @@ def translated(
 ) -> list[DraftGuess]:
     """Return guesses in the target's tokens.
 
-    A control token is nothing to say: the guesses end before it, with the target's end of text if it is one.
+    The guesses end before a control token, which has no text. If that one ends the text, the target's end of
+    text is added.
     """
     pieces = [Piece(own.piece(guess.token), guess.confidence) for guess in guesses]
     n_spoken = next((i for i, piece in enumerate(pieces) if not piece.data), len(pieces))
@@ -115,7 +116,7 @@ def retokenised(
     if more and end is None:
         tokens = tokens[:-1]
     result: list[DraftGuess] = []
-    at = position = used = 0  # bytes told; pieces needed for them, and how many bytes these have
+    at = position = used = 0  # bytes of the tokens so far; bytes and number of the pieces used for them
     for token in tokens:
         at += len(target.piece(token, special=True))
         first = used

@@ -14,7 +14,7 @@ from server.speculation.wire.messages import Open, chain_start
 
 @dataclass(slots=True)
 class _Twin:
-    """A lead's session in the drafter's own tokens, translated up to n_opened and n_committed."""
+    """A lead's session in the drafter's own tokens, as of n_opened Open messages and n_committed tokens."""
 
     text: Growing
     n_opened: int

@@ -18,19 +18,19 @@ from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafter")
 
-PUBLISH_S = 0.002  # guesses made in about this time go into one message. Half: more messages; twice: later
+PUBLISH_S = 0.002  # seconds whose guesses go into one message. Half: more messages; twice: later ones
 # Seconds between two messages for one session, for each session that is drafted for; PUBLISH_S if that is
 # longer. A lead drops messages of a drafter beyond 4,000 a second. With 16 sessions a drafter sends 1,750 a
 # second, without this pause 2,900 to 4,200; with half of it 2,700, and as many tokens per second if the lead
 # drops none (over real Redis, beside decodes that only wait).
 MESSAGE_S = 0.001
-WANT_S = 0.2  # between two requests for the same Open: some round trips of a slow network. Half: more in vain
-LEASE_S = 5.0  # a session that its lead says nothing about for so long is asked for: its Close may be lost
-UNANSWERED = 3  # times LEASE_S without an answer: it is closed, after 15 s with its cells held. Twice: 30 s
+WANT_S = 0.2  # between two requests for a session: some round trips of a slow network. Half: more in vain
+LEASE_S = 5.0  # of silence about a session until its lead is asked for it: its Close may be lost
+UNANSWERED = 3  # times LEASE_S of silence until a session is closed: its cells are held for 15 s. Twice: 30 s
 MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off by two changes nothing else
 MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
-REPORT_S = 60.0  # between two lines of the log: half: twice as many; twice: half
-TD_CHANGE = 0.2  # of the time per guess: less is not told. Half: more messages; twice: an older one is shown
+REPORT_S = 60.0  # between two lines of the log. Half: twice as many; twice: half
+TD_CHANGE = 0.2  # share by which td changes before it is told again. Half: more messages; twice: older
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None
 
@@ -148,7 +148,7 @@ class Worker:
                 logger.warning("drafting for a session of %s ends: its decodes keep failing", session.lead)
 
     def _publish_guesses(self, *, all_of_it: bool) -> None:
-        """Send guesses: at once where a path begins, else those of PUBLISH_S or longer.
+        """Send guesses: at once where a path begins, else once every PUBLISH_S seconds or more.
 
         Branches follow their path.
         """

@@ -1,9 +1,9 @@
 """Estimators that learn from measurements and forget: means, ratios and lines. Pure.
 
-Whoever makes one says how fast it forgets and, beside that constant, what follows if it is off by two. In
-general, an estimator whose latest observation weighs 1/n keeps 1/sqrt(2n) of their scatter and follows a
-change after n of them. With twice the memory 0.7 times the scatter is left, and a change is noticed half as
-soon.
+The caller sets how fast an estimator forgets, by a constant whose comment says what follows if it is off by
+two. In general, an estimator whose latest observation weighs 1/n keeps 1/sqrt(2n) of the observations'
+scatter, and follows a change after n observations. With twice the memory 0.7 times the scatter is left, and a
+change is noticed half as soon.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import Any, cast
 
-N_MOMENTS = 5  # of a Slope
+N_MOMENTS = 5  # numbers that a Slope keeps
 
 
 class Mean:
@@ -75,13 +75,13 @@ class Median:
         self.value = ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2
 
     def restart(self) -> None:
-        """Make the next observation count alone, since the others are old."""
+        """Forget all observations; `value` stays until the next one."""
         self._latest.clear()
         self._ranked.clear()
 
 
 class Ratio:
-    """Ratio of two sums whose past weighs `keep` per new observation, such as tokens per second."""
+    """Ratio of two sums, such as tokens per second. Each observation multiplies the past by `keep`."""
 
     __slots__ = ("_keep", "over", "under", "value", "weight")
 
@@ -98,14 +98,14 @@ class Ratio:
 
 
 class Slope:
-    """Slope of y over x by least squares, whose past weighs `keep` per new observation.
+    """Slope of y over x by least squares. Each observation multiplies the weight of the past by `keep`.
 
-    `moments` is all that was seen, as N_MOMENTS numbers.
+    `moments` is its whole state, N_MOMENTS numbers.
     """
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
-        self.moments = [0.0] * N_MOMENTS  # weight, sums, products
+        self.moments = [0.0] * N_MOMENTS  # weight; sums of x, y, x², xy
 
     def observe(self, x: float, y: float) -> None:
         keep, (weight, sum_x, sum_y, sum_xx, sum_xy) = self._keep, self.moments

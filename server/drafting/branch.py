@@ -23,7 +23,7 @@ class Branch:
         self.fork = fork
         self.guesses: list[DraftGuess] = []
         self._chains = [chain]  # before the first guess, and after each as far as anybody asked
-        self.scores = [1.0]  # probability of the guesses so far, given all before the fork
+        self.scores = [1.0]  # of the first 0, 1, … guesses: probability that all are right
         self.seq = NO_SEQ
         self.n_kv = fork
         self.n_published = 0
@@ -36,7 +36,7 @@ class Branch:
 
     @property
     def end(self) -> int:
-        """Return the length of the session if this comes true."""
+        """Return the number of tokens of the session if all these guesses are right."""
         return self.fork + len(self.guesses)
 
     @property

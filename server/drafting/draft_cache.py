@@ -12,7 +12,7 @@ from server.drafting.draft_slots import DraftSlots
 from server.llama.backend import Backend, Batch
 from server.sampling.draft_token import DraftGuess
 
-# Cells reserved for a branch, few of which have more guesses: assumed. Half: a full cache fails sooner
+# Cells reserved for each branch; few have more guesses: assumed. Half: a full cache fails sooner
 BRANCH_LENGTH = 8
 BRANCH_MARGIN = (
     32  # cells left free beside a branch, for paths to grow: assumed. Twice: fewer when it is full
@@ -22,14 +22,14 @@ _TOKENS = attrgetter("tokens")
 
 
 class DraftCache:
-    """A sequence for each session, and some for branches.
+    """Gives KV sequences to sessions and their branches.
 
     Each session with a sequence reserves cells for all its tokens; one that outgrows the cache gives it up. A
     closed session's sequence stays cached until its cells are needed.
     """
 
     def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
-        """Begin empty, with n_branches sequences for branches and n_scratch empty ones between decodes."""
+        """Begin empty, with n_branches sequences for branches and n_scratch for padding rows."""
         self._backend = backend
         self.slots = DraftSlots(backend, n_branches, n_scratch)
         self._n_cells = backend.n_cells - n_scratch
@@ -52,7 +52,7 @@ class DraftCache:
         return True
 
     def settle_guesses(self, session: DraftSession, n_guesses: int, n_right: int) -> None:
-        """Forget the cells of the session's guesses but for those of the first n_right."""
+        """Free the cells of the session's guesses except those of the first n_right."""
         self._n_unsure -= n_guesses
         session.n_kv += n_right
         self.slots.shrink(session.seq, session.n_kv)
@@ -65,8 +65,8 @@ class DraftCache:
     def pads(self, n: int, taken: Collection[int]) -> list[tuple[int, int]]:
         """Return the sequence and position of n padding rows, beside rows in the `taken` slots.
 
-        They lie behind what sessions and branches without a row hold, so that decodes for one session all
-        have rows of the same sequences.
+        They follow the tokens of sessions and branches without a row, so that all decodes of one session have
+        rows of the same sequences.
         """
         seqs, scratch = self.slots.seqs, self.slots.scratch
         slots = [slot for slot in (*self.held, *self.slots.of_branches) if slot not in taken]
@@ -76,7 +76,7 @@ class DraftCache:
     # -- sessions ----------------------------------------
 
     def admit(self, session: DraftSession, planned: Iterable[int] = ()) -> bool:
-        """Give the session a slot and cells for all its tokens; ends branches and evicts closed sessions.
+        """Give the session a slot and cells for all its tokens; may end branches, evict closed sessions.
 
         Args:
             session: Whose tokens are to be evaluated.
@@ -129,7 +129,7 @@ class DraftCache:
 
     @property
     def n_free(self) -> int:
-        """Return the cells that are neither reserved nor those of a closed session."""
+        """Return the number of cells that are neither reserved nor those of a closed session."""
         return self._spare_cells() - self.slots.n_idle
 
     def drop(self, slots: Iterable[int]) -> None:
@@ -150,7 +150,7 @@ class DraftCache:
 
         Args:
             session: Whose branch it is.
-            fork: Tokens before it.
+            fork: Number of the session's tokens before it.
             second: Its first guess.
             gain: Probability that the lead gets there.
 
@@ -190,6 +190,6 @@ class DraftCache:
         del self._branches[slot]
 
     def _spare_cells(self, *, branches: bool = True) -> int:
-        """Return the cells not reserved by sessions, nor by branches if they count."""
+        """Return the number of cells not reserved by sessions nor, if `branches`, by branches."""
         spare = self._n_cells - sum(map(len, map(_TOKENS, self.held.values()))) - self._n_unsure
         return spare - BRANCH_LENGTH * len(self._branches) if branches and self._branches else spare

@@ -12,11 +12,11 @@ from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import Commit, Draft, Open, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
-COLDEST = 1e-6  # temperature: below it, scores overflow. A lead tells none below but 0: off by two is safe
+COLDEST = 1e-6  # temperature: below it scores overflow. Leads send none below but 0: off by two is safe
 
 
 class DraftSession:
-    """The committed tokens, then those of the path; the first n_kv are in the KV sequence `seq`.
+    """A session's committed tokens, then those of its path; the first n_kv are in the KV sequence `seq`.
 
     Evaluating the rest gives the next guess. Branches are alternative continuations, used if the path is
     rejected. A branch that the lead commits becomes the path; it is `taken` until the KV cache has put its
@@ -28,7 +28,7 @@ class DraftSession:
         self.id = opened.session
         self.salt = opened.salt
         self.n_prompt = len(opened.tokens)  # committed when it was first opened
-        self.n_opened = 0  # Opens
+        self.n_opened = 0  # Open messages so far
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
@@ -40,9 +40,9 @@ class DraftSession:
         self.n_mistakes = 0
         self.settled: tuple[int, float] = 0, 0.0  # when the keeper last emptied them: tokens committed, time
         # for the worker
-        self.heard_at = 0.0  # when the lead said something of it last
+        self.heard_at = 0.0  # time of the lead's last message about it
         self.n_failures = 0  # failed decodes in a row
-        self.is_obstructed = False  # the obstacle was told
+        self.is_obstructed = False  # the obstacle has been logged
         self._adopt_open(opened)
 
     @property
@@ -68,10 +68,11 @@ class DraftSession:
         return self.n_ahead - self.path.n_published
 
     def reopen(self, opened: Open, *, anew: bool = False) -> None:
-        """Take in another Open.
+        """Update the session to another Open.
 
-        Guesses and KV cells that agree with it stay; the path is published again, since the lead may have
-        missed it. An Open that commits have overtaken changes nothing, unless the text itself is `anew`.
+        Guesses and KV cells that agree with its tokens stay; the path is published again, since the lead may
+        have missed it. An Open that later commits have overtaken changes nothing, unless `anew`: the text
+        itself is another.
         """
         self.told = True
         tokens = list(opened.tokens)
@@ -85,7 +86,7 @@ class DraftSession:
             self._adopt_open(opened)
 
     def commit(self, message: Commit) -> bool:
-        """Take in what the lead committed.
+        """Add the tokens that the lead committed.
 
         Returns:
             False if there is a gap or a contradiction: the session is lost until the next Open.
@@ -107,10 +108,11 @@ class DraftSession:
         return not self.lost
 
     def follow(self, new: list[int]) -> None:
-        """Take in newly committed tokens.
+        """Add newly committed tokens.
 
-        The path or a branch that agrees is kept; what diverges is rolled back to the longest common prefix,
-        and the next evaluation covers the gap with the last token that is not evaluated yet.
+        The path is kept if it agrees with them; else a branch that agrees becomes the path. Without either,
+        the session is cut to the longest common prefix, and the new tokens are evaluated before the next
+        guess.
         """
         agreed = common_prefix(self.tokens[self.n_committed :], new)
         wrong = agreed < min(len(new), self.n_ahead)
@@ -132,7 +134,7 @@ class DraftSession:
             self.path, self.branches = Branch(len(self.tokens), chain), []
 
     def rewind(self, tokens: Sequence[int], n_same: int) -> None:
-        """Take back what is committed but no longer agrees with these tokens, after the first n_same."""
+        """Remove committed tokens from the first that differs from `tokens` on, after n_same equal ones."""
         n = n_same + common_prefix(self.tokens[n_same : self.n_committed], list(tokens[n_same:]))
         if n < self.n_committed:
             del self.tokens[n:]
@@ -167,7 +169,7 @@ class DraftSession:
     # -- branches
 
     def alternatives(self) -> Iterator[tuple[float, int, DraftGuess]]:
-        """Yield (path probability, position, guess) of guesses along the path without a branch."""
+        """Yield (path probability, position, guess) of second and third guesses that have no branch yet."""
         begun = {(branch.fork, branch.guesses[0].token) for branch in self.branches}
         for i, guess in enumerate(self.path.guesses):
             if guess.second is None:
@@ -195,7 +197,7 @@ class DraftSession:
     def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
         """Yield unpublished guesses as messages: the path's, then those of branches off it.
 
-        Unless `due`, only those of a path of which nothing is published.
+        If not `due`, only guesses of a path of which nothing is published yet.
         """
         while self.n_unpublished and (due or not self.path.n_published):
             yield self.path.take_draft(drafter, self.id, td_us)
@@ -234,7 +236,7 @@ class DraftSession:
         return True
 
     def _judge_guesses(self, start: int, new: list[int]) -> None:
-        """Compare the guesses from `start` with the committed tokens, up to the first wrong one."""
+        """Keep as evidence the guesses from `start` to the first wrong one, with the committed tokens."""
         if self.sampling.temperature <= 0.0:
             return
         for guess, token in zip(self.path.guesses[start:], new[start:], strict=False):

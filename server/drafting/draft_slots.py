@@ -9,10 +9,10 @@ from server.llama.backend import Backend
 
 
 class DraftSlots:
-    """Slots, each with a sequence: at first that of its number, until two slots exchange theirs.
+    """Slots, each with a KV sequence: at first the one of its own number, until exchange() swaps two.
 
-    The first are for conversations, idle ones kept as in PrefixCache; then n_branches for branches; the last
-    n_scratch are empty between decodes.
+    The first slots are for conversations, of which idle ones are kept as in PrefixCache. Then come n_branches
+    for branches, and n_scratch for padding rows, which are empty between decodes.
     """
 
     def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
@@ -23,7 +23,7 @@ class DraftSlots:
         self.scratch = range(n_seqs, backend.n_seqs)
         self._backend = backend
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
-        self.seqs = list(range(backend.n_seqs))  # of a slot, for a batch
+        self.seqs = list(range(backend.n_seqs))  # the sequence of each slot, for a batch
         self.of_branches = range(n_slots, n_seqs)
         self.unforked = list(self.of_branches)  # free slots for branches
         self.has_branches = n_branches > 0
@@ -68,7 +68,7 @@ class DraftSlots:
 
     @property
     def n_idle(self) -> int:
-        """Return the cells of idle conversations."""
+        """Return the number of cells of idle conversations."""
         return self._cache.n_cells
 
     def fork(self, slot: int, length: int) -> int:

@@ -13,27 +13,27 @@ from server.llama.backend import Batch, Logits
 PAD = 0  # the token of padding rows
 
 Grown: TypeAlias = tuple[DraftSession, Branch | None]
-"""Whose next guess a row of logits gives: the session's path, or a branch of it."""
+"""Owner of a row of logits, which gives its next guess: a branch of the session, or its path (None)."""
 
 
 @dataclass(slots=True)
 class DraftStep:
-    """The rows of one decode, and who gets guesses of it."""
+    """The rows of one decode, and the paths and branches that get guesses of it."""
 
     batch: Batch = field(default_factory=Batch)
     # in order of rows; paths first, unless rows are in the order of their sequences
     grown: list[Grown] = field(default_factory=list[Grown])
     places: list[int] = field(default_factory=list[int])  # by each of `grown`: its first row of the logits
-    slots: set[int] = field(default_factory=set[int])  # that have rows
+    slots: set[int] = field(default_factory=set[int])  # slots with rows
     behind: set[int] = field(default_factory=set[int])  # slots with more to evaluate than the last guess
     n_paths: int = 0  # number of paths in `grown`
     is_timed: bool = True  # its time is that of one decode: no other was planned meanwhile
     # guesses for the model's own next tokens, by session: rows after the path's
     guesses: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     pads: Sequence[tuple[int, int]] = ()  # sequences and positions of padding rows
-    # of a decode that was started before messages were handled: waits for the logits
+    # of a decode that was started before messages were handled: waits for the logits and returns them
     logits: Callable[[], Logits] | None = None
-    begun: float = 0.0  # seconds, by the clock, when the logits before these arrived
+    begun: float = 0.0  # clock time, in seconds, when the previous logits arrived
 
     def add_grown(self, session: DraftSession, branch: Branch | None) -> None:
         """Count the latest wanted row as that of a path or branch."""
@@ -55,9 +55,9 @@ class DraftStep:
         self.places = [order.index(place) for place in self.places]
 
     def drop_stale(self) -> None:
-        """Keep those of `grown` whose row is still of use after what the lead has said meanwhile.
+        """Drop those of `grown` whose row is of no use any more after the lead's latest messages.
 
-        The row of a branch that was taken is its session's path's.
+        A branch that was taken has become the path, and so has its row.
         """
         kept = [self._owner(*one) for one in self.grown]
         self.places = [place for place, owner in zip(self.places, kept, strict=True) if owner]
@@ -70,7 +70,7 @@ class DraftStep:
         return (session, branch) if any(branch is one for one in session.branches) else None
 
     def discard(self) -> None:
-        """Have the tokens of a started decode evaluated again."""
+        """Discard a started decode: its tokens will be evaluated again."""
         for session, branch in self.grown:
             if branch is None or branch is session.taken:
                 session.n_kv = min(session.n_kv, len(session.tokens) - 1)

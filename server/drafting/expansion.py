@@ -1,6 +1,6 @@
 """Choose a drafter's next guesses: those that bring the most tokens per second of its time. Pure.
 
-A guess brings the probability that the lead gets to its place: at the end of the path, or beside the path
+A guess is worth the probability that the lead gets to its place: at the end of the path, or on a branch,
 where a second or third guess may prove right.
 """
 
@@ -19,10 +19,10 @@ from server.sampling.draft_token import DraftGuess
 
 # A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
 PATH_MIN = 0.05
-TD_WEIGHT = 0.05  # of one measured time per guess: it is shown and paces messages: off by two changes little
+TD_WEIGHT = 0.05  # of one measured td, which is shown and paces messages: off by two changes little
 MISTAKES_KEPT = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
 GAIN_WEIGHT = 1 / 32  # of one decode. Half or twice: the width follows a text after 64 or 16 decodes
-BETTER = 1.25  # times as much another width must bring, as a change is slow. 1.5: fewer changes
+BETTER = 1.25  # factor by which another width must be better, as a change is slow. 1.5: fewer changes
 
 
 class Leaf(NamedTuple):
@@ -40,7 +40,7 @@ class Expansion:
     """Limits of a session's tree."""
 
     path_min: float  # minimum probability of a path that grows
-    limit: int  # tokens of a sequence
+    limit: int  # maximum tokens of a sequence
     eog: frozenset[int]  # tokens that end a text
 
     def room(self, session: DraftSession) -> int:
@@ -95,8 +95,8 @@ class Slack:
     def floor(self, td_s: float, n_sessions: int) -> float:
         """Return the minimum probability of a branch that is worth a decode of td_s seconds.
 
-        That is the probability of a mistake of n_sessions sessions in half of that time; infinite before the
-        first commit.
+        That is the expected number of mistakes in n_sessions sessions in half of that time; infinite before
+        the first commit.
         """
         return self._mistakes.value * n_sessions * td_s / 2 if self._mistakes.weight else math.inf
 
@@ -109,14 +109,14 @@ class DecodeTimes:
 
         Args:
             steady: Seconds by rows, from 1 on; {}: rows cost nothing.
-            one_shape: A change of width costs more than rows, so decodes have one row, or multiples of the
-                most.
+            one_shape: A change of width costs more than rows, so a decode has one row, or a multiple of the
+                most rows in `steady`.
         """
         self._steady = steady or {1: 1.0}
         self._most = max(self._steady)
         self._gains = {n: Smoothed(GAIN_WEIGHT) for n in {1, self._most}} if one_shape else {}
         self.width = self._most if one_shape else 1  # a decode is padded to a multiple of it
-        self.guess_s = Smoothed(GAIN_WEIGHT)  # to make a guess of a row of logits
+        self.guess_s = Smoothed(GAIN_WEIGHT)  # to make a guess from a row of logits
 
     def seconds(self, n_rows: int) -> float:
         """Return the seconds of a decode with its guesses."""

@@ -1,7 +1,7 @@
 """Make a guess from a row of logits, and further ones in case it is wrong. Pure.
 
-Where the lead samples there are two rules, the shared noise's draw and the likeliest token; Rule learns which
-is right more often.
+Where the lead samples, a guess follows one of two rules: the draw with the shared noise, or the likeliest
+token. Rule learns which is right more often.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from server.sampling.peaks import Peaks
 # A guess this likely needs no second one. 0.95: of 69 wrong guesses of the bundled pair 13 were surer; 0.998
 # and twice the sequences for branches: 1 percent more tokens a step (benchmarks.clocked, r = 16).
 CERTAIN_CONFIDENCE = 0.98
-# Of a position where the rules differ. Simulated: equals change twice in 1,000 such positions, and one that
-# is right in 40 percent of them, not 20, is found after 32. Twice: 9 changes, 13 positions; half: 0.6 and 64.
+# Weight of one position where the rules differ. Simulated: equally good rules alternate twice in 1,000 such
+# positions, and a rule that is right in 40 percent of them, not 20, is found after 32. Twice: 9 changes, 13
+# positions; half: 0.6 and 64.
 RULE_WEIGHT = 1 / 64
 # Share of such positions by which the other must be better. Half: 7 changes, 13 positions; twice: 0.2 and 98.
 RULE_MARGIN = 0.1
 _MAX_CANDIDATES = 2048  # tokens whose noise is looked at: 34 us of 500 for a flat row. Half: 21 us; twice: 60
-# How far below the largest logit: at temperature 1 a token there is 6e-6 times as likely. Half: 2e-3,
-# so that tokens that may be drawn are overlooked; twice: more noise to compute.
+# Distance below the largest logit within which tokens may be drawn: at temperature 1 a token there is 6e-6
+# times as likely. Half: 2e-3, so that tokens that may be drawn are overlooked; twice: more noise to compute.
 _WIDEST_GAP, _NARROWER_GAPS = 12.0, (9.0, 6.0, 3.0, 1.0)
-# Logits whose sum of exponentials costs no more than an estimate: 7 us. Twice: 14 against 8.
+# Logits of a row up to which the exact sum of exponentials costs no more than an estimate: 7 us. Twice: 14
+# against 8.
 _QUICK_ROW = 8192
 
 
 class NextToken:
-    """The token that the lead will choose for `position`, by a draft model's row of logits, (vocab size,).
+    """Guesses the token that the lead chooses for `position`, by a draft model's logits, (vocab size,).
 
     It is the draw with the shared noise, or the `likeliest` token. The token is known at once, so the model
     can go on; guess() computes the rest while the row exists.
@@ -87,20 +89,20 @@ class ChoiceRule(NamedTuple):
     """The rule by which a model chooses its tokens."""
 
     sampling: SamplingParams
-    likeliest: bool  # whatever the noise draws
+    likeliest: bool  # choose the likeliest token, whatever the noise draws
 
 
 def choose(
     rows: Logits, how: ChoiceRule, position: int, guesses: Sequence[int], limit: int, eog: frozenset[int]
 ) -> list[NextToken]:
-    """Return the tokens that a model chooses from `position` on, as far as the guesses lead.
+    """Return the tokens that a model chooses from `position` on, up to the first that was not guessed.
 
     Args:
         rows: Logits, (1 + number of guesses, vocab size): before the first guess, and after each.
         how: The rule.
         position: The key of the first token's noise.
-        guesses: For these tokens, verified as the lead verifies its own.
-        limit: Most tokens.
+        guesses: Guesses of these tokens, verified as the lead verifies guesses.
+        limit: Maximum number of tokens.
         eog: Tokens that end a text.
     """
     if not guesses:
@@ -196,11 +198,11 @@ class Rule:
     def __init__(self) -> None:
         self.likeliest = False  # guess the likeliest token
         self.n_judged = 0
-        self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise
+        self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise's draw
 
     def judge(self, guess: DraftGuess, token: int) -> None:
         """Learn that `token` was committed in place of this guess."""
-        drawn, likeliest = token == guess.drawn, token == guess.likeliest  # guess the likeliest token
+        drawn, likeliest = token == guess.drawn, token == guess.likeliest  # which was right
         self.n_judged += 1
         if guess.drawn == guess.likeliest:
             return

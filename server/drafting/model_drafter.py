@@ -18,19 +18,20 @@ from server.estimators import Smoothed
 from server.llama.backend import Backend, Logits
 from server.llama.shapes import UNKNOWN, Shapes
 
-# Rows of a prompt in a step of several sessions, in drafters and the lead (Limits.n_chunk). Half: a prompt of
-# 2,000 tokens takes 63 steps instead of 32; twice: those who draft wait for twice the rows.
+# Maximum rows of prompts in a step that several sessions share, in drafters and the lead (Limits.n_chunk).
+# Half: a prompt of 2,000 tokens takes 63 steps instead of 32; twice: sessions that draft wait for twice the
+# rows.
 SHARED_ROWS = 64
 
 
 class ModelDrafter:
-    """Implements Drafter. Draws with the lead's sampling and noise, so it guesses the draw itself.
+    """Implements Drafter. Draws with the lead's sampling and noise, to guess the token that the lead draws.
 
     A closed session's sequence stays cached, and a session that continues it evaluates only new tokens.
 
     If there are sequences left, a session's guesses are a small tree: rows go to paths, and to branches at
     their doubtful positions, where they bring the most tokens per second (expansion.py). Where a change of
-    shape costs more than rows do, decodes are padded, in their own sequences.
+    shape costs more than rows do, decodes are padded to a fixed number of rows.
 
     Where a GPU decodes, it starts with the next token of paths as soon as that is known, so all other work is
     done while it computes.
@@ -52,9 +53,8 @@ class ModelDrafter:
             backend: The model.
             path_min: Minimum probability of a path that grows.
             n_branches: Sequences of the backend for branches; 0: paths only.
-            shapes: Times of its decodes. If padding pays, the backend needs one more sequence per row of the
-                widest
-                decode beyond the first.
+            shapes: Times of its decodes. If padding pays, the backend needs another sequence for each row of
+                the widest decode beyond the first.
             own: Guesses for this model, whose sequences must then be trimmable.
             clock: Seconds.
         """
@@ -71,7 +71,7 @@ class ModelDrafter:
         self.rule = Rule()
         self._news: Callable[[], bool] = lambda: False
         self._starts_early = backend.overlaps and backend.can_trim
-        self._paths_alone = True  # one row for each session's path is what pays next
+        self._paths_alone = True  # the next decode should have one row for each path, no other
         self._started: DraftStep | None = None
 
     def obstacle(self, session: DraftSession) -> str | None:
@@ -129,7 +129,7 @@ class ModelDrafter:
         return grown
 
     def _learn_time(self, step: DraftStep, seconds: float, n_grown: int) -> None:
-        """Learn what a token of each path takes, unless some session is catching up."""
+        """Learn the seconds per token of a path, unless some session is catching up."""
         if step.behind or not step.n_paths or not step.is_timed:
             return
         n_tokens = n_grown - (len(step.grown) - step.n_paths)
@@ -139,7 +139,7 @@ class ModelDrafter:
     def _grow_guesses(
         self, step: DraftStep, session: DraftSession, branch: Branch | None, choices: Sequence[NextToken]
     ) -> int:
-        """Add the tokens to the branch or the path, which may end before the last. Returns how many."""
+        """Add the chosen tokens to the branch, or to the path until it may not grow; return their number."""
         second, guesses = self._cache.slots.has_branches, step.guesses.get(session.id)
         if branch is not None or guesses is None:
             (branch or session).add(choices[0].guess(second=second))
@@ -158,7 +158,7 @@ class ModelDrafter:
     def _choose_tokens(
         self, step: DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
     ) -> list[list[NextToken]]:
-        """Return the tokens of step.grown; the next decode is started if it is for these paths alone."""
+        """Return the tokens chosen for each of step.grown; start the next decode if it has paths alone."""
         alone = step.n_paths == len(step.grown) == len(sessions) and not step.guesses
         early = self._starts_early and self._paths_alone and alone
         rows = logits.copy() if early else logits
@@ -195,7 +195,7 @@ class ModelDrafter:
             session.n_kv += 1
 
     def _look_ahead(self, sessions: Sequence[DraftSession], now: float) -> None:
-        """Check whether the started decode is what a plan made now would be; without one, plan and start it.
+        """Plan and start the next decode; if it is started already, check whether a new plan would equal it.
 
         None is started if a message waits, a session catches up, or others guess for this model. Raises
         BackendError.
@@ -272,7 +272,7 @@ class ModelDrafter:
             step.pad(self._cache.pads(-len(step.batch) % width, step.slots))
 
     def _propose_paths(self, step: DraftStep, paths: Sequence[DraftSession]) -> None:
-        """Have what guesses for this model guess for the paths that evaluate one token."""
+        """Ask for guesses of this model's own next tokens, on paths with one token to evaluate."""
         ready = [session for session in paths if session.seq != NO_SEQ and len(session.pending) == 1]
         rooms = [self._expansion.room(session) - 1 for session in ready]
         seqs = [self._cache.slots.seqs[session.seq] for session in ready]
@@ -333,5 +333,5 @@ def _n_to_evaluate(session: DraftSession) -> float:
 
 
 def _n_to_catch_up(session: DraftSession) -> float:
-    """Return how many tokens before the last one are not evaluated."""
+    """Return the number of tokens before the last one that are not evaluated."""
     return _n_to_evaluate(session) - 1

@@ -13,7 +13,7 @@ class OwnDrafts:
     The model verifies them in one decode. What it publishes stays its own choice at every position.
     """
 
-    width = 0  # rows of a path that decodes with guesses are padded to; 0: they are not
+    width = 0  # rows to which a path with guesses is padded in a decode; 0: it is not
 
     def pays(self, sessions: Sequence[DraftSession]) -> bool:
         """Return whether propose() would guess for these sessions now."""
@@ -26,21 +26,21 @@ class OwnDrafts:
 
         Args:
             sessions: Those that go on in the next decode.
-            rooms: Most guesses for each.
+            rooms: Maximum guesses for each.
             seqs: The sequence of each in the model's KV cache.
             likeliest: The model chooses its likeliest tokens, not those that the noise draws.
         """
         return {}
 
     def learn(self, session: int, n_right: int, n_judged: int) -> None:
-        """Take in that of the session's first n_judged guesses the first n_right were right."""
+        """Learn that the first n_right of the session's first n_judged guesses were right."""
 
     def book(self, n_sessions: int, n_tokens: int, seconds: float, *, guessed: bool) -> None:
-        """Take in what a decode brought all its sessions, and what it took with everything around it."""
+        """Count a decode that made n_tokens, in `seconds` with all around it; `guessed`: it had guesses."""
 
     def close(self, session: int, *, keep: bool) -> None:
         """Forget a session; keep: the conversation may go on. Unknown ones are ignored."""
 
     def report(self) -> str:
-        """Return how often guesses were right, for people; nothing if there were none."""
+        """Return a line for people on how often guesses were right, empty if there were none."""
         return ""

@@ -16,7 +16,7 @@ from server.sampling.draw import Distribution, Ids, Logits, draw_softmax, head_f
 from server.sampling.noise import gumbel
 from server.sampling.peaks import Peaks
 
-TINY = 1e-6  # temperature: a smaller one is 0, since logits divided by one may be infinite
+TINY = 1e-6  # temperature: a smaller one counts as 0, since logits divided by it may be infinite
 _MAX_CANDIDATES_KEPT = 4_096  # candidates: more are drawn faster from a whole row
 
 
@@ -65,7 +65,7 @@ class Candidates:
         return Distribution(ids, softmax(self.logits.astype(np.float64)))
 
     def choose(self, seed: int, position: int) -> int:
-        """Return the index of a sample of the candidates' softmax."""
+        """Draw a candidate from the softmax of all; return its index."""
         if self.ids is None:
             return draw_softmax(self.logits, seed, position)
         if len(self) > _MAX_CANDIDATES_KEPT:
@@ -133,7 +133,7 @@ def temperature(c: Candidates, value: float, spread: float, exponent: float) -> 
         c: Changed in place.
         value: The temperature.
         spread: If above 0, the temperature is between value - spread and value + spread, by entropy.
-        exponent: Power of the entropy's share of the largest possible one.
+        exponent: Power to which the entropy, as a share of the largest possible, is raised.
     """
     if spread > 0.0:
         if len(c) < 2:

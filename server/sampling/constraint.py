@@ -23,7 +23,8 @@ class Constraint(Protocol):
     def accept(self, token: int) -> None:
         """Follow a committed token.
 
-        One that is not allowed, such as a stop token, ends the constraint: all tokens are allowed after it.
+        A token that is not allowed, such as a stop token, ends the constraint: all tokens are allowed after
+        it.
         """
         ...
 
@@ -32,7 +33,7 @@ class Constraint(Protocol):
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many leading tokens of these guesses may follow; another number if that is unknown.
+        """Return the number of leading tokens that may follow; it may be wrong if the grammar cannot tell.
 
         Changes nothing that allows() or mask() return, now or later.
         """

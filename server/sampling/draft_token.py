@@ -1,7 +1,6 @@
 """Guess the token that the target will draw, from a draft model's row of logits. Pure.
 
-The hit rates show how often each confidence comes true, so an estimate suffices, without a pass over the
-vocabulary.
+Confidences are estimates, made without a pass over the vocabulary: the lead learns how often each is right.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class DraftGuess(NamedTuple):
     confidence: float  # estimated probability of the token, given all before it
     second: int | None = None  # guess in case the token is wrong
     second_confidence: float = 0.0
-    drawn: int | None = None  # what the rule 'drawn' of drafting/guessing.py guesses
-    likeliest: int | None = None  # what the rule 'likeliest' guesses
+    drawn: int | None = None  # token drawn with the shared noise (guessing.py)
+    likeliest: int | None = None  # likeliest token
     drafted: Distribution | None = None  # distribution that the token was sampled from
     third: int | None = None
     third_confidence: float = 0.0

@@ -170,7 +170,7 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
     """Return the smallest logit of the shortest head whose probability reaches top_p.
 
     Args:
-        logits: Of all candidates, or of the likeliest.
+        logits: Logits of all candidates, or of the likeliest.
         top_p: A probability.
         mass: The sum of exp(logit - largest) over all candidates, if `logits` has only the likeliest.
     """

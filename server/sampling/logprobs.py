@@ -15,7 +15,7 @@ FLOOR = -9999.0  # instead of minus infinity, which JSON lacks: OpenAI's value
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms, finite."""
+    """Log probabilities of a token and of others: natural logarithms, finite."""
 
     token: int
     logprob: float
@@ -50,7 +50,7 @@ def token_logprobs(
 
 
 def drawn_logprobs(distribution: Distribution, token: int, n_top: int) -> TokenLogprobs:
-    """Return logprobs by the distribution that the token was drawn from; others than it are omitted."""
+    """Return logprobs by the distribution that the token was drawn from; tokens outside it are omitted."""
     ids, shares = distribution
     order = np.lexsort((ids, -shares))[:n_top]
     best = tuple((int(ids[i]), float(np.log(shares[i]))) for i in order if shares[i] > 0.0)

@@ -18,7 +18,7 @@ _M = 100  # tokens from which version 1 estimates the exponent of Zipf's law, as
 
 
 class Mirostat:
-    """State of one generation."""
+    """State of one generation: mu, the largest surprise of a token, in bits."""
 
     def __init__(self, params: SamplingParams):
         self._params = params

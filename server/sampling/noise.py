@@ -57,10 +57,10 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
     """Return standard Gumbel noise for these token ids at one position.
 
     Args:
-        seed: Of the request.
-        position: Of the token being chosen.
-        tokens: Ids.
-        n_vocab: A bound of all ids, 0 if not known. It changes no noise, but shares loud()'s cache.
+        seed: The request's seed.
+        position: Position of the token being chosen.
+        tokens: Token ids.
+        n_vocab: A bound of all ids, 0 if unknown. It changes no noise, but shares loud()'s cache.
     """
     noise = quiet(seed, position, tokens)
     ids, louder = loud(seed, position, n_vocab or 1 << int(tokens.max(initial=0)).bit_length())
@@ -81,7 +81,7 @@ def quiet(seed: int, position: int, tokens: Ids) -> Floats:
 
 
 def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
-    """quiet() but for a rounding error, faster for a few tokens."""
+    """Return quiet() but for rounding errors; faster for a few tokens."""
     log = math.log
     return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_position_key(seed, position), tokens)]
 
@@ -94,7 +94,7 @@ def loud(seed: int, position: int, n_vocab: int) -> Noise:
 
 @functools.lru_cache(_CACHED)
 def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
-    """loud() for _BLOCK_POSITIONS positions from `first` on."""
+    """Return loud() for each of _BLOCK_POSITIONS positions from `first` on."""
     keys = np.array([_position_key(seed, first + i) for i in range(_BLOCK_POSITIONS)], np.uint64)[:, None]
     expected = n_vocab / RARITY
     n = int(expected + 3.0 * math.sqrt(expected)) + 8
@@ -128,7 +128,7 @@ _mixed = functools.lru_cache(_CACHED)(mix)
 
 
 def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
-    """_uniforms_at() for one key, in Python."""
+    """Return _uniforms_at() for one key, computed in Python."""
     found: list[float] = []
     for number in numbers:
         x = (key + number * _GOLDEN) & _MASK

@@ -51,7 +51,7 @@ class SamplingParams:
     min_tokens: int = 0
     banned_first: frozenset[int] = frozenset()  # tokens that must not come before min_tokens are generated
     samplers: tuple[str, ...] = ORDER  # those that run, in this order
-    pieces: Pieces | None = None  # of the vocabulary, for infill
+    pieces: Pieces | None = None  # texts of the vocabulary's tokens, for infill
 
     @property
     def is_plain(self) -> bool:

@@ -100,9 +100,9 @@ class Peaks:
         return self._ids_within(columns, floor) if len(columns) <= most else None
 
     def likeliest(self, k: int) -> Ids:
-        """Return the ids of at least the k likeliest possible tokens, ascending, and few more.
+        """Return ascending ids of the k likeliest possible tokens, and of a few more.
 
-        They are all above the k-th largest of some of the logits.
+        They are those with at least the k-th largest of a sample of the logits.
         """
         values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
         n_lines = len(values) // (_SPREAD * k)

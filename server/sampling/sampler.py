@@ -41,8 +41,8 @@ class Sampler:
     """Draws the tokens of one generation, in order.
 
     A token depends only on its row, its position, the parameters and the committed tokens before it. All ids
-    in the parameters must be in the vocabulary. If no token has a finite logit, a draw raises, ValueError for
-    one.
+    in the parameters must be in the vocabulary. If no token has a finite logit, a draw raises an exception
+    such as ValueError.
     """
 
     def __init__(self, params: SamplingParams, history: Sequence[int], constraint: Constraint | None):
@@ -112,7 +112,7 @@ class Sampler:
             else self._filtered_candidates(edited, position).distribution()
         )
         _check_finite(float(edited[found.ids[0]]))
-        _check_finite(found.probabilities[0])  # of many, one that is no number makes all of them none
+        _check_finite(found.probabilities[0])  # one that is not a number makes all so
         return found
 
     def _pick_token(self, row: Row, position: int, mask: npt.NDArray[np.bool_] | None) -> _Pick:

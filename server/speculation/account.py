@@ -1,9 +1,9 @@
 """Keep account of what a source gained and cost, and decide whether it may go on. Pure.
 
-One rule for all: a source that has lost more than its stake pauses until its loss is LOSS of the tokens made
-since. So any source costs at most LOSS of the speed, and its stake. There are accounts for groups of sources,
-for the models in one session, for drafters on trial, and for probes; their terms differ, the rule does not.
-The unit is tokens of one session, or seconds.
+One rule for all: a source that has lost more than its stake pauses until its loss is the share LOSS of the
+tokens made since. So any source costs at most that share of the speed, plus its stake. There are accounts for
+groups of sources, for the models in one session, for drafters on trial, and for probes; their terms differ,
+the rule does not. An account counts tokens of one session, or seconds.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple, cast
 # Share of all tokens that a source may lose. Twice: 1 percent more is lost; half: a source that begins to
 # help pauses twice as long.
 LOSS = 0.01
-# How often a pause doubles if the source gained nothing since the one before: a try also costs what is not
-# counted, such as a prompt that is read. 2: a bad drafter is tried twice as often; 4: one that begins to help
-# may pause for 8000 steps.
+# Maximum doublings of a pause, one for each earlier pause without a gain since: a try has costs that are not
+# counted, such as reading a prompt. 2: a bad drafter is tried twice as often; 4: one that begins to help may
+# pause for 8000 steps.
 MAX_DOUBLED = 3
 
 
 def made_good_after(lost: float) -> float:
-    """Return how many tokens have to be made until a loss of tokens is LOSS of them."""
+    """Return the number of tokens to make until a loss of `lost` tokens is the share LOSS of them."""
     return lost / LOSS
 
 
@@ -31,10 +31,10 @@ class Terms(NamedTuple):
 
     stake: float = 0.0  # loss allowed before any gain
     forget: float = 0.0  # share of the gain that is forgotten per step
-    patience: float = 0.0  # evidence from which on the account may pause the source
+    patience: float = 0.0  # evidence that the account needs before it may pause the source
     per_step: float = 0.0  # maximum cost of one step while there is no gain
-    warm_up: int = 0  # steps without the source, at first and again now and then, to time such steps
-    look_share: float = 1.0  # share of these among all steps
+    warm_up: int = 0  # steps of a look: a pause, at first and now and then, to time steps without the source
+    look_share: float = 1.0  # share of all steps spent in looks
     doubles: bool = False  # pauses double while there is no gain
 
 
@@ -58,15 +58,15 @@ class Account:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self.paused = terms.warm_up  # steps until the source may work; 0: it may
-        self.is_look = terms.warm_up > 0  # it is paused only to time steps without it
-        self._n_pauses = 0  # in a row, between which it gained nothing
+        self.paused = terms.warm_up  # steps until the source may work; 0: it may now
+        self.is_look = terms.warm_up > 0  # it pauses only to time steps without it
+        self._n_pauses = 0  # pauses in a row without a gain between them
         self._begin()
 
     def _begin(self) -> None:
-        self.net = 0.0  # recent gain, or loss since the beginning
+        self.net = 0.0  # recent gain; below 0: loss since _begin()
         self.allowance = self._terms.per_step  # maximum cost of the next step
-        self._lost = 0.0  # since the highest gain
+        self._lost = 0.0  # loss since the gain was highest
         self._evidence = 0.0
         self._n_worked = 0  # steps since the last look
 
@@ -92,10 +92,10 @@ class Account:
         """Count a step in which the source worked.
 
         Args:
-            net: Its gain less its cost.
-            stake: Loss allowed before any gain, if not that of the terms.
+            net: The source's gain less its cost, in the account's unit.
+            stake: Loss allowed before any gain; None: that of the terms.
             evidence: Weight of the step; at Terms.patience the source may pause.
-            n_sessions: Sessions that share a loss: it shortens a pause.
+            n_sessions: Sessions that share the loss: more of them shorten the pause.
         """
         terms, gained = self._terms, self.net
         self.net += net - terms.forget * gained if gained > 0.0 else net
@@ -112,7 +112,7 @@ class Account:
             self.paused, self.is_look, self._n_worked = terms.warm_up, True, 0
 
     def _pause(self, n_sessions: int) -> None:
-        """Pause until the loss is LOSS of the tokens made since, then begin again."""
+        """Pause until the loss is the share LOSS of the tokens made since, and reset the counts."""
         doubled = 1 << min(self._n_pauses, MAX_DOUBLED) if self._terms.doubles else 1
         steps = math.ceil(doubled * made_good_after(self._lost) / n_sessions)
         self.paused, self.is_look = max(1, self._terms.warm_up, steps), False
@@ -135,7 +135,7 @@ class Account:
 
 
 class GroupAccount:
-    """Accounts of one group of sources, by powers of two of the number of sessions."""
+    """Accounts of one group of sources, for 1, 2 to 3, 4 to 7, … sessions."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
@@ -152,7 +152,7 @@ class GroupAccount:
 
     @property
     def gain(self) -> float:
-        """Recent tokens per session beyond the cost, with the number of sessions that gains most."""
+        """Return the recent tokens per session beyond the cost, of the best account; 0 if none gained."""
         return max(0.0, *[account.net for account in self._by_bits.values()])
 
     def memory(self) -> dict[str, int]:

@@ -10,19 +10,20 @@ from typing import NamedTuple
 from server.speculation.account import Account, GroupAccount, Terms
 from server.speculation.sources.drafter_record import DrafterRecord
 
-# Tokens of a session that a group may lose before it has brought any. Half: one hard reply, in which models
+# Tokens of a session that a group may lose before it has gained any. Half: one hard reply, in which models
 # pause after 12 steps, may end the drafters' credit; twice: a bad drafter costs 10 tokens at first.
 CREDIT = 5.0
-# Of what a group brought, per step: the last 100 steps count. Half: one hard line decides about the text;
-# twice: a group that began to hurt does so for twice as long.
+# Share of a group's gain that is forgotten per step: about the last 100 steps count. Half: one hard line
+# decides about the text; twice: a group that began to hurt does so for twice as long.
 FORGET = 0.01
-# Steps until a drafter that joins on the lead's cores, or lookups, guess: what steps take without is seen in
-# these, and again in this share of all steps. Half: too few are past the first ones, which are slow; twice:
-# half of a short reply has no guesses. Twice the share: half a percent of what a group brings is lost; half:
-# a machine that became quicker hides for twice as long that a drafter slows it.
+# Steps of a look, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time steps
+# without them; and share of all steps spent in later looks. Half: too few steps remain after the first ones,
+# which are slow; twice: half of a short reply has no guesses. Twice the share: half a percent of a group's
+# gain is lost; half: a machine that became quicker hides for twice as long that a drafter slows it.
 LOOK_STEPS, LOOK_SHARE = 16, 0.0025
-# Seconds that it may cost to see a guess of a drafter that joins come true. Half: where a step takes 1 ms, 6
-# to 14 beside it, one of seven pauses before a guess is right; twice: a bad one costs a second more.
+# Seconds that a drafter that joins may cost until one of its guesses is right. Half: where a step takes 1 ms,
+# but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
+# a second more.
 TRIAL_S = 1.0
 OF_GROUP = Terms(CREDIT, FORGET, warm_up=LOOK_STEPS, look_share=LOOK_SHARE, doubles=True)
 OF_INLINE = Terms(CREDIT, FORGET, doubles=True)
@@ -30,13 +31,13 @@ OF_TRIAL = Terms(TRIAL_S)  # in seconds
 
 
 class Charge(NamedTuple):
-    """Costs of drafters in a timed step, and in untimed ones before it, in tokens of undrafted steps."""
+    """Costs of drafters in a timed step and the untimed ones before it, in tokens of undrafted steps."""
 
-    told: float = 0.0  # messages, and choosing among guesses
+    told: float = 0.0  # to handle messages and choose among guesses
     crowded: float = 0.0  # extra decode time because drafters used the lead's cores
-    # what each guess of a drafter saved a draft model in the lead; None: there is none
+    # what each guess of a drafter saved the draft model in the lead; None: there is no such model
     saved: float | None = None
-    most_saved: float = 0.0  # maximum of these savings: the draft model would not have made more guesses
+    most_saved: float = 0.0  # maximum of all these savings: the draft model would have made no more guesses
     token_s: float = 0.0  # seconds per token of undrafted steps
 
 
@@ -49,7 +50,7 @@ class DrafterHost:
     ids: frozenset[str] = frozenset()
     new: Sequence[DrafterRecord] = ()  # drafters on trial: they may run at a loss until a guess is right
     trial: Account | None = None
-    alone: bool = False  # the other drafters pause meanwhile
+    alone: bool = False  # the machine's other drafters pause during the trial
 
     @property
     def counts(self) -> bool:
@@ -61,9 +62,9 @@ class DrafterHost:
 
         Args:
             n: Sessions.
-            tally: Verified and accepted guesses.
+            tally: Number of verified guesses, and of accepted ones.
             guess_cost: Tokens that each verified guess costs.
-            charge: Their other costs.
+            charge: The drafters' costs other than rows.
         """
         n_verified, n_right = tally
         brought = n_right - guess_cost * n_verified
@@ -95,7 +96,7 @@ def meet(
     Args:
         before: The machines so far, by name.
         hosts: The drafters now, by machine.
-        own_kernel: Of the lead's machine: drafters on it use its cores.
+        own_kernel: kernel_id() of the lead: drafters with the same one use its cores.
         pausing: Machines that are paused by their account, or have none.
         known: Accounts from before a restart, by host_name().
     """
@@ -113,7 +114,7 @@ def meet(
                 account.recall(known.get(host_name(host, records)))
             machine = DrafterHost(records, account)
         machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
-        machine.new = [record for record in machine.new if record in records]  # but those that left
+        machine.new = [record for record in machine.new if record in records]  # without those that left
         if new and (joins or not machine.account):
             machine.new, machine.trial, machine.alone = new, Account(OF_TRIAL), alone
         found[host] = machine

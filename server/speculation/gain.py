@@ -18,8 +18,8 @@ def reached(tokens: Sequence[float], seconds: Sequence[float]) -> float:
     """Return the highest tokens per second of these steps; infinite if one takes no time.
 
     Args:
-        tokens: Committed by each step.
-        seconds: Taken by each step. The longer sequence is cut.
+        tokens: Tokens committed by each step.
+        seconds: Seconds of each step. The longer of the two sequences is cut.
     """
     try:
         return max([n / s for n, s in zip(tokens, seconds, strict=False)])
@@ -28,11 +28,11 @@ def reached(tokens: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tuple[int, float]:
-    """Choose among steps, the first of which has no guesses.
+    """Choose the step with the largest gain over the first one, which has no guesses.
 
     Args:
-        tokens: Committed by each step.
-        seconds: Taken by each step. The longer sequence is cut.
+        tokens: Tokens committed by each step.
+        seconds: Seconds of each step. The longer of the two sequences is cut.
         rate: Tokens per second that time is worth.
 
     Returns:
@@ -45,7 +45,7 @@ def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tupl
 
 
 def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
-    """Return the expected tokens of 0, 1, … n guesses in a row.
+    """Return the expected number of right ones among the first 0, 1, … n guesses in a row.
 
     Args:
         acceptance: Probability that a guess is right if all before it are.
@@ -56,10 +56,10 @@ def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
 
 
 def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_tail: int) -> Iterator[float]:
-    """Yield, after each guess, the rows of all sessions that the next step is expected to evaluate again.
+    """Yield, for the first 1, 2, … guesses, the rows that the next step evaluates again on average.
 
     If a guess is wrong, its session's pending rows and the guesses before it are evaluated again, unless it
-    is one of the last n_tail guesses.
+    is one of the last n_tail guesses of its chain.
 
     Args:
         guesses: The probability that a session's chain up to this guess is right, and the session's index.
@@ -79,7 +79,7 @@ def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_
 
 
 def more_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
-    """Return the seconds that n_more rows add to n_rows, interpolated or extrapolated."""
+    """Return the seconds that n_more rows add to n_rows rows, by interpolation of `seconds` by rows."""
     last = len(seconds) - 1
     base = seconds[min(n_rows, last)]
     if n_rows + n_more >= last:

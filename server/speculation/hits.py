@@ -22,21 +22,22 @@ _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in rang
 SURE_CONFIDENCE_BYTE = 230
 """Confidence (of 255) from which on a guess counts as sure: nine in ten."""
 
-# Observations that a source's own confidence, or the level of a new session, counts for. Off by two: twice, a
-# lying source costs rows for four guesses more; half, one unlucky guess shuts a good source out. With 6 for
-# sessions 9 of 336 replies are below 0.95 of plain ones, with 4 7; most totals are within 1 percent
-# (benchmarks.inside --every-way --prompts 16 --max-tokens 120, four machines).
+# Weight, in observations, of a source's own confidence and of the level assumed for a new session. Off by
+# two: twice, a lying source costs rows for four guesses more; half, one unlucky guess shuts a good source
+# out. With 6 for sessions, 9 of 336 replies are slower than 0.95 of undrafted ones, with 4, 7 are; most
+# totals are within 1 percent (benchmarks.inside --every-way --prompts 16 --max-tokens 120, four machines).
 WORD = 4
-# Guesses: a session changes its subject within some lines, a source hardly ever. Off by two: half, rates
-# scatter by 6 points instead of 4; twice, a change of subject is noticed after 128 guesses.
-SESSION_WINDOW, OVERALL_WINDOW = 64, 512  # that count in a session, and in all of them together
-SUREST = 0.995  # most that a session's level makes of a rate: no guess is certain
-TRUST = 0.9  # of a source's confidence, before anything is known: models are a little too sure of themselves
-MEAN = 0.7  # how often a source is right, before anything is known; forgotten after WORD guesses
-# Sources remembered at least, those used last, of 0.5 KB each; agreeing ones count as sources of their own,
-# and a drafter that starts again is a new one. As many as MAX_PEERS of roster.py, since an assignment asks
-# for all of them. With 256 drafters, each further name has the lead forget one. Half: they push each other
-# out. Twice: names that never come back take 0.5 MB.
+# Latest guesses that count in one session, whose subject changes within some lines, and in all sessions
+# together. Off by two: half, rates scatter by 6 points instead of 4; twice, a change of subject is noticed
+# after 128 guesses.
+SESSION_WINDOW, OVERALL_WINDOW = 64, 512
+SUREST = 0.995  # maximum of a rate adjusted to a session: no guess is certain
+TRUST = 0.9  # assumed rate, as a share of the confidence: models are a little too sure of themselves
+MEAN = 0.7  # assumed rate of a source's best guesses; it weighs as much as WORD guesses
+# Minimum number of sources remembered, those used last, at 0.5 KB each. Sources that agree count as one more,
+# and so does a drafter that restarts. As many as MAX_PEERS of roster.py, since an assignment asks for all of
+# them. With 256 drafters, each further name has the lead forget one. Half: they push each other out. Twice:
+# names that never come back take 0.5 MB.
 MAX_SOURCES = 256
 
 
@@ -51,8 +52,8 @@ T = TypeVar("T")
 class BySource(dict[str, T]):
     """A value per source, made at its first use, for at least the MAX_SOURCES used last.
 
-    When that many are here, all are put aside, and each returns when it is used. So a use costs one look-up,
-    and sources that are gone are forgotten.
+    When it holds that many, all are put aside. A value returns when it is used, and is lost if that does not
+    happen before the next time. So a use costs one look-up.
     """
 
     def __init__(self, make: Callable[[str], T]) -> None:
@@ -87,7 +88,7 @@ class _Source:
             self.observe((bucket, hit))
 
     def observe(self, *seen: tuple[int, float]) -> None:
-        """Learn from pairs of place and value."""
+        """Learn from pairs: the index of a rate, and the observed value."""
         rates, counts = self.rates, self._counts
         for at, value in seen:
             n = counts[at]
@@ -108,7 +109,7 @@ class HitRates:
         self._sources[source].guessed(confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
-        """Learn from the guess that the source was surest of."""
+        """Learn only the rates of best guesses, from the guess that the source was surest of."""
         sure = confidence >= SURE_CONFIDENCE_BYTE
         of_kind = _SURE if sure else _UNSURE
         self._sources[source].observe((_BEST, hit), (_SHARE_SURE, sure), (of_kind, hit))
@@ -126,13 +127,13 @@ class HitRates:
         return self._sources[source].rates[_BEST]
 
     def outlook(self, source: str) -> tuple[float, float, float]:
-        """Return how likely the source's next best guess is sure, and right if it is sure or unsure."""
+        """Return the probabilities that the next best guess is sure, is right if sure, is right if unsure."""
         *_, share, sure, unsure = self._sources[source].rates
         return share, sure, unsure
 
 
 class _Level:
-    """Level of a source in one session."""
+    """Level of a source in one session: its right guesses divided by those predicted."""
 
     __slots__ = ("hits", "n_right", "share_sure")
 

@@ -15,7 +15,7 @@ from server.speculation.view import Price, View, offer
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
-    """Return an empty path for the i-th session, with at most `most` guesses."""
+    """Return a path without guesses for the i-th session, to have as many as it can afford, up to `most`."""
     speculated, price = view.sessions[i], view.price
     share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most
@@ -40,7 +40,7 @@ def _looked_ahead(acceptance: float) -> int:
 
 
 def reachable_rate(view: View, drafting: Drafting) -> float:
-    """Return the value of time in tokens per second, at most what chains of these texts can reach."""
+    """Return the value of time in tokens per second, at most what chains in these sessions can reach."""
     paths, rate = drafting.paths.values(), view.price.rate
     if not paths:
         return rate
@@ -55,14 +55,14 @@ def reachable(
     """Return the tokens per second of the best step with chains of guesses.
 
     Args:
-        price: Of the step.
-        seconds: Of a decode, by rows.
+        price: The step's costs.
+        seconds: Seconds of a decode, by rows.
         acceptances: By session: probability that a guess is right if those before it are.
         limit: Maximum guesses of a session.
         td_s: Seconds of a round of guesses, one for each session.
 
     Returns:
-        Infinity if no time is known.
+        Infinity if no decode's time is known.
     """
     last, n, n_rows = len(seconds) - 1, len(acceptances), price.n_rows
     if not (n and 0 < n_rows <= last and seconds[n_rows]):
@@ -75,7 +75,7 @@ def reachable(
 
 
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
-    """Return True if existing guesses bring the i-th session as much as the model's would, less their time.
+    """Return True if existing guesses gain the i-th session at least what the model's would, net of time.
 
     Args:
         view: The step.
@@ -122,10 +122,10 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
 
 
 def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
-    """Return what a path gets, "" for no guess, if n sessions share the time of a round.
+    """Return what a path gets, "" for nothing, if n sessions share the time of a round of guesses.
 
-    A guess pays, or is a probe: no affordable number of guesses pays, but a larger one would, so one guess is
-    made to see whether it is right.
+    A "probe" is one guess, made only to see whether it is right: no affordable number of guesses pays, but a
+    larger one would.
     """
     left = path.limit - len(path.tokens)
     if not gate:
@@ -140,9 +140,9 @@ def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal[
 def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
     """Return True if one more guess pays, together with the best number of later ones.
 
-    A guess costs its round, and its row only if it is verified. All later guesses are assumed to be like the
-    next one, as far as rows go: where costs have steps, four rows may pay although one does not. It computes
-    gain.best(), but stops as soon as the answer is known.
+    A guess always costs its round, but its row only if it is verified. Later guesses are assumed to be like
+    the next one, up to the last row with a known time: where costs rise in steps, four rows may pay although
+    one does not. This is gain.best(), stopped as soon as the answer is known.
     """
     seconds, rate, sure, worth = drafting.seconds, drafting.rate, path.sure, 0.0
     rows, td_s = drafting.n_rows + drafting.n_guesses, drafting.td_s / n
@@ -167,13 +167,13 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
     """Choose the sessions that the model evaluates before it guesses: those for which a guess then pays.
 
-    They must need less time than the model has gained recently. If no session is ready, one is chosen in any
-    case, since it shows what guesses bring.
+    Their evaluation must take less time than the model has gained recently. If no session is ready, one is
+    chosen in any case, to show what guesses bring.
 
     Args:
         view: The step.
         drafting: The model in the lead.
-        late: Sessions with tokens to evaluate, fewest first.
+        late: Sessions with tokens to evaluate, those with the fewest first.
     """
     price, n, gate = view.price, len(drafting.paths), view.policy.gate
     left_s = drafting.brought * price.plain_s if gate and price.n_sessions > 1 else math.inf
@@ -194,7 +194,7 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
     probes = others if drafting.tries else others[:1] if drafting.may_probe else []
     beside = late if drafting.tries else paying
     beside = beside if drafting.is_beside else []
-    most = SHARED_ROWS if price.n_rows > 1 else sum(map(drafting.behind, late))  # in one decode each
+    most = SHARED_ROWS if price.n_rows > 1 else sum(map(drafting.behind, late))  # one decode for each session
     return Request((), beside, [*paying, *probes], most, is_reading=True, unpaid=probes)
 
 

@@ -1,6 +1,7 @@
 """Learn from steps what sources gain and cost, and keep their accounts.
 
-Ledger.learn() is the only place that learns, except for hit rates: a tree knows them as it follows the text.
+Ledger.learn() is the only place that learns, except for hit rates, which a tree learns as it follows the
+text.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ from server.speculation.step import LOOKUP, NO_MODEL, DraftPlan
 from server.speculation.step_times import StepTimes
 
 INSIDE = "in the lead"  # the group of the draft model
-# Tokens. Times the share of time that a draft model in the lead could save at best, that is what it may lose
-# at first: 12 where it could double the speed. Half: two sessions of the bundled pair make 1.21 of plain
-# steps instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way --sessions 2).
+# Tokens. A draft model in the lead may at first lose this, times the share of time that it could save at
+# best: 12 where it could double the speed. Half: two sessions of the bundled pair reach 1.21 of the undrafted
+# speed instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way --sessions 2).
 STAKED = 25.0
-RENEWED = 64  # steps until what may pay is computed anew
+RENEWED = 64  # steps between two computations of which sources may pay
 SETTLED = 4  # steps until a drafter that pauses has ended its work
-# Of what the draft model in the lead spends in a step without a drafter, per step: the last 50 count. Half:
-# one hard reply has drafters pause that would save its time; twice: they go on for 50 steps more in one.
+# Weight of the past, per step, in the draft model's time in steps without drafters: the last 50 count. Half:
+# one hard reply pauses drafters that would save the model's time; twice: they go on for 50 more steps of a
+# hard reply.
 KEEP_SPENT = 0.98
-# Steps in a row without anybody who guesses that are all learned from, and of how many later ones one is: to
-# learn takes 3 percent of a step of 1 ms. Half or twice: twice or half of an eighth of that.
+# Of the steps in a row in which no source is asked, learn from each of the first ALL_OF, then from one in
+# ONE_OF: learning takes 3 percent of a step of 1 ms. Half or twice: twice or half of an eighth of that.
 ALL_OF, ONE_OF = 32, 8
 
-# Of a step, for the account of a session; 1 among several sessions: see IN_SESSION
+# Evidence that a step gives the account of a session (IN_SESSION): with guesses for this session alone, with
+# messages; 1 with guesses for several sessions
 EVIDENCE_ALONE, EVIDENCE_HEARD = 8.0, 2.0
 
 OF_PROBES = Terms()
@@ -56,10 +59,10 @@ class Ledger:
 
         Args:
             policy: How the lead speculates.
-            times: Of steps.
+            times: Seconds of steps.
             sessions: Open sessions, by id.
             td: Seconds of a round of guesses of the model in the lead; None: there is none.
-            source: The name of its guesses.
+            source: Name of that model as a source.
         """
         self.times, self.rates, self.python = times, Rates(times, policy.max_rows), PythonTimes()
         self.lookup = GroupAccount(OF_GROUP) if policy.lookup and policy.gate else None
@@ -67,20 +70,20 @@ class Ledger:
         self.probes = Account(OF_PROBES)  # guesses of the model in the lead that do not seem to pay
         self.machines: dict[str, DrafterHost] = {}  # by name
         self._groups: list[GroupAccount] = []
-        self.on_trial: set[str] = set()  # drafters of which a guess shall be verified
+        self.on_trial: set[str] = set()  # ids of drafters of which one guess must be verified
         self._regroup()
-        self.may_pay = True
-        self.stake = STAKED  # whether any guess may pay; what the draft model may lose, in tokens
+        self.may_pay = True  # whether any guess may pay
+        self.stake = STAKED  # tokens that the draft model may lose
         self.policy, self._sessions = policy, sessions
         self._td, self._source = td, source
         self._known: Mapping[str, object] = {}  # accounts before the restart, by name
-        self._has_times = False  # it is known what steps take
-        self._renewed_for, self._n_until_renewed = 0, 0  # sessions; steps
+        self._has_times = False  # step times are known
+        self._renewed_for, self._n_until_renewed = 0, 0  # number of sessions; steps
         self._n_calm = SETTLED  # steps since a drafter on the lead's cores had a session
         self._n_passed = 0  # steps in a row in which nobody was asked
-        self._n_asked, self._looked_s = 0, 0.0  # since the latest timed step: prompts are not timed
-        self._calm_td_s = 0.0  # of a guess of the model in the lead while no drafter works beside it
-        self._calm_spent_s = Ratio(KEEP_SPENT)  # of all its guesses in a step, likewise
+        self._n_asked, self._looked_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
+        self._calm_td_s = 0.0  # of a round of guesses of the model in the lead while drafters leave its cores
+        self._calm_spent_s = Ratio(KEEP_SPENT)  # seconds of all its guesses in a step, likewise
 
     # -- who may guess ----------------------------------------
 
@@ -103,11 +106,11 @@ class Ledger:
         self._has_times = known
 
     def meet(self, hosts: Mapping[str, Sequence[DrafterRecord]], own_kernel: str) -> None:
-        """Take in which drafters are present.
+        """Update machines and accounts to the drafters that are present.
 
         Args:
             hosts: Drafters by machine.
-            own_kernel: Of the lead's machine: drafters on it use its cores.
+            own_kernel: kernel_id() of the lead: drafters with the same one use its cores.
         """
         pausing = {
             host
@@ -195,7 +198,7 @@ class Ledger:
                         speculated.account.wait()
         for group in self._groups:
             if n_active and (account := group.of(n_active)).paused:
-                # lookups' look goes on in steps that only decode
+                # a look of lookups counts only steps that only decode and ask no source
                 is_seen = group is self.lookup and is_passed and plan.rows
                 if not account.is_look or is_seen:
                     account.wait()
@@ -220,7 +223,7 @@ class Ledger:
             shapes.chosen(is_wider=plan.is_wider)
 
     def _weigh(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> None:
-        """Count a step of a session for the account of its models, which guessed, sent messages, or pause.
+        """Count a step in the account of a session whose models guessed, sent messages, or pause.
 
         A step in which no model may guess does not count as a pause.
         """
@@ -243,8 +246,8 @@ class Ledger:
     def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
         """Return the tokens that models' guesses cost the session.
 
-        A guess that had no row costs nothing if it was right; a right probe also raises the session's
-        allowance by one token.
+        A right guess that had no row is free if it was a probe, or if the step was kept plain to avoid a
+        change of width. A right probe also raises the session's allowance by one token.
         """
         session = speculated.session
         lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0
@@ -257,8 +260,8 @@ class Ledger:
         return 0.0 if is_free else lost
 
     def _book_inline(self, plan: DraftPlan, timing: StepTiming) -> None:
-        """Count the tokens of the model in the lead beyond what undrafted steps make in its time."""
-        if not (self.inline and plan.spent_s) or plan.is_stable:  # that has its width in any case
+        """Count the gain of the model in the lead: its tokens less those of undrafted steps in its time."""
+        if not (self.inline and plan.spent_s) or plan.is_stable:  # a stable step has its width in any case
             return
         n = timing.n_sessions
         plain_s = self.times.curve(timing.n_cells)[min(n, self.policy.max_rows)]
@@ -273,7 +276,7 @@ class Ledger:
         """Return the seconds of lookups in n_asked steps.
 
         If only lookups guess, that is the step's time outside its decode, less that of undrafted steps, since
-        asking, sending and verifying take the lead's Python too.
+        asking for guesses and verifying them take Python time as well.
         """
         outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
         if self._n_passed:
@@ -285,7 +288,7 @@ class Ledger:
         return looked_s
 
     def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool | None, n_asked: int) -> Charge:
-        """Return the costs, beside rows, of n_asked steps: this one and untimed ones before it."""
+        """Return the drafters' costs other than rows in n_asked steps: this one, and untimed ones before."""
         rate = self.rates.plain_rate
         told, saved, most = self._told(plan, timing, rate), None, 0.0
         crowded_s = 0.0 if calm else (self.rates.crowding - 1.0) * timing.decode_s
@@ -296,14 +299,14 @@ class Ledger:
             if calm:
                 self._calm_spent_s.observe(plan.spent_s, 1.0)
             n_inside = sum([proposal.sources.count(self._source) for proposal in plan.proposals])
-            each = 1.0 / timing.n_sessions  # of the time of a round of guesses, one for each session
+            each = 1.0 / timing.n_sessions  # a session's share of the time of a round of guesses
             crowded_s += each * n_inside * max(0.0, td_s - self._calm_td_s)
             saved, most = rate * each * self._calm_td_s, rate * n_asked * self._calm_spent_s.value
         token_s = 1.0 / rate if rate else 0.0
         return Charge(n_asked * told, rate * n_asked * crowded_s, saved, most, token_s)
 
     def _told(self, plan: DraftPlan, timing: StepTiming, rate: float) -> float:
-        """Return the tokens that drafters' messages, and choosing among their guesses, cost this step."""
+        """Return the tokens that drafters' messages, and the choice among their guesses, cost this step."""
         if not self.machines:
             return 0.0
         n_told = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0
@@ -318,7 +321,7 @@ class Ledger:
         n, tallies = timing.n_sessions, [outcome.tally for outcome in step.outcomes]
         was_on_trial = bool(self.on_trial)
         for host, machine in self.machines.items():
-            if host in plan.working:  # else all its sessions pause by their own account
+            if host in plan.working:  # otherwise the accounts of all its sessions pause
                 machine.book(n, _sum(tallies, machine.ids), plan.guess_cost, charge)
             elif machine.account and (account := machine.account.of(plan.step.n_active)).is_look:
                 account.wait()

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from server.speculation.sources.lookup import Lookup, LookupPools
 from server.speculation.speculated import INDEXED, Speculated
 
-# Share of a plain step's time in which lookups index tokens that they miss. Half: lookups of a long prompt
-# begin after twice as many steps; twice: gaps grow by a tenth.
+# Share of an undrafted step's time spent on indexing tokens that lookups miss. Half: lookups of a long prompt
+# begin after twice as many steps; twice: gaps between tokens grow by a tenth.
 INDEX_SHARE = 0.05
 
 
 class Lookups:
-    """Lookups in each session's text, and in those of other sessions of its salt."""
+    """Lookups in each session's own text, and in texts of other sessions with its salt."""
 
     def __init__(self, sessions: Mapping[int, Speculated], clock: Callable[[], float]) -> None:
         self._sessions = sessions
@@ -34,7 +34,7 @@ class Lookups:
 
         Args:
             plain_s: Seconds of an undrafted step; 0: unknown.
-            guesses: Lookups guess, so sessions need their index.
+            guesses: True if lookups guess, so that sessions need their index.
 
         Returns:
             The seconds taken.
@@ -49,7 +49,7 @@ class Lookups:
 
 
 def index(behind: Iterable[Callable[[int], int]], end: float, clock: Callable[[], float]) -> None:
-    """Call these in order until `end` on this clock, for at least INDEXED tokens.
+    """Call the functions `behind` in order until `end` on this clock, but for at least INDEXED tokens.
 
     Each indexes at most as many tokens as it is given, and returns how many were indexed.
     """

@@ -1,7 +1,6 @@
 """Decide how many guesses of each session are verified, how wide the step is, and who is asked. Pure.
 
-plan() is called until it requests nothing more: where a model in the lead may guess, each round of guesses is
-one request, since whether another round pays depends on those before.
+Where a model in the lead may guess, inline_plan.py decides its rounds of guesses before plan() is called.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TOO_DEAR = "no guess can pay: to check one takes too long now"
 
 
 def plan(view: View) -> DraftPlan:
-    """Return the finished plan, or what the model in the lead must do first."""
+    """Return the plan of a step, from the guesses in its sessions' trees."""
     proposals = [offer(view, i) for i in range(len(view.asks))]
     price, width, is_wider = view.price, PLAIN, None
     if view.shape is not None:
@@ -95,7 +94,7 @@ def choose_guessers(
 
 
 def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[Pause]:
-    """Return the changes for a machine's drafters."""
+    """Return which of a machine's drafters to pause or resume."""
     reason = "" if ledger.may_pay else TOO_DEAR
     if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
         reason = WAITS if account.is_look else FASTER
@@ -124,7 +123,7 @@ def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tupl
 
 
 def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int]:
-    """Return how many guesses of each session are verified: the most probable of all sessions.
+    """Return the number of verified guesses of each session: the most probable over all sessions.
 
     One budget serves all sessions; only widths with a known price are considered.
     """
@@ -143,7 +142,7 @@ def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int
 
 
 def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], overhead: float) -> list[int]:
-    """Return how many guesses of each session are verified: the most probable of all sessions."""
+    """Return the number of verified guesses of each session if they share one budget of rows."""
     counts = [0] * len(proposals)
     ranked = sorted(
         [(overhead - probability, i) for i, one in enumerate(proposals) for probability in one.probabilities]
@@ -156,12 +155,12 @@ def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], over
 
 
 def _best_count(price: Price, worth: Sequence[float], lost_s: Sequence[float] = ()) -> int:
-    """Return how many of these guesses have the largest gain.
+    """Return the number of guesses, best first, with the largest gain.
 
     Args:
-        price: Of the step.
+        price: The step's costs.
         worth: Expected tokens of each guess, best first.
-        lost_s: By number of guesses: seconds in which the next step evaluates rows again.
+        lost_s: By number of guesses: expected seconds in which the next step evaluates rows again.
     """
     n_rows, seconds = price.n_rows, price.seconds
     tokens = list(accumulate(worth, initial=float(n_rows)))
@@ -173,11 +172,11 @@ def _best_count(price: Price, worth: Sequence[float], lost_s: Sequence[float] = 
 
 
 def _lost_s(view: View, price: Price, ranked: Sequence[tuple[float, int]]) -> list[float]:
-    """Return, by number of guesses, the seconds of rows evaluated again in the next step after a wrong one.
+    """Return, by number of guesses, the expected seconds in which the next step evaluates rows again.
 
     Args:
         view: The step.
-        price: Of the step.
+        price: The step's costs.
         ranked: Guesses, best first: minus their probability, and their session's index.
     """
     n_pending = [ask.n_pending for ask in view.asks]
@@ -186,7 +185,7 @@ def _lost_s(view: View, price: Price, ranked: Sequence[tuple[float, int]]) -> li
 
 
 def _raise_for_trial(on_trial: Collection[str], proposals: Sequence[Proposal], counts: list[int]) -> None:
-    """Verify the first guess of a drafter on trial, whether it pays or not."""
+    """Raise `counts` so that the first guess of a drafter on trial is verified, whether it pays or not."""
     for i, proposal in enumerate(proposals):
         first = next((at for at, source in enumerate(proposal.sources) if source in on_trial), None)
         if first is not None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Policy:
     """Settings of a lead's speculation."""
 
-    max_rows: int = 64  # of one decode without prompts
-    leaves: int = 3  # of one tree
+    max_rows: int = 64  # maximum rows of one decode without prompts
+    leaves: int = 3  # maximum leaves of one tree of guesses
     lookup: bool = True  # guess from earlier text
-    gate: bool = True  # verify only guesses that pay, else all within the limits
-    # verify only whole chains of the draft model; to drop a guess for its token would bias the text
+    gate: bool = True  # verify only guesses that pay; False: all within the limits
+    # verify only whole chains of the draft model: dropping a guess because of its token would bias the text
     by_rejection: bool = False
     # a wrong guess makes all rows of its session be evaluated again (server/engine/checkpoints.py)
     again: bool = False

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 from server.speculation.gain import chain, reached
 
-# Share of good guesses that are right: more is rare. Where a row adds a tenth of the first one's time,
-# guesses may pay for up to 38 sessions then. Off by two, in what fails: 0.8, up to 22; 0.95, up to 54.
+# Share of good guesses that are right; more is rare. With it, guesses may pay for up to 38 sessions where a
+# row adds a tenth of the first one's time. Twice the failures, 0.8: up to 22 sessions; half, 0.95: 54.
 SURE_SHARE = 0.9
-PAYS = 1.05  # times the rate of plain steps: less is lost to messages and wrong guesses
+PAYS = 1.05  # least potential() for which guesses may pay: less is lost to messages and wrong guesses
 
 
 def potential(seconds: Sequence[float], n_sessions: int, td_s: float = 0.0) -> float:
     """Return the tokens per second with good guesses, relative to undrafted steps.
 
     Args:
-        seconds: Of a decode, by rows.
+        seconds: Seconds of a decode, by rows.
         n_sessions: Rows of an undrafted step.
         td_s: Seconds of a round of guesses, one for each session.
 
     Returns:
-        1 if no guess pays, or no time is known.
+        A factor; 1 if no guess pays, or no time is known.
     """
     last = len(seconds) - 1
     if not 0 < n_sessions <= last or not seconds[n_sessions]:

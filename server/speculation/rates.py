@@ -12,24 +12,24 @@ from server.estimators import Median, Ratio, Slope
 from server.speculation.step import DraftPlan
 from server.speculation.step_times import StepTimes
 
-# Of the past, per step: about the last 20 steps count. At 10 the gate follows single lucky steps; at 40 it
-# goes by the text before for 40 steps of the next one.
+# Weight of the past, per step, in the tokens per second: about the last 20 steps count. With 10 they follow
+# single lucky steps; with 40 they lag a change of text by 40 steps.
 KEEP_RATE = 0.95
-# Of the past, per step: about the last 100 steps count. Where steps scatter by as much as a guess takes, that
-# is known to a tenth; with half to a seventh, and with twice a change shows after 200 steps. Steps, too,
-# before which it is not known: a slow first one would bar guesses.
+# Weight of the past, per step, in a guess's Python time: about the last 100 steps count. Where steps scatter
+# by as much as a guess takes, its time is known to a tenth; with half of the steps to a seventh, and with
+# twice a change shows after 200 steps. FEW_STEPS must be seen first: one slow step would bar guesses.
 KEEP_GUESS, FEW_STEPS = 0.99, 32.0
-# Times the usual: what a step takes outside its decode counts as that at most, and a longer decode is not
-# charged to guesses, since the first steps of a process take up to 40 times as long. Half: guesses look
-# cheaper than they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
+# Multiple of the usual time, since the first steps of a process take up to 40 times as long: more time
+# outside the decode is cut, and a longer decode is not charged to guesses. Half: guesses look cheaper than
+# they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
 STEP_OUTLIER = 4.0
-LATEST = 31  # steps of a kind. Half: their scatter shows; twice: a change is seen after 31 steps, not 16
+LATEST = 31  # steps in a median. Half: scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until their time counts: a process's first ones take up to ten times as long. Half: one of
 # them counts whole; twice: a bad drafter costs ten steps more.
 KNOWN = 5
-# Of a plain step, for messages, while that is not known: what they took on an H100 with a drafter on its
-# host's CPU (0.2 to 0.3 of 4.4 ms). With 0.02, 16 cases of benchmarks.clocked are 0.4 percent slower, 24
-# others 0.2 percent faster; at 0 a drafter that is never right goes on.
+# Assumed cost of a drafter's messages, as a share of an undrafted step: what they took on an H100 with a
+# drafter on its host's CPU (0.2 to 0.3 of 4.4 ms). With 0.02, 16 cases of benchmarks.clocked are 0.4 percent
+# slower, 24 others 0.2 percent faster; at 0 a drafter that is never right goes on.
 ASSUMED = 0.05
 
 StepKindOfPython: TypeAlias = Literal["passed", "quiet", "told", "guessing"]
@@ -45,7 +45,8 @@ class PythonTimes:
 
     def __init__(self) -> None:
         self._medians = defaultdict[tuple[StepKindOfPython, int], Median](lambda: Median(LATEST))
-        # what a session's drafters took in the latest step, by whether it had guesses; None: not known
+        # seconds that a session's drafters took in the latest step, by whether guesses were verified; None:
+        # unknown
         self._drafters_s: dict[bool, float | None] = {False: None, True: None}
 
     def observe(self, kind: StepKindOfPython, n_sessions: int, outside_s: float) -> None:
@@ -67,13 +68,13 @@ class PythonTimes:
         """Learn from a step in which drafters had n_told sessions.
 
         Args:
-            timing: Of the step.
+            timing: Times of the step.
             outside_s: Its seconds outside the decode.
             n_told: Sessions that drafters have.
             guessing: Guesses were verified.
         """
         n = timing.n_sessions
-        if n_told or not guessing:  # else they are guesses of others
+        if n_told or not guessing:  # otherwise the guesses are not drafters'
             self.observe("guessing" if guessing else "told" if n_told else "quiet", n, outside_s)
         if not n_told:
             self._drafters_s = {False: 0.0, True: 0.0}
@@ -100,16 +101,16 @@ class Rates:
     """Tokens per second, and the slowdown of decodes by drafters on the lead's cores."""
 
     def __init__(self, times: StepTimes, max_rows: int) -> None:
-        self.times = self.calm = times  # calm: while no drafter works on the lead's cores; one until one does
+        self.times = self.calm = times  # calm: of steps beside no drafter on the lead's cores
         self.throughput = Ratio(KEEP_RATE)  # tokens per second
         self.plain_s = self.plain_rate = (
-            0.0  # of a step like the latest one without guesses; tokens per second
+            0.0  # seconds of a step like the latest one without guesses; its tokens per second
         )
         self.n_cells = 0  # in use at the latest step
         self._max_rows = max_rows
-        self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by guesses, both of a session
+        self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by number of guesses, both per session
         self._usual_outside = Median(LATEST)
-        self._crowding = Median(LATEST)  # time of decodes beside a drafter on these cores, by calm ones
+        self._crowding = Median(LATEST)  # time of a decode beside a drafter on these cores / of a calm one
 
     @property
     def guess_s(self) -> float:
@@ -124,7 +125,8 @@ class Rates:
     def calm_s(self, n_rows: int, n_cells: int) -> float:
         """Return the seconds of a decode while no drafter works on the lead's cores.
 
-        A context without such a step yet is assumed to be slowed as others are. Infinite if none is known.
+        If no such step had about n_cells cells yet, the time for other contexts is scaled as for all steps.
+        Infinite if no time is known.
         """
         curve = self.times.curve(n_cells)
         rows = min(n_rows, len(curve) - 1)
@@ -150,7 +152,7 @@ class Rates:
         Args:
             plan: Its guesses.
             timing: Its times.
-            calm: True if no drafter worked on the lead's cores; None if one may have.
+            calm: True if no drafter worked on the lead's cores, False if one did, None if one may have.
         """
         self.n_cells = timing.n_cells
         self._observe(plan, timing, calm)

@@ -1,12 +1,12 @@
 """Time steps of a few widths, for machines where a change of width costs more than rows do. Pure.
 
-On such a machine (server/llama/shapes.py) a step is as fast as others of its width only after one or two of
-them: the first rebuilds the graph, the second records it, unless a graph of this width and about this number
-of cells exists (graph_keys.py). So steps are padded to one of a few widths: the one with the largest gain,
-less the cost of a change, spread over the number of steps for which it is likely to stay best. The cost of a
-wider width includes the way back to undrafted steps, which are not padded, as often as such steps rather than
-a prompt follow. After a step of another shape, with rows of a prompt or another number of sessions, undrafted
-steps are a change as well.
+On such a machine (server/llama/shapes.py) a step takes its usual time only after one or two steps of its
+width: the first rebuilds the graph, the second records it, unless a graph of this width and about this number
+of cells exists (graph_keys.py). So steps are padded to one of a few widths, the one with the largest gain.
+From its gain the cost of a change is subtracted, spread over the number of steps for which the width is
+likely to stay best. This cost includes the way back to undrafted steps, which are not padded, times the share
+of changes that are followed by such steps and not by a prompt. After a step of another shape, with rows of a
+prompt or another number of sessions, an undrafted step is a change of width as well.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from server.estimators import Mean
 from server.speculation.gain import best, reached
 
 SMOOTHING = 0.1  # weight of a measured time: nine tenths of a change show after 22 steps. 0.05: 45; 0.2: 11
-# Weight for widths that are not measured: one that was twice as slow as at first is within 10 percent of that
-# after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried twice as often.
+# Weight of a step for the widths that it does not measure, which return to their first times: one that was
+# twice as slow is within 10 percent after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried
+# twice as often.
 RECOVERY = 0.01
-CELLS_STEP = 256  # cells by which llama.cpp rounds up those that a step attends to: a graph is of one number
-SETTLING = 2  # steps until one takes its usual time: the first builds the graph, the second records it
-# Steps of one width, or changes of width, that count. Off by two: half, a third of a step's scatter stays
-# instead of a quarter, and widths flicker; twice, nine tenths of a change are known after 46 steps of a
+CELLS_STEP = 256  # llama.cpp rounds a step's cells up to a multiple of this; each multiple has its graph
+SETTLING = 2  # steps of a width before the usual time: the first builds the graph, the second records it
+# Latest steps of one width, or changes of width, that count. Off by two: half, a third of a step's scatter
+# stays instead of a quarter, and widths flicker; twice, nine tenths of a change are known after 46 steps of a
 # width, not 23 (simulated).
 WIDTH_WINDOW = 10
-# Times that a width was best for a single step, as is assumed at first. 1 or 4: new leads make as many
-# tokens per second within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
+# Assumed number of runs at first, each of a single step. 1 or 4: new leads make as many tokens per second
+# within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
 FEW_RUNS = 2
 PLAIN = 0  # the width of steps without guesses, which are not padded
 
@@ -37,11 +38,11 @@ PLAIN = 0  # the width of steps without guesses, which are not padded
 class NextShape(NamedTuple):
     """The step that a width is chosen for."""
 
-    n_rows: int  # without guesses
+    n_rows: int  # rows without guesses
     plain_s: float  # seconds without guesses, among steps of its width
     rows_before: int  # padded rows of the step before; 0: it had another shape
-    n_cells: int  # of the KV cache in use
-    most_s: float = math.inf  # maximum extra seconds over an undrafted step, including the way there and back
+    n_cells: int  # cells of the KV cache in use
+    most_s: float = math.inf  # maximum extra seconds over an undrafted step, with changes of width
 
 
 class ShapeTimes:
@@ -52,21 +53,21 @@ class ShapeTimes:
 
         Args:
             steady: Seconds of a decode by rows, among decodes of its width; empty if padding does not pay.
-            change_s: Extra seconds of the first one after others.
+            change_s: Extra seconds of the first decode of a width after decodes of another.
         """
         self.steady = dict(sorted(steady.items()))
         self._at_first = dict(self.steady)
-        # of the first step after a change and of the second, by whether its width is recorded
+        # extra seconds of the first and second step after a change, by whether a graph of it is recorded
         self._change = {
             recorded: [Mean(change_s, 2, WIDTH_WINDOW) for _ in range(SETTLING)] for recorded in (True, False)
         }
-        self._recorded: set[tuple[int, int]] = set()  # widths, with steps of cells
-        self._was_recorded = False  # that to which the latest change was, before it
-        # steps in a row for which a wider width is best, and those for which none is
+        self._recorded: set[tuple[int, int]] = set()  # recorded graphs: rows, n_cells // CELLS_STEP
+        self._was_recorded = False  # the latest change was to a graph recorded before
+        # number of steps in a row for which a wider width is best (True), or none (False)
         self._runs = {wider: Mean(1.0, FEW_RUNS, WIDTH_WINDOW) for wider in (True, False)}
         self._is_wider, self._n_in_run = False, 0  # the run so far
-        self._returns = Mean(1.0, FEW_RUNS, WIDTH_WINDOW)  # share of the wider ones that plain steps follow
-        self._rows = [0] * SETTLING  # of the latest steps, the last one first
+        self._returns = Mean(1.0, FEW_RUNS, WIDTH_WINDOW)  # share of wider runs that plain steps follow
+        self._rows = [0] * SETTLING  # rows of the latest steps, last one first
 
     @property
     def pays(self) -> bool:
@@ -82,8 +83,8 @@ class ShapeTimes:
     def seconds(self, step: NextShape) -> list[float]:
         """Return the seconds of the next step by its rows, including its share of a change.
 
-        A draft model in the lead decides by them how much to guess. Rows that cost more than a wider step are
-        padded to that.
+        A draft model in the lead decides by them how much to guess. Rows that would take longer than a wider
+        step are padded to its width.
         """
         wider = self._wider(step)
         shares = self._shares_s([PLAIN, *wider], step, self._is_wider, self._n_in_run)
@@ -119,7 +120,7 @@ class ShapeTimes:
         return widths[at], is_wider
 
     def stays_plain(self, step: NextShape) -> bool:
-        """Return True if an undrafted step needs no padding: none was before, no wider is faster."""
+        """Return True if an undrafted step needs no padding: as many rows as before, none wider is faster."""
         own_s = self.steady.get(step.n_rows)
         if own_s is None or step.n_rows != step.rows_before:
             return False
@@ -141,7 +142,7 @@ class ShapeTimes:
     def _shares_s(
         self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
     ) -> dict[int, float]:
-        """Return the extra seconds of a change to each of these widths over the cheapest.
+        """Return, by width, the extra seconds per step of a change to it over the cheapest change.
 
         They are spread over a run: the recent number of steps for which wider widths, or undrafted steps,
         were best, or the n_in_run steps of the current run if these are more.
@@ -153,9 +154,9 @@ class ShapeTimes:
         return {width: (way_s - least_s) / n_steps[width != PLAIN] for width, way_s in ways.items()}
 
     def _way_s(self, width: int, step: NextShape) -> float:
-        """Return the seconds of a change to this width, 0 if it is none.
+        """Return the seconds of a change to this width, 0 if the width stays.
 
-        From an undrafted step it includes the expected cost of the way back.
+        For a change from an undrafted step they include the expected cost of the way back.
         """
         before = step.rows_before
         if (rows := width or step.n_rows) == before:
@@ -214,10 +215,10 @@ class ShapeTimes:
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
         """Learn from a step among steps of its width.
 
-        What made it longer than at first, above all a longer context, lengthens other widths too; what made
-        it shorter, a start in a busy moment, in proportion. Other widths also recover towards their first
-        values. The estimate for fewer rows is capped, so one disturbed narrow step does not make it look
-        slower than a wider one.
+        Other widths move slowly towards what it suggests. If it takes more seconds than at first, mostly for
+        a longer context, others are expected to take as many more; if it takes less, since the start was a
+        busy moment, they shrink in proportion. The estimate for fewer rows is capped, so that one disturbed
+        narrow step does not make it look slower than a wider one.
         """
         now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
         own_first = self._at_first[n_rows]

@@ -14,14 +14,14 @@ from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
 
 INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
-# What models may do in one session. They count the last 33 steps: with half, one unlucky line ends a good
-# draft; with twice, a hard reply pays for 48 steps until its drafters pause. Evidence: 3 steps with guesses
-# alone, 24 among several sessions, each of which has few guesses in a step, 12 steps with messages. Alone: of
-# 178 replies, 400M and bundled, 7 and 23 are below 0.95 of no drafts with 12, 4 and 14 with 5, none and 14
-# with 3, at which the bundled pair is 1 percent slower in all (benchmarks.inside --every-way). Guesses for
-# one step may cost a session 1.5 tokens that they have brought nothing: with 2 the slowest of 187 replies of
-# the bundled pair is at 0.90 of no drafts instead of 0.94, with 1 all are 3 percent slower, without a bound 3
-# percent faster and the slowest at 0.77.
+# Terms of the models in one session. forget: the last 33 steps count; with half, one unlucky line ends a good
+# draft; with twice, a hard reply pays for 48 steps until its drafters pause. patience: 3 steps with guesses
+# for this session alone, 24 with guesses for several sessions, each of which gets few, or 12 steps with
+# messages. With 12, 5 or 3 steps alone, 7, 4 or none of 178 replies of 400M are below 0.95 of no drafts, and
+# 23, 14 or 14 of the bundled pair, which is 1 percent slower in all with 3 (benchmarks.inside --every-way).
+# per_step: guesses that have gained nothing may cost a session 1.5 tokens in a step: with 2 the slowest of
+# 187 replies of the bundled pair is at 0.90 of no drafts instead of 0.94, with 1 all are 3 percent slower,
+# without a bound 3 percent faster and the slowest at 0.77.
 IN_SESSION = Terms(forget=0.03, patience=24.0, per_step=1.5)
 
 
@@ -34,18 +34,18 @@ class Speculated:
     hits: SessionHitRates
     lookup: Lookup | None
     prediction: PredictedReply | None = field(init=False)
-    n_prompt: int = field(init=False)  # tokens at the beginning
+    n_prompt: int = field(init=False)  # tokens of the prompt
     n_indexed: int = 0  # leading tokens that are in `lookup`
     n_told: int = 0  # leading tokens that its drafters have been sent
-    # drafters that it is assigned to, by id
+    # drafters that have the session, by id
     drafters: dict[str, Yield] = field(default_factory=dict[str, Yield])
-    # what drafters brought it, including those that left
+    # what drafters contributed, by id, including those that left
     yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
-    # committed tokens from which on a drafter may be sent the session again
+    # by drafter: number of committed tokens from which on it may be sent the session again
     told_again: dict[str, int] = field(default_factory=dict[str, int])
     heard: bool = False  # one of its current drafters has sent guesses
     is_spared: bool = False  # no drafter may have it
-    account: Account = field(default_factory=lambda: Account(IN_SESSION))  # of the models
+    account: Account = field(default_factory=lambda: Account(IN_SESSION))  # of the models in this session
     _n_expected: int = 0  # tokens of the reply that `prediction` has seen
     _tree: ScoredTree = field(init=False)
 
@@ -67,8 +67,8 @@ class Speculated:
         return tree
 
     def is_quiet(self, looks: bool) -> bool:
-        """Return True if no source has a guess for it, grammars aside; `looks`: lookups may guess."""
-        if self._tree.n_below and self.tree.n_below:  # one without guesses need not take in what is new
+        """Return True if no source but a grammar has a guess for it; `looks`: lookups may guess."""
+        if self._tree.n_below and self.tree.n_below:  # a tree without guesses need not be updated
             return False
         if self.prediction is not None:
             return False
@@ -83,7 +83,7 @@ class Speculated:
         return self.session.tokens[self.n_prompt :]
 
     def allows(self, source: str) -> bool:
-        """Return True if the request allows this source, or one of several that agree."""
+        """Return True if the request allows this source, or one of those that it joins because they agree."""
         wanted = self.session.bounds.drafters
         if wanted is None:
             return True
@@ -92,8 +92,8 @@ class Speculated:
     def may_tell_again(self, drafter: str, n_ahead: int) -> bool:
         """Return True if a drafter whose draft was lost may be sent the session again now.
 
-        That is at once, but only once until the n_ahead tokens that it may have guessed are committed, since
-        it may answer with more such drafts.
+        It may at once, then not before n_ahead more tokens are committed, since drafts that it has already
+        made may be lost as well.
         """
         if self.tree.position < self.told_again.get(drafter, 0):
             return False
@@ -106,7 +106,7 @@ class Speculated:
         return self.n_indexed < len(self.session.tokens)
 
     def keep_up(self) -> None:
-        """Index what was committed since the last look; long prompts are left to index()."""
+        """Index what was committed since the last call; long prompts are left to index()."""
         if 0 < len(self.session.tokens) - self.n_indexed <= INDEXED:
             self.index(INDEXED)
 
@@ -126,7 +126,7 @@ class Speculated:
             self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
 
     def expect(self, n: int) -> None:
-        """Graft at most n tokens of what the client expects."""
+        """Graft at most n tokens of the reply that the client expects."""
         if self.prediction is not None and self.allows("prediction"):
             new = self.session.tokens[self.n_prompt + self._n_expected :]
             self.prediction.extend(new)

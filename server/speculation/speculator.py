@@ -96,7 +96,7 @@ class Speculator(Proposer):
             plan.width = self.ledger.times.padded(n_all, step.n_cells)
         if n_rows == n:
             plan.rows = plan.width or n_all
-        if self._remote:  # also those that go on from this step on
+        if self._remote:  # including those that resume with this step
             plan.working = self.ledger.working()
         self.before = plan
         return plan
@@ -162,7 +162,7 @@ class Speculator(Proposer):
 
     @property
     def _model_gains(self) -> bool:
-        """True if guesses of the model in the lead have gained time recently, or nobody asks."""
+        """True if guesses of the model in the lead have gained time recently, or the gate is off."""
         return not self._policy.gate or bool(self.ledger.inline and self.ledger.inline.gain > 0.0)
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:
@@ -226,7 +226,7 @@ class Speculator(Proposer):
         """Return what the planner decides by."""
         ledger, policy, n_rows, n = self.ledger, self._policy, step.n_rows, len(asks)
         times, sessions = ledger.times, [self._sessions[ask.session] for ask in asks]
-        is_stable = sessions[0].session.bounds.exactness == "width-stable"  # it is alone
+        is_stable = sessions[0].session.bounds.exactness == "width-stable"  # such a session is alone
         seconds: Sequence[float] = times.curve(step.n_cells)
         plain_s, shape = seconds[min(n_rows, len(seconds) - 1)], None
         may_choose = times.shapes.pays and policy.gate and not policy.by_rejection
@@ -235,7 +235,7 @@ class Speculator(Proposer):
             allowance = math.inf
             if (
                 self._inline and self._inline.model.beside
-            ):  # it shows during decodes whether its guesses are right
+            ):  # one guess during the decode shows whether it is right
                 allowance = sum([one.account.allowance for one in sessions]) / n
             shape = self._shape(step, plain_s, allowance * plain_s if plain_s else math.inf)
             seconds = times.shapes.seconds(shape)
@@ -295,7 +295,7 @@ class Speculator(Proposer):
         return spent_s, charges
 
     def _first_guess(self, inline: Inline, drafting: Drafting, request: Request) -> None:
-        """Note that the model guesses in this step, perhaps although no guess pays."""
+        """Note that the model guesses in this step, and the time of a guess that does not seem to pay."""
         drafting.has_asked, drafting.n_guessed = True, len(request.guess)
         if not request.is_last_resort:
             return

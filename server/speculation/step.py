@@ -55,8 +55,8 @@ class DraftPath:
     most: int  # guesses that are possible apart from that
     hits: HitRates
     acceptance: float  # probability that a next guess is right if those before it are
-    # for sure and for unsure guesses, the likelier kind first: its share, and the expected tokens of 0, 1, …
-    # guesses; nothing is learned before the step's end
+    # of the two kinds, sure and unsure guesses, the likelier first: the kind's share, and the expected tokens
+    # of 0, 1, … such guesses; fixed within a step
     prospects: Sequence[tuple[float, Sequence[float]]]
     tokens: list[int] = field(default_factory=list[int])
     drafted: list[Distribution] = field(default_factory=list[Distribution])
@@ -69,12 +69,12 @@ class Drafting:
     """State of the model in the lead during one step."""
 
     source: str
-    td_s: float  # seconds of a guess for all sessions at once
+    td_s: float  # seconds of a round of guesses, one for each session
     is_beside: bool  # it can also evaluate and guess during the target's decode
     brought: float  # recent tokens per session beyond its cost
     behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
     behind_s: Callable[[int], float]  # seconds that these take
-    seconds: Sequence[float]  # of the step by rows, including rows evaluated again after wrong guesses
+    seconds: Sequence[float]  # of the step by rows, including those evaluated again after wrong guesses
     n_rows: int = 1  # of the step without guesses
     tries: bool = False  # it guesses once in any case, since nothing is known of this text
     may_probe: bool = False  # it may guess although that does not seem to pay
@@ -84,11 +84,11 @@ class Drafting:
     # paths to guess for during the decode
     beside: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])
     plain_rate: float = 0.0  # tokens per second of undrafted steps; 0: unknown
-    n_guesses: int = 0  # so far
+    n_guesses: int = 0  # guesses so far
     n_guessed: int = 0  # sessions with guesses
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay
-    is_read: bool = False  # pending tokens were considered
-    n_read: int = 0  # of them, evaluated
+    is_read: bool = False  # tokens that are behind were dealt with
+    n_read: int = 0  # of these, evaluated ones
     has_asked: bool = False  # the model was asked for guesses
 
 
@@ -98,7 +98,7 @@ class Request(NamedTuple):
     guess: Sequence[int] = ()  # sessions that get one guess each
     probe: Sequence[int] = ()  # of these, sessions whose guess is a probe
     read: Sequence[int] = ()  # sessions whose tokens it evaluates
-    most_rows: int = 0  # most of these tokens in this step
+    most_rows: int = 0  # maximum of these tokens in this step
     is_reading: bool = False  # it only evaluates tokens now, and guesses later
     is_beside: bool = False  # it guesses during the target's decode
     is_last_resort: bool = False  # it guesses although no guess pays

@@ -10,25 +10,25 @@ import numpy as np
 from server.estimators import Mean
 from server.speculation.shape_times import WIDTH_WINDOW, ShapeTimes
 
-# Of one row's time: what a row costs where nothing wider was measured; assumed. 16 rows take 1.75 times as
-# long as one then. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
+# Assumed cost of each row beyond the widest measured step, as a share of one row's time: 16 rows take 1.75
+# times as long as one. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
 SLOPE = 0.05
-# Of the mean: most that a step counts above or below it. One interruption moves it by 3 percent. Twice: 6;
-# half: nine tenths of a doubling are known after 40 steps, not 23.
+# Maximum distance of a step from the mean, as a share of it: more is cut. One interruption moves the mean by
+# 3 percent. Twice: 6; half: nine tenths of a doubling are known after 40 steps, not 23.
 MAX_CHANGE = 0.3
-SURPRISE = 1.5  # times the expected: most that a first step is believed. 2: a disturbed one counts twice
-# Of what calibration said. 1: where that is 1.4 times too much, a draft model beside 400M Q8_0 never guesses
-# (section X of benchmarks/RESULTS.md); 0.8: widths are tried too often.
+SURPRISE = 1.5  # multiple of the expected time at which a first step is cut. 2: a disturbed one counts twice
+# Factor on calibrated times of several rows. 1: where calibration says 1.4 times too much, a draft model
+# beside 400M Q8_0 never guesses (section X of benchmarks/RESULTS.md); 0.8: widths are tried too often.
 OPTIMISM = 0.9
-# Steps without a step of some width until the times of that width are forgotten: then the calibrated ones
-# count. Else wide steps of a busy moment bar guesses for good, since only wide steps show that they are quick
-# again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses rest twice as
-# long, 60 s where a step takes 30 ms.
+# Steps after which the times of a width that none of them had are forgotten, so that calibrated ones count
+# again. Otherwise wide steps of a busy moment would bar guesses for good: only wide steps show that they are
+# quick again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses rest twice
+# as long, 60 s where a step takes 30 ms.
 FORGOTTEN = 1024
 # Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
 # savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.
 SAVES = 0.05
-REFRESH = 8  # steps between two looks at the table, 72 us each with 32 widths. 4: 18 us a step instead of 9
+REFRESH = 8  # steps until a cached curve is made anew, in 72 us with 32 widths. 4: 18 us a step instead of 9
 
 
 class _Timing(Mean):
@@ -37,7 +37,7 @@ class _Timing(Mean):
     __slots__ = ("_first", "last")
 
     def __init__(self, first: float, believed: float, now: int) -> None:
-        """Begin with a first step, and how much of its time is believed."""
+        """Begin with the first step's seconds, the part of them that is believed, and the step's number."""
         super().__init__(believed, 2, WIDTH_WINDOW)
         self._first, self.last = first, now
 
@@ -120,10 +120,11 @@ class StepTimes:
     def padded(self, n_rows: int, n_cells: int) -> int:
         """Return the rows to pad a step of n_rows rows to, since a wider decode takes less time.
 
-        Calibration suggests it. Once a wider step with about this number of cells was seen, two steps of
-        n_rows rows must confirm it, since a padded step does not show its unpadded time. Steps alone never
-        cause padding, since nothing would show that a busy moment that slowed some is over. Where a change of
-        width costs more than rows do, the plan sets the width.
+        Calibration proposes the width. Once a step of that width with about this number of cells was seen,
+        two steps of n_rows rows must confirm that it saves time, since a padded step does not show its
+        unpadded time. Measured steps alone never cause padding: nothing would show that a busy moment, which
+        slowed some, is over. Where a change of width costs more than rows do, the plan sets the width
+        instead.
         """
         width = n_rows if self.shapes.pays else self._wider.get(n_rows, n_rows)
         here = self._buckets.get(_bucket(n_cells), {})
@@ -134,7 +135,7 @@ class StepTimes:
         return width if pays else n_rows
 
     def plain_s(self, n_rows: int, curve: Sequence[float]) -> float:
-        """Return the seconds of an undrafted step among steps of its width; `curve`: of decodes by rows."""
+        """Return the seconds of an undrafted step among steps of its width; `curve`: seconds by rows."""
         return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
 
     def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:
@@ -147,7 +148,7 @@ class StepTimes:
         return seconds
 
     def row_s(self, n_rows: int, n_cells: int) -> float:
-        """Return the seconds per row beyond the first n_rows, averaged in the step where that is least.
+        """Return the least average seconds, over all wider steps, of each row beyond the first n_rows.
 
         Infinite if there is no such row.
         """
@@ -186,7 +187,7 @@ class StepTimes:
             return [0.0] * (self.max_rows + 1)
         curve = _interpolated(elsewhere or seen, self.max_rows)
         ratios = {rows: seconds / curve[rows] for rows, seconds in seen.items() if curve[rows] > 0.0}
-        if ratios:  # those of this context, by which the curve of another one is scaled
+        if ratios:  # scale the curve of another context by the ratios in this one
             scales = _lines(ratios, self.max_rows)
             curve = [seconds * scale for seconds, scale in zip(curve, scales, strict=True)]
         widened: list[float] = np.minimum.accumulate(curve[::-1])[::-1].tolist()

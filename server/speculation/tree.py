@@ -16,17 +16,17 @@ from server.engine.proposer import ROOT, Proposal
 from server.speculation.hits import HitRates
 from server.speculation.wire.messages import MAX_NODES, Draft, chain_next
 
-# One source may hold MAX_NODES of a tree: as many as one message holds, and twice the longest path that
-# drafters make by default. Half: such a path leaves no room for second choices; twice: a flood costs twice as
-# much memory and time. Three drafters (MAX_PER_SESSION) and what is in the lead have room for that much, so
-# that none of them keeps out the others.
+# Maximum nodes of a tree: MAX_NODES for each of three drafters (MAX_PER_SESSION) and for the sources in the
+# lead, so that none keeps out the others. MAX_NODES is what one message holds, and twice the longest path
+# that drafters make by default. Half: such a path leaves no room for second choices; twice: a flood costs
+# twice as much memory and time.
 MAX_TREE_NODES = 4 * MAX_NODES
-# Path probability below which a guess is not offered, however cheap its row: each takes 3 us of Python. Of a
-# chain whose guesses are right in 95 of 100, twice as much loses 1 percent, half has 14 more nodes looked at.
+# Path probability below which a guess is not offered, however cheap its row: each takes 3 us of Python. With
+# guesses that are right in 95 of 100, twice as much loses 1 percent of a chain, half looks at 14 more nodes.
 LEAST = 0.005
 
-# Commits whose places are remembered, so that drafts are known that go on from a guess that was wrong: they
-# were under way. Half: a drafter 100 ms away, where a step takes 5 ms, is told the session anew after each
+# Commits whose places are remembered, to recognise drafts that continue a guess that has proved wrong since
+# they were sent. Half: a drafter 100 ms away, where a step takes 5 ms, is told the session anew after each
 # wrong guess; twice: as much memory.
 REMEMBERED = 32
 AND = " & "  # between the names of sources that agree
@@ -58,7 +58,7 @@ class ScoredTree:
         self._root = _GuessNode(ROOT, position, chain, "", "", 255)
         self._places = {chain: self._root}
         self._held: Counter[str] | None = None  # nodes by source, None as long as there is room for all
-        # places before each of the latest commits, and where drafts end that had none
+        # places before each of the latest commits, and those of drafts that had no place in the tree
         self._before: deque[dict[int, _GuessNode]] = deque([{}], REMEMBERED)
 
     @property
@@ -68,9 +68,9 @@ class ScoredTree:
     def graft(self, draft: Draft) -> Grafted:
         """Add a draft's guesses for uncommitted positions, and return what became of them.
 
-        'fresh': its base is in the tree; 'late': its base is behind, and the rest was kept or is already
-        committed; 'stale': it disagrees with the committed tokens; 'lost': it continues guesses that never
-        arrived; 'full': cut off.
+        'fresh': its base is in the tree; 'late': its base is behind the root, and some of it agrees with the
+        committed tokens; 'stale': it disagrees with the committed tokens; 'lost': it continues guesses that
+        never arrived; 'full': cut off.
         """
         if draft.base < self.position:
             return self._graft_late(draft)
@@ -84,7 +84,7 @@ class ScoredTree:
         return "full" if None in places else "fresh"
 
     def _graft_late(self, draft: Draft) -> Grafted:
-        """Follow the draft along the committed tokens, and graft the part beyond that agrees."""
+        """Compare the draft with the committed tokens, and graft what goes on beyond them."""
         at = draft.base - self._start
         if at < 0 or self._chains[at] != draft.chain:
             return self._unplaced(draft)
@@ -155,7 +155,7 @@ class ScoredTree:
             self._grow(node, token, source, confidence)
 
     def commit(self, tokens: Sequence[int], hits: HitRates) -> None:
-        """Move the root along these tokens, learn from the guesses beside them, and drop those."""
+        """Move the root along these tokens, learn from the guesses at their places, and drop wrong ones."""
         root, position, chain, chains = self._root, self.position + len(tokens), self.chain, self._chains
         node: _GuessNode | None = root
         for token in tokens:
@@ -196,7 +196,7 @@ class ScoredTree:
         """Return the most probable tree, most probable guesses first.
 
         Args:
-            hits: Rates of the sources.
+            hits: Hit rates of the sources.
             limit: Maximum guesses.
             leaves: Maximum leaves.
             p_min: Minimum probability of a guess's path.
@@ -236,7 +236,7 @@ _Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probab
 def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
     """Learn from all guesses for one position at which `token` was committed.
 
-    A source's general rate counts only its surest guess: alternatives are for the case that it is wrong.
+    A source's rates of best guesses count only its surest one here: others are for the case that it is wrong.
     """
     if len(guesses) == 1:
         (guess,) = guesses

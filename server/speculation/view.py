@@ -17,13 +17,13 @@ from server.speculation.step_times import StepTimes
 class Price(NamedTuple):
     """Costs of a step's rows."""
 
-    n_rows: int  # without guesses
+    n_rows: int  # rows without guesses
     n_sessions: int
-    seconds: Sequence[float]  # of the step by rows, including what a change of width costs later steps
-    plain_s: float  # of the step without guesses and padding
+    seconds: Sequence[float]  # of the step by rows, with what a change of width costs later steps
+    plain_s: float  # seconds of the step without guesses and padding
     rate: float  # tokens per second that its time is worth
     guess_s: float = 0.0  # Python seconds of a verified guess outside the decode
-    change_s: float = 0.0  # of a change to the step's width and back, where limited
+    change_s: float = 0.0  # extra seconds of a change to the step's width and back; 0: without limit
 
     @property
     def plain_rate(self) -> float:
@@ -32,17 +32,17 @@ class Price(NamedTuple):
 
     @property
     def overhead(self) -> float:
-        """Return the tokens made elsewhere in the Python time of a verified guess."""
+        """Return the cost of a verified guess's Python time, in tokens made elsewhere."""
         return self.rate * self.guess_s
 
     def guess_cost(self, n: int) -> float:
-        """Return the tokens of undrafted steps in the time of each of n guesses."""
+        """Return the cost of each of n guesses: the tokens that undrafted steps make in its time."""
         plain_s = self.plain_s
         later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - plain_s
         return self.n_sessions * max(0.0, later_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
     def again_cost(self) -> float:
-        """Return the tokens of undrafted steps in the time of each row that is evaluated again."""
+        """Return the cost of each row evaluated again: the tokens that undrafted steps make in its time."""
         single_s = self.seconds[min(self.n_sessions, len(self.seconds) - 1)]
         n_more = self.n_rows - self.n_sessions
         if not (single_s and n_more):
@@ -79,7 +79,7 @@ def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
     if view.is_stable or view.policy.again or not view.policy.gate or view.on_trial:
         return 0.0, 0.0
     overhead = view.price.overhead
-    by_row = view.guessers.lookup and view.shape is None  # in a padded step some are free
+    by_row = view.guessers.lookup and view.shape is None  # in a padded step some rows are free
     return overhead, overhead + (view.price.rate * row_s if by_row else 0.0)
 
 

@@ -8,18 +8,18 @@ from server.sampling.noise import mix
 from server.speculation.account import made_good_after
 from server.speculation.hits import MEAN, WORD
 
-MAX_PER_SESSION = 3  # drafters per session: more agree more often than they add
-# Of the tokens: shares that differ by less are about equal. Of the 64 latest, two standard errors and more.
-# Half: equals take places of each other all the time, each with a prompt to read; twice: a drafter that
-# guesses a third keeps its place, though another one would guess two.
+MAX_PER_SESSION = 3  # drafters per session: further ones mostly repeat the others' guesses
+# Shares of tokens that differ by less are about equal: at least two standard errors of a share of 64 tokens.
+# Half: equals keep replacing each other, each with a prompt to read; twice: a drafter that guesses one third
+# keeps its place, though another one would guess two thirds.
 APART = 0.2
 
 
 class Yield:
     """Share of recent tokens that one drafter guessed.
 
-    It counts about the latest `window` tokens committed in its sessions. The assumption before counts as WORD
-    tokens.
+    It counts about the latest `window` tokens committed in its sessions. The share assumed at first weighs as
+    much as WORD tokens.
     """
 
     __slots__ = ("_n_waited", "_window", "missed", "n_right", "n_tokens", "right")
@@ -41,19 +41,20 @@ class Yield:
     def wait(self, n_tokens: int) -> None:
         """Count n_tokens committed while the drafter had no place.
 
-        It is tried again, with nothing known, once what it missed is made good, since it may have changed.
+        Once they make good what it missed, its record is cleared, so that it is tried again: it may have
+        changed.
         """
         self._n_waited += n_tokens
         if made_good_after(self.missed) < self._n_waited:
             self.right = self.missed = 0.0
 
     def share(self, assumed: float = MEAN) -> float:
-        """Return the share of tokens that it guesses; `assumed` is the share before anything is known."""
+        """Return the share of tokens that it guesses right; `assumed` is the share before any is counted."""
         return (WORD * assumed + self.right) / (WORD + self.right + self.missed)
 
 
 def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
-    """Return the best of the drafters with these shares, at most MAX_PER_SESSION including the `taken` ones.
+    """Return the best drafters by share, so many that with the `taken` ones there are MAX_PER_SESSION.
 
     Among about equals the choice is spread evenly, and stable for a session (rendezvous hashing: Thaler,
     Ravishankar 1998).

@@ -1,6 +1,6 @@
 """Draft with the target's own prediction block, or a head trained for it.
 
-It costs almost nothing, and guesses are there after every step.
+It costs almost nothing, and can guess after every step.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from server.speculation.sources.draft_model import NO_GUESS_LIMIT, RECENT
 
 logger = logging.getLogger("duo.drafters")
 
-# Tokens that a first guess evaluates before its own: with more it takes 1.5 to 2.5 ms longer, but 0.2 during
-# the target's decode (8B Q8_0, one H100, 17 to 33 tokens). Half: a reply goes
-# without a guess for one step more often; twice: a first guess takes 1.5 ms longer more often
+# Tokens that a first guess evaluates before its own: more take 1.5 to 2.5 ms then, but only 0.2 ms during the
+# target's decode (8B Q8_0, one H100, 17 to 33 tokens). Half: a reply goes without a guess for one step more
+# often; twice: a first guess takes 1.5 ms longer more often
 FREE_BACKLOG = 8
 
 
@@ -61,7 +61,7 @@ class BlockDraft:
             model: The target with its block.
             most: Maximum guesses of a session in one step; 0: as many as the block can make.
             distributions: Return each guess with the distribution that it was sampled from.
-            clock: Seconds.
+            clock: Returns the time in seconds.
         """
         self._model = model
         self.source = model.block.source
@@ -96,7 +96,7 @@ class BlockDraft:
             self._paths[session.id] = _BlockPath(session, ask.seq, session.tokens[-1], late)
 
     def behind(self, session: int) -> int:
-        """Return the tokens of a prompt to read during the model's decode; the first guess reads a few."""
+        """Return the number of tokens to read in the target's next decode; 0: the first guess reads them."""
         path = self._paths.get(session)
         if not self.beside or path is None or not path.late:
             return 0
@@ -107,16 +107,16 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int, most: int) -> int:
-        """Evaluate the tokens that are behind during the model's next decode: at most one slice of a prompt.
+        """Have the tokens that are behind evaluated in the target's next decode; return 0: none is now.
 
-        Earlier slices were evaluated during the decodes after them.
+        They are at most one slice of a prompt: earlier slices were evaluated during the decodes after them.
         """
         if path := self._paths.get(session):
             self._model.read(path.seq)
         return 0
 
     def read_ahead(self, session: OpenedSession, most: int) -> int:
-        """Evaluate nothing: the block reads a prompt with the target's next decode in any case."""
+        """Evaluate nothing, and return 0: the block reads a prompt with the target's next decode anyway."""
         return 0
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:

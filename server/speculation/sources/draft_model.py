@@ -20,18 +20,19 @@ from server.speculation.wire.messages import Open
 
 logger = logging.getLogger("duo.drafters")
 
-# Guesses whose median time counts. Off by two: 7, four in a row that were disturbed pass for usual; 30, a
-# longer context shows after 15 guesses.
+# Guesses whose median time counts. Off by two: 7, four disturbed ones in a row pass for usual; 30, a longer
+# context shows after 15 guesses.
 RECENT = 15
-NO_GUESS_LIMIT = 1 << 16  # guesses: no bound but the request's
-# Of the past, for each conversation that is caught up with. Off by two: the last 3 or 10 count.
+NO_GUESS_LIMIT = 1 << 16  # guesses: in effect no limit but the request's
+# Weight of the past in the time per row, for each conversation that is caught up with: the last 5 count. Off
+# by two: 3 or 10.
 CATCH_UPS_KEPT = 0.8
 
 
 class DraftModel:
     """Keeps a path of guesses per session. Implements InlineModel.
 
-    It draws with the lead's sampling and noise, so it guesses the draw itself.
+    It draws with the lead's sampling and noise, so it guesses the token that the lead draws.
     """
 
     source = "draft"
@@ -52,22 +53,22 @@ class DraftModel:
             backend: The draft model.
             distributions: Return each guess with the distribution that it was sampled from.
             one_shape: A change of width costs more than a row (docs/adr/0010).
-            clock: Seconds.
+            clock: Returns the time in seconds.
         """
         self._backend = backend
-        self._most_rows = 1 if one_shape else 2  # of a session's own guess and the token after it
+        self._most_rows = 1 if one_shape else 2  # rows of each session in a decode of guesses
         self._distributions = distributions
         self._clock = clock
         self._cache = DraftCache(backend)
         self._paths: dict[int, DraftSession] = {}
-        self._n_firm: dict[int, int] = {}  # tokens of a session that cannot change, if others can
-        self._n_free = 0  # cells for guesses of this step that need no eviction, as far as counted
-        self._failed = not backend.can_trim  # a path that was not confirmed must be forgettable
+        self._n_firm: dict[int, int] = {}  # leading tokens that cannot change, if later ones can
+        self._n_free = 0  # cells free without eviction, by the latest count
+        self._failed = not backend.can_trim  # wrong guesses must be trimmed
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
             logger.warning("%s is not used: %s", backend.name, advice)
         self.td = Median(RECENT)  # seconds to guess for one session or several at once
-        self._row_s = Ratio(CATCH_UPS_KEPT)  # seconds beyond one guess by rows of catching up
+        self._row_s = Ratio(CATCH_UPS_KEPT)  # seconds per row of catching up, beyond a guess's time
         self._meanwhile: Callable[[], None] | None = None
 
     def rehearse(self) -> None:
@@ -103,7 +104,7 @@ class DraftModel:
         self._n_free = 0
 
     def behind(self, session: int) -> int:
-        """Return the tokens to evaluate before the decode that makes the next guess."""
+        """Return the number of tokens to evaluate before the decode that makes the next guess."""
         path = self._paths.get(session)
         return self._n_behind(path) if path else 0
 
@@ -164,7 +165,7 @@ class DraftModel:
         return n if n >= self._most_rows else 0
 
     def _ready(self, session: int) -> DraftSession | None:
-        """Return the session's path; None if the context is full or the last guess ends the text."""
+        """Return the session's path; None if its context is full or its last guess ends the text."""
         path = self._paths.get(session)
         if path is None or path.seq == NO_SEQ or len(path.tokens) >= self._backend.n_ctx:
             return None
@@ -185,7 +186,7 @@ class DraftModel:
     def _evaluate(self, path: DraftSession, n: int) -> int:
         """Evaluate the path's next n tokens, as far as one decode takes them, and return how many."""
         began, n, batch = self._clock(), min(n, self._backend.n_batch), Batch()
-        self._cache.add(batch, path, n, int(n == 1))  # as the next decode, if it is of one
+        self._cache.add(batch, path, n, int(n == 1))  # a single row has logits, as in the next decode
         self._backend.decode(batch)
         self._row_s.observe(max(0.0, self._clock() - began - self.td.value), n)
         return n

@@ -13,9 +13,9 @@ from server.speculation.wire.presence import Presence
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
-# Tokens per second of sessions that it is told anew, a megabyte. Half: half as many.
+# Tokens per second of sessions that a drafter is sent again: a megabyte. Half: half as many.
 RESENT_TOKENS_PER_S = 256_000
-TELL_S = 60.0  # at least, between two lines of the log that say that a drafter rests
+TELL_S = 60.0  # minimum seconds between two lines of the log that say that a drafter pauses
 N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED, records)) runs in C
 
 
@@ -23,7 +23,7 @@ N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED,
 class DrafterRecord:
     """One drafter on the bus."""
 
-    join: int  # number of the drafter's join
+    join: int  # number of its join: a drafter that joins again has another
     presence: Presence
     refusal: str | None  # why it is not used; None: it is used
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -71,16 +71,17 @@ class DrafterRecord:
         return False
 
     def may_tell(self, n_tokens: int) -> bool:
-        """Return True if a session of n_tokens may be sent again in this second; one always may.
+        """Return True if a session of n_tokens may be sent again in this second, and count it.
 
-        The limit exists because a few bytes request megabytes.
+        The last session may exceed the limit, so that one of any length can be sent. The limit exists because
+        a request of a few bytes causes megabytes.
         """
         within = self.n_told < RESENT_TOKENS_PER_S
         self.n_told += n_tokens
         return within
 
     def tell_rest(self, now: float, *, quietly: bool) -> None:
-        """Log a pause, at most once in TELL_S seconds and not if `quietly`, or the resumption."""
+        """Log that the drafter pauses or resumes; at DEBUG if `quietly`, or within TELL_S seconds."""
         tells = self.rest_told
         if self.resting:
             tells = not quietly and now - self.rest_told_at >= TELL_S

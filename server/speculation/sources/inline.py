@@ -33,22 +33,22 @@ class InlineModel(Protocol):
         """Begin a path after the session's tokens.
 
         Args:
-            session: Whose tokens.
-            ask: What is wanted of it.
-            n_firm: Tokens that will not change any more; None: none of them will.
+            session: The session.
+            ask: Its limits and place in the next step.
+            n_firm: Leading tokens that will not change any more; None: all of them.
         """
         ...
 
     def behind(self, session: int) -> int:
-        """Return the tokens to evaluate before the decode that makes the next guess."""
+        """Return the number of tokens to evaluate before the decode that makes the next guess."""
         ...
 
     def behind_s(self, session: int) -> float:
-        """Return the seconds that these take, as far as known."""
+        """Return the seconds that evaluating the tokens that are behind takes, as far as known."""
         ...
 
     def read(self, session: int, most: int) -> int:
-        """Evaluate up to `most` of these tokens now and return how many, or some during the next decode."""
+        """Evaluate up to `most` tokens that are behind, now or in the next decode; return the number now."""
         ...
 
     def read_ahead(self, session: OpenedSession, most: int) -> int:
@@ -59,12 +59,12 @@ class InlineModel(Protocol):
         """Append one guess to each path.
 
         Args:
-            sessions: Whose paths.
-            second: With a runner-up.
+            sessions: The sessions whose paths grow.
+            second: Add the second choice to each guess.
             timed: Made between two steps, so td may learn from it.
 
         Returns:
-            None where the model cannot go on.
+            A guess for each session, None where the model cannot go on.
         """
         ...
 
@@ -86,7 +86,7 @@ class Inline:
         self._clock = clock
 
     def read(self, request: Request, drafting: Drafting) -> float:
-        """Evaluate tokens of the request's sessions, and return the seconds taken, if nothing else was done.
+        """Evaluate tokens of the request's sessions, and return the seconds that the lead waited.
 
         A session with tokens still to be evaluated has no guesses in this step.
         """
@@ -101,9 +101,9 @@ class Inline:
         return 0.0 if self.model.beside else self._clock() - began
 
     def read_prompts(self, sessions: Sequence[Speculated], drafting: Drafting | None) -> float:
-        """Evaluate a slice of prompts beside the target while others decode, and return the seconds taken.
+        """Evaluate a slice of these sessions' prompts while others decode, and return the seconds taken.
 
-        So these sessions have guesses from their first token on.
+        Then they have guesses from their first token on.
         """
         began, left = self._clock(), SHARED_ROWS - (drafting.n_read if drafting else 0)
         for one in sessions:

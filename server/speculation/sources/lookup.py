@@ -20,14 +20,15 @@ from server.speculation.hits import SESSION_WINDOW, WORD
 
 LookupGuess: TypeAlias = tuple[list[int], list[float]]
 
-MIN_NGRAM, MAX_NGRAM = 2, 4  # tokens: one says next to nothing; longer matches are found by following
+MIN_NGRAM, MAX_NGRAM = 2, 4  # tokens: one predicts next to nothing; longer matches are found by following
 MAX_LENGTH = 32  # tokens: longer matches are no surer
 TOKEN_BITS = 32  # of a token in an n-gram: ids have 31 in llama.cpp
 MAX_POOLS = 16  # salts whose texts are remembered, of up to 16 MB each
-POOL_TOKENS = 100_000  # kept of other texts: 16 MB with the index
-# An assumed hit rate after a match of n tokens is n / (n + DOUBT). Of 37 replies to chat prompts, of 80
-# tokens each, 0.43 were right after 2, 0.39 after 3, 0.38 after 4, 0.6 after 5. Half: lookups alone make 0.99
-# of plain steps on two cores; 4: 1.03; twice: 0.99 (400M BF16, benchmarks.inside).
+POOL_TOKENS = 100_000  # tokens kept of other texts: 16 MB with the index
+# An assumed hit rate after a match of n tokens is n / (n + DOUBT). In 37 replies of 80 tokens to chat
+# prompts, 0.43 of the guesses were right after 2 tokens, 0.39 after 3, 0.38 after 4, 0.6 after 5. Half:
+# lookups alone reach 0.99 of the undrafted speed on two cores; 4: 1.03; twice: 0.99 (400M BF16,
+# benchmarks.inside).
 DOUBT = 4.0
 
 
@@ -84,8 +85,8 @@ class LookupPool:
         self._texts: list[list[int]] = []  # the oldest first,
         self._begins: list[int] = []  # and how many tokens came before each
         self.n_tokens = 0
-        self._ends: dict[int, int] = {}  # n-gram to where it ends, by these counts
-        self._waiting: deque[list[int]] = deque()  # texts to index; of the first one, n-grams up to _end are
+        self._ends: dict[int, int] = {}  # n-gram to the number of tokens up to its end, over all texts
+        self._waiting: deque[list[int]] = deque()  # texts to index; the first is indexed up to _end
         self._end = ngram
         self._n_waiting = 0  # their tokens
 
@@ -135,7 +136,8 @@ class LookupPool:
     def find(self, gram: int) -> tuple[list[int], int] | None:
         """Return the latest text with this n-gram and a token after it, and that token's position.
 
-        Of a longer n-gram the end counts. None if there is none. The text is the pool's own: read only.
+        A longer n-gram is cut to its last tokens. None if no text has it. The caller must not change the
+        text.
         """
         at = self._ends.get(gram & self._mask)
         if at is None:
@@ -181,8 +183,9 @@ class Lookup:
     ) -> None:
         self._tokens: list[int] = []
         self._pool = pool
-        self._gram = 0  # of the last max_ngram tokens
-        # by length, shortest first: which bits of that are the n-gram, and where each ended last
+        self._gram = 0  # the n-gram of the last max_ngram tokens
+        # for each length, shortest first: the length, the mask of its bits in _gram, and where each n-gram
+        # ended last
         self._ends: list[tuple[int, int, dict[int, int]]] = [
             (n, (1 << TOKEN_BITS * n) - 1, {}) for n in range(min_ngram, max_ngram + 1)
         ]
@@ -206,7 +209,7 @@ class Lookup:
         return tokens[: len(self._tokens)] == self._tokens
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens, in 1.5 µs each; split a long prompt."""
+        """Append tokens, in 1.5 µs each; callers split a long prompt."""
         for token in tokens:
             followed = 0
             if self._length:
@@ -270,8 +273,8 @@ class Lookup:
 class PredictedReply:
     """Guesses from the reply that the client expects.
 
-    After a divergence it continues as if one token had been replaced, until the reply's last n-gram is found
-    elsewhere.
+    After a divergence it continues as if one token had been replaced, until the last n-gram of the actual
+    reply is found elsewhere in the expected one.
     """
 
     def __init__(self, tokens: Sequence[int], *, ngram: int = 3) -> None:
@@ -280,10 +283,10 @@ class PredictedReply:
         self._places: dict[tuple[int, ...], list[int]] = {}  # n-gram to where it ends, ascending
         for end in range(ngram, len(self._text)):
             self._places.setdefault(tuple(self._text[end - ngram : end]), []).append(end)
-        self._tail: tuple[int, ...] = ()  # the last tokens of the reply
+        self._tail: tuple[int, ...] = ()  # the last tokens of the actual reply
         self._at = 0
         self._synced = 0  # where an n-gram agreed last
-        self._length = MAX_LENGTH  # how many agreed since the last divergence; none happened yet
+        self._length = MAX_LENGTH  # tokens that agreed since the last divergence
         self._rates = MatchRates()
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -44,10 +44,10 @@ class RemoteDrafters:
         """Begin without drafters.
 
         Args:
-            bus: Where they are.
+            bus: Connects to drafters.
             own: This lead's presence.
             max_ahead: Maximum tokens to guess past the committed ones.
-            clock: Seconds.
+            clock: Returns the time in seconds.
             overlaps: A GPU decodes, so a drafter on the lead's cores does not slow a prompt.
         """
         self._bus = bus
@@ -61,11 +61,11 @@ class RemoteDrafters:
         self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_UNREAD)
         self._joins = itertools.count()
         self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
-        self._met = self._present  # what drain() has seen of it
+        self._met = self._present  # the latest _present that drain() has handled
         self._drafters: dict[str, DrafterRecord] = {}
         self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
-        # those whose prompt is being evaluated, on cores that drafters may use, too
+        # by wire id: sessions whose prompt is being evaluated, on cores that drafters may use, too
         self._prompts: dict[int, Speculated] = {}
         self.may_draft = False  # whether any drafter is neither refused nor resting
 
@@ -82,7 +82,7 @@ class RemoteDrafters:
     # -- the engine thread ----------------------------------------
 
     def drain(self) -> None:
-        """Take in who is present and what arrived."""
+        """Handle joins, departures and messages since the last call."""
         if self._prompts:
             self._begin()
         if self._present is not self._met:
@@ -108,8 +108,8 @@ class RemoteDrafters:
     def open(self, speculated: Speculated) -> None:
         """Send drafters a session. If this raises, close() undoes it.
 
-        If the lead evaluates on the CPU, drafters on its cores are sent it with the first token: reading the
-        prompt would slow the lead's own prefill.
+        If the lead evaluates on the CPU, drafters on its cores are sent it only with the first token: reading
+        the prompt would slow the lead's own prefill.
         """
         self._sessions[speculated.wire_id] = speculated
         if self._shares_prompts:
@@ -150,7 +150,7 @@ class RemoteDrafters:
         self._release(speculated, keep=keep)
 
     def _release(self, speculated: Speculated, *, keep: bool) -> None:
-        """Close the session at its drafters; places of full ones go to other sessions."""
+        """Close the session at its drafters; places at drafters that were full go to other sessions."""
         waited_for = any(self._drafters[drafter].is_full for drafter in speculated.drafters)
         for drafter in list(speculated.drafters):
             self._withdraw(speculated, drafter, keep=keep)
@@ -277,7 +277,7 @@ class RemoteDrafters:
     def _exchange(self, speculated: Speculated) -> None:
         """Replace the session's worst drafter, if that is likely to bring more.
 
-        It moves to a session that has none, or its place goes to another drafter.
+        The drafter moves to a session that has none, or another drafter takes its place.
         """
         share, fits = partial(self._yields.share, speculated), self._yields.fits
         worst = min(speculated.drafters, key=share)
@@ -301,7 +301,7 @@ class RemoteDrafters:
     def _announce(self, speculated: Speculated, drafter: str) -> None:
         """Send Open with everything committed so far."""
         told = speculated.session
-        salt = told.bounds.salt.encode()  # it may be a secret: drafters know its hash
+        salt = told.bounds.salt.encode()  # it may be a secret: drafters get its hash
         message = Open(
             self.own.id,
             speculated.wire_id,

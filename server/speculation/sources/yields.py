@@ -6,12 +6,12 @@ from server.speculation.hits import MEAN, OVERALL_WINDOW, SESSION_WINDOW, BySour
 from server.speculation.sources.assignment import Yield
 from server.speculation.speculated import Speculated
 
-# Tokens by which a drafter is judged, and steps after which places are given anew. Half: a good one may have
-# guessed few of 16 by chance; twice: one that brings nothing keeps its place for 128 tokens.
+# Minimum tokens by which a drafter is judged, and steps between two assignments of places. Half: a good one
+# may have guessed few of 16 by chance; twice: one that brings nothing keeps its place for 128 tokens.
 JUDGED = 32
-# Tokens of a conversation that a drafter reads in a step of the lead, if it is to be waited for: a GPU reads
-# 2,000 a second beside 100 steps, a CPU 150 beside 10. Half: one that says nothing keeps its place for twice
-# as long; twice: one that reads a long prompt loses its place before its first guess.
+# Tokens of a conversation that a drafter is assumed to read per step of the lead before it guesses: a GPU
+# reads 2,000 a second beside 100 steps, a CPU 150 beside 10. Half: one that says nothing keeps its place for
+# twice as long; twice: one that reads a long prompt loses its place before its first guess.
 READS = 8
 
 
@@ -27,7 +27,7 @@ class Yields:
         return own.share(share) if own else share
 
     def fits(self, speculated: Speculated, drafter: str) -> float:
-        """Return share() by this session alone, for comparison with other sessions."""
+        """Return share() as measured in this session alone, for comparison with other sessions."""
         own = speculated.yields.get(drafter)
         return own.share() if own else MEAN
 
@@ -39,7 +39,7 @@ class Yields:
         speculated.drafters[drafter] = one
 
     def measure(self, speculated: Speculated) -> int:
-        """Count what the session's drafters brought since the last time, and return the tokens since then."""
+        """Count what the session's drafters brought since the last time; return the most tokens of one."""
         longest, position = 0, speculated.tree.position
         for drafter, own in speculated.drafters.items():
             right = speculated.hits.n_right(drafter)
@@ -49,7 +49,7 @@ class Yields:
                 for one in (own, self._all[drafter]):
                     # the estimated reading time may have been too short
                     one.observe(min(max(0, n_right), n_tokens), n_tokens)
-            if n_tokens >= JUDGED or (n_tokens < 0 and n_right > 0):  # or it reads no more
+            if n_tokens >= JUDGED or (n_tokens < 0 and n_right > 0):  # or it has read all
                 own.n_tokens, own.n_right = position, right
         for drafter, one in speculated.yields.items():
             if drafter not in speculated.drafters:

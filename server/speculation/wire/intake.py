@@ -10,8 +10,8 @@ MOST_S = 0.025
 That is a tenth of a core, 5,000 to 12,000 messages a second; beyond it the process stops reading for a while.
 With half of it, eight busy drafters could be cut off; with twice, a flood costs twice as much.
 """
-MOST_BEHIND = 8  # reads of a beat that all left some for the next. Half: a process that lags rests sooner
-RESTS = (4, 32)  # beats: a second at first, 8 if it is no better then. Half: a flood costs twice as much
+MOST_BEHIND = 8  # reads of a beat, if each left messages unread. Half: a process that lags rests sooner
+RESTS = (4, 32)  # beats of the first and longest rest, 1 and 8 s. Half: a flood costs twice as much
 
 logger = logging.getLogger("duo.bus")
 
@@ -22,9 +22,9 @@ class Intake:
     def __init__(self) -> None:
         self._spent_s = 0.0
         self._n_reads = 0
-        self._behind = True  # every read of this beat left some
-        self._rest = 0  # beats, of the latest rest
-        self._left = 0  # of it
+        self._behind = True  # every read of this beat left messages unread
+        self._rest = 0  # beats of the latest rest; 0: it is over
+        self._left = 0  # beats left of it
 
     @property
     def flooded(self) -> bool:

@@ -21,7 +21,7 @@ REFUSE_VERSION = 2
 MAX_MESSAGE_TOKENS = 1 << 20  # tokens of one Open or Commit
 MAX_NODES = 256  # nodes of one Draft
 MAX_TEXT = 512  # bytes of one string: a name of 128 characters, or a reason
-MAX_TO_LEAD = 1 << 12  # bytes: the largest Draft has 2,858
+MAX_TO_LEAD = 1 << 12  # bytes of a message to a lead: the largest Draft has 2,858
 ROOT = -1  # parent of a draft's first nodes: the token just before `base`
 
 _MASK = (1 << 64) - 1
@@ -82,7 +82,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """drafter → lead: a scored tree of guesses for what follows position base - 1."""
+    """drafter → lead: a scored tree of guesses for what follows the first `base` tokens."""
 
     drafter: str
     session: int
@@ -99,7 +99,7 @@ class Draft:
 class Want:
     """drafter → lead: ask whether this session is still open.
 
-    The lead answers with Close, with an empty Commit if these are all tokens, else with Open.
+    The lead answers with Close, with an empty Commit if n_known are all committed tokens, else with Open.
     """
 
     drafter: str

@@ -21,8 +21,8 @@ from server.speculation.wire.messages import WIRE_VERSION
 
 Role: TypeAlias = Literal["lead", "drafter"]
 CHECKSUM_TOKENS = 1024  # token ids per checksum, so that a refusal can say where the vocabularies part
-MAX_SIZE_DIFFERENCE = 128  # padding at the end of a vocabulary that llama.cpp, too, tolerates
-MAX_VOCABULARY = 1 << 22  # of a vocabulary: 16 times as many as the largest ones have today
+MAX_SIZE_DIFFERENCE = 128  # tokens of padding at the end of a vocabulary: llama.cpp tolerates as many
+MAX_VOCABULARY = 1 << 22  # tokens of a vocabulary: 16 times as many as the largest ones have today
 MAX_BLOCKS = 1 << 12  # checksums of one vocabulary: MAX_VOCABULARY / CHECKSUM_TOKENS
 MAX_CAPACITY = 1 << 16  # sessions: 256 times as many as drafters offer
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # new at each start of the machine
@@ -53,7 +53,7 @@ _U32: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 @dataclass(frozen=True, slots=True)
 class VocabularyCard:
-    """Card of a vocabulary: where it agrees, a drafter's ids mean the lead's tokens."""
+    """Description of a vocabulary: where two agree, an id means the same token in both."""
 
     size: Annotated[int, Field(ge=0, le=MAX_VOCABULARY)]
     bos: _Token | None
@@ -78,9 +78,9 @@ class Presence:
     kernel: _Name = field(default_factory=kernel_id)  # its kernel_id()
 
 
-MAX_HOST = 64  # characters of an id that come from the name: the rest is the process's
+MAX_HOST = 64  # characters of an id that come from the name; process id and random bytes follow
 REMEDY = "a model of the lead's family would fit, and with --translate and the lead's GGUF file any does"
-ID_BYTES = 4  # random: containers share names and process ids, and 1,000 of them meet once in 8,600 times
+ID_BYTES = 4  # random: containers share names and process ids; 1,000 of them have two equal ids once in 8,600
 _PROCESS = re.compile(rf"-\d+-[0-9a-f]{{{2 * ID_BYTES}}}$")
 
 

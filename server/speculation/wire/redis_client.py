@@ -22,11 +22,11 @@ from server.errors import StartupError
 # Times that a start asks a server that does not answer in time: with 200 ms each way and 5 percent of packets
 # lost, some answers take longer. Half: some starts fail there; twice: a wrong address is told after 12 s.
 TRIES = 3
-# For which a start waits while the sentinels' master is down: twice the 30 s after which sentinels promote a
-# replica by default (down-after-milliseconds, Sentinel's documentation).
+# Seconds that a start waits while the sentinels' master is down: twice the 30 s after which sentinels promote
+# a replica by default (down-after-milliseconds, Sentinel's documentation).
 FAILOVER_S = 60.0
-FAILOVER_POLL_S = 0.1  # between two tries while it waits; sentinels themselves look every second
-IO_TIMEOUT_S = 2.0  # for the server to answer; well above the quarter of a second that a read may block
+FAILOVER_POLL_S = 0.1  # seconds between two tries while it waits; sentinels look every second
+IO_TIMEOUT_S = 2.0  # for the server to answer; well above the 0.25 s that a read may block
 SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
 OWN = "sentinel_"  # before options of such a URL that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
@@ -42,7 +42,7 @@ def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
     Waits up to FAILOVER_S for sentinels to name a master.
 
     Args:
-        url: Of the server.
+        url: URL of the server.
         pool: The pool of leads and drafters.
         member: "<role>:<id>", whose keys this process will use.
     """
@@ -190,7 +190,7 @@ def without_password(url: str) -> str:
 
 
 def _stream_entries(reply: Any, **_: Any) -> list[StreamEntry]:
-    """Return XREAD's entries of a single stream: RESP2 sends [[name, entries]], RESP3 a map, both nil."""
+    """Return XREAD's entries of a single stream: RESP2 sends [[name, entries]], RESP3 a map."""
     if not reply:
         return []
     streams = cast(dict[bytes, Any], reply).values() if isinstance(reply, dict) else [reply[0][1]]

@@ -11,7 +11,7 @@ from server.speculation.wire.presence import Presence, Role
 
 MAX_CARD_BYTES = 1 << 16  # the largest vocabulary allowed needs 45 kB
 MAX_PEERS = 256  # members of the other role that one process looks at
-_FIRST_WITH_WIRE = 3  # cards of earlier wire versions do not say theirs
+_FIRST_WITH_WIRE = 3  # first wire version that cards tell
 
 _PRESENCE = TypeAdapter(Presence)
 
@@ -27,7 +27,7 @@ def write_card(presence: Presence) -> bytes:
 
 
 def read_card(member: str, card: bytes) -> Presence | None:
-    """Return a member's description, None if it is invalid, out of bounds, or another's."""
+    """Return a member's description, None if it is invalid, out of bounds, or of another member."""
     if len(card) > MAX_CARD_BYTES:
         return None
     try:

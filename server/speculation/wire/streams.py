@@ -33,15 +33,15 @@ from server.speculation.wire.presence import Presence, Role
 from server.speculation.wire.redis_client import StreamEntry, connect, place_of
 from server.speculation.wire.roster import MAX_CARD_BYTES, Roster, member_name, write_card
 
-BEAT_S = 0.25  # between two renewals of our keys, which also look who is here
+BEAT_S = 0.25  # seconds between two renewals of our keys, which also look who is here
 PRESENCE_TTL_MS = 2_000  # a process silent for longer is gone
-KEYS_TTL_MS = 10_000  # of inboxes and of the set of members, so that one that was silent finds its inbox
+KEYS_TTL_MS = 10_000  # of inboxes and the set of members: a process that was silent finds its inbox
 MAX_MEMBERS = 1024  # names in the set: four times as many as a process looks at, of either role
-BUS_BACKLOG = 1024  # messages that an inbox keeps for a reader that lags, and that wait to be sent
+BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
 MAX_BYTES = 8 << 20  # of one message, and roughly of one pipeline
-BACKOFF_S = (0.1, 1.0)  # first and longest pause before connecting again
-BUS_CLOSE_S = 0.4  # close() waits no longer than this for the threads
+BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before connecting again
+BUS_CLOSE_S = 0.4  # seconds: close() waits no longer for the threads
 
 logger = logging.getLogger("duo.bus")
 
@@ -83,7 +83,7 @@ class RedisBus:
         self._peers: tuple[Presence, ...] = ()  # as last told to the listener
         self._roster = Roster(self._their_role)
         self._intake = Intake()
-        self._most = MAX_TO_LEAD if presence.role == "lead" else MAX_BYTES  # of one entry
+        self._most = MAX_TO_LEAD if presence.role == "lead" else MAX_BYTES  # bytes of one entry
 
     def start(self, listener: Listener) -> None:
         """Announce this process and begin to read its inbox, in the background. Once per bus."""
@@ -201,8 +201,8 @@ class RedisBus:
     def _beat_once(self) -> tuple[Presence, ...]:
         """Renew our keys, trim what was read (in a flood, all), and return who is here.
 
-        Raises _InboxLostError. Reads at most MAX_MEMBERS names. A larger set is emptied: its members are in
-        it again after a beat, and known ones stay so by their cards.
+        Raises _InboxLostError. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add
+        themselves again within a beat, and known ones stay known by their cards.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
         kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _id_after(self._last))
