@@ -11,8 +11,8 @@ import httpx
 
 from drafters.engine_dialects import Dialect, EngineError, Said
 
-CONNECT_S = 5.0  # until an engine that does not answer counts as gone. Half: slow ones do; twice: 10 s
-ENGINE_SILENT_S = 120.0  # of silence after which a request failed: reading a prompt takes less. Twice: 4 min
+CONNECT_S = 5.0  # seconds until an engine that does not answer is gone. Half: slow ones are; twice: 10 s
+ENGINE_SILENT_S = 120.0  # seconds of silence that fail a request: reading a prompt takes less. Twice: 4 min
 MAX_LINE = 1 << 16  # bytes of one line of an answer: some 100 times the longest. Bounds memory
 
 

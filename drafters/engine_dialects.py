@@ -35,7 +35,7 @@ class Dialect(Protocol):
     """One way to ask for a continuation."""
 
     name: str  # for logs
-    path: str  # of the URL
+    path: str  # path of the URL
     takes_ids: bool  # prompts and replies are token ids
 
     def body(self, prompt: str | Sequence[int], n_tokens: int, model: str) -> dict[str, Any]:

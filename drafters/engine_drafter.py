@@ -61,7 +61,7 @@ class EngineDrafter(Drafter):
         self._asked: dict[int, _Asked] = {}  # by session
         self._wake: Callable[[], None] = lambda: None
         self._rests = False  # after a failure
-        self._n_failures = 0  # in a row
+        self._n_failures = 0  # failures in a row
         self.td = Smoothed(TD_WEIGHT)
         self.n_requests = 0
 

@@ -20,7 +20,7 @@ class _Twin:
     n_opened: int
     own: DraftSession | None = None  # None: no token yet
     n_committed: int = 0
-    n_guesses: int = -1  # of its own path when it was last translated
+    n_guesses: int = -1  # guesses of `own` when they were last translated
 
 
 class TranslatingDrafter(Drafter):

@@ -24,12 +24,12 @@ PUBLISH_S = 0.002  # seconds whose guesses go into one message. Half: more messa
 # second, without this pause 2,900 to 4,200; with half of it 2,700, and as many tokens per second if the lead
 # drops none (over real Redis, beside decodes that only wait).
 MESSAGE_S = 0.001
-WANT_S = 0.2  # between two requests for a session: some round trips of a slow network. Half: more in vain
-LEASE_S = 5.0  # of silence about a session until its lead is asked for it: its Close may be lost
+WANT_S = 0.2  # seconds between two requests for a session: some slow round trips. Half: more in vain
+LEASE_S = 5.0  # seconds of silence about a session until its lead is asked for it: a Close may be lost
 UNANSWERED = 3  # times LEASE_S of silence until a session is closed: its cells are held for 15 s. Twice: 30 s
 MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off by two changes nothing else
 MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
-REPORT_S = 60.0  # between two lines of the log. Half: twice as many; twice: half
+REPORT_S = 60.0  # seconds between two lines of the log. Half: twice as many; twice: half
 TD_CHANGE = 0.2  # share by which td changes before it is told again. Half: more messages; twice: older
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None

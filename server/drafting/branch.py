@@ -23,7 +23,7 @@ class Branch:
         self.fork = fork
         self.guesses: list[DraftGuess] = []
         self._chains = [chain]  # before the first guess, and after each as far as anybody asked
-        self.scores = [1.0]  # of the first 0, 1, … guesses: probability that all are right
+        self.scores = [1.0]  # probability that the first 0, 1, … guesses are all right
         self.seq = NO_SEQ
         self.n_kv = fork
         self.n_published = 0

@@ -116,7 +116,7 @@ class DraftCache:
         session.seq, session.n_kv = NO_SEQ, 0
 
     def trim(self, session: DraftSession) -> None:
-        """Remove the cells of wrong guesses; a branch that came true takes the path's place."""
+        """Remove the cells of wrong guesses; a branch that the lead took replaces the path."""
         if session.taken is not None:
             self.slots.exchange(session.seq, session.taken.seq)
             session.taken = None

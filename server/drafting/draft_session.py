@@ -19,8 +19,8 @@ class DraftSession:
     """A session's committed tokens, then those of its path; the first n_kv are in the KV sequence `seq`.
 
     Evaluating the rest gives the next guess. Branches are alternative continuations, used if the path is
-    rejected. A branch that the lead commits becomes the path; it is `taken` until the KV cache has put its
-    sequence in the place of the path's (n_kv already counts that sequence's tokens).
+    rejected. A branch that the lead commits becomes the path. It is `taken` until DraftCache has put its
+    sequence in the place of the path's; n_kv already counts that sequence's tokens.
     """
 
     def __init__(self, opened: Open) -> None:
@@ -219,7 +219,7 @@ class DraftSession:
         self.lost = False
 
     def _take_branch(self, fork: int, token: int) -> bool:
-        """Make the branch with this token at the fork the path; return False if there is none."""
+        """Make the branch that begins with this token at `fork` the path; return False if there is none."""
         found = (b for b in self.branches if b.fork == fork and b.guesses[0].token == token)
         branch = next(found, None)
         if branch is None:

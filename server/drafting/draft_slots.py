@@ -31,7 +31,7 @@ class DraftSlots:
     def take(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens] | None = None
     ) -> tuple[int, int] | None:
-        """Return a slot for a conversation, and how many of its first tokens it holds.
+        """Return a slot for a conversation, and the number of its first tokens that are in the slot.
 
         Args:
             tokens: The conversation.
@@ -89,7 +89,7 @@ class DraftSlots:
     def shrink(self, slot: int, length: int) -> int:
         """Trim a slot to `length` positions, or to none if sequences cannot be trimmed.
 
-        Returns how many of the first `length` stay.
+        Returns the number of positions that stay, at most `length`.
         """
         held = self._backend.length(self.seqs[slot])
         if length < held:

@@ -1,4 +1,4 @@
-"""One decode of a draft model, which a GPU may run while the drafter handles the guesses before it."""
+"""One decode of a draft model, which a GPU may run while the drafter handles earlier guesses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class DraftStep:
     batch: Batch = field(default_factory=Batch)
     # in order of rows; paths first, unless rows are in the order of their sequences
     grown: list[Grown] = field(default_factory=list[Grown])
-    places: list[int] = field(default_factory=list[int])  # by each of `grown`: its first row of the logits
+    places: list[int] = field(default_factory=list[int])  # by place in `grown`: first row of the logits
     slots: set[int] = field(default_factory=set[int])  # slots with rows
     behind: set[int] = field(default_factory=set[int])  # slots with more to evaluate than the last guess
     n_paths: int = 0  # number of paths in `grown`
-    is_timed: bool = True  # its time is that of one decode: no other was planned meanwhile
+    is_timed: bool = True  # no other decode was planned in its time
     # guesses for the model's own next tokens, by session: rows after the path's
     guesses: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     pads: Sequence[tuple[int, int]] = ()  # sequences and positions of padding rows
@@ -41,7 +41,7 @@ class DraftStep:
         self.places.append(sum(self.batch.wanted) - 1)
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> None:
-        """Add rows at these places, sequences and positions, and order all rows by their sequences.
+        """Add padding rows at these pairs of sequence and position, and order all rows by sequence.
 
         All rows are of single tokens, each wanted. Decodes with rows of the same sequences in the same order
         have one shape.

@@ -19,9 +19,9 @@ from server.sampling.draft_token import DraftGuess
 
 # A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
 PATH_MIN = 0.05
-TD_WEIGHT = 0.05  # of one measured td, which is shown and paces messages: off by two changes little
+TD_WEIGHT = 0.05  # weight of one measured td, which is shown and paces messages: off by two changes little
 MISTAKES_KEPT = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
-GAIN_WEIGHT = 1 / 32  # of one decode. Half or twice: the width follows a text after 64 or 16 decodes
+GAIN_WEIGHT = 1 / 32  # weight of one decode. Half or twice: the width follows a text after 64 or 16 decodes
 BETTER = 1.25  # factor by which another width must be better, as a change is slow. 1.5: fewer changes
 
 
@@ -32,7 +32,7 @@ class Leaf(NamedTuple):
     session: DraftSession
     branch: Branch | None = None  # None: the path, or a branch that begins
     fork: int = 0  # where that branch begins
-    second: DraftGuess | None = None  # its first guess
+    second: DraftGuess | None = None  # first guess of that branch
 
 
 @dataclass(frozen=True, slots=True)

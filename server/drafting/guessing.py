@@ -43,7 +43,7 @@ _QUICK_ROW = 8192
 class NextToken:
     """Guesses the token that the lead chooses for `position`, by a draft model's logits, (vocab size,).
 
-    It is the draw with the shared noise, or the `likeliest` token. The token is known at once, so the model
+    The guess is the draw with the shared noise, or the `likeliest` token. It is known at once, so the model
     can go on; guess() computes the rest while the row exists.
     """
 
@@ -198,7 +198,7 @@ class Rule:
     def __init__(self) -> None:
         self.likeliest = False  # guess the likeliest token
         self.n_judged = 0
-        self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise's draw
+        self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise's draw, -1 to 1
 
     def judge(self, guess: DraftGuess, token: int) -> None:
         """Learn that `token` was committed in place of this guess."""

@@ -56,7 +56,7 @@ class ModelDrafter:
             shapes: Times of its decodes. If padding pays, the backend needs another sequence for each row of
                 the widest decode beyond the first.
             own: Guesses for this model, whose sequences must then be trimmable.
-            clock: Seconds.
+            clock: Returns the time in seconds.
         """
         self._backend = backend
         self._clock = clock
@@ -314,7 +314,7 @@ class ModelDrafter:
         step.add_grown(leaf.session, branch)
 
     def _settle_commits(self, session: DraftSession) -> None:
-        """Learn from what was committed."""
+        """Learn from the session's newly committed tokens."""
         for guessed, token in session.evidence:
             self.rule.judge(guessed, token)
         session.evidence.clear()

@@ -39,7 +39,7 @@ class OwnDrafts:
         """Count a decode that made n_tokens, in `seconds` with all around it; `guessed`: it had guesses."""
 
     def close(self, session: int, *, keep: bool) -> None:
-        """Forget a session; keep: the conversation may go on. Unknown ones are ignored."""
+        """Forget a session; `keep`: the conversation may go on. Unknown ids are ignored."""
 
     def report(self) -> str:
         """Return a line for people on how often guesses were right, empty if there were none."""

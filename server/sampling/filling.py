@@ -16,10 +16,10 @@ likely as LIKELY, so half or twice as many change hardly anything but the time."
 
 
 def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
-    """Keep the tokens that end a text if they are likely; else the likely ones of the others.
+    """Keep the tokens that end a text; unless these are likely, keep the likely others as well.
 
     Where the text of one token begins with another's, both count as the likelier of them. If no token is
-    left, `end` is kept, or the likeliest token if `end` is None.
+    likely, only `end` is kept, or the likeliest token if `end` is None.
     """
     order = np.argsort(-c.logits, kind="stable")
     probabilities = softmax(c.logits.astype(np.float64))[order]

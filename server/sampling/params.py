@@ -50,7 +50,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # token ids and values added to their logits; -inf bans
     min_tokens: int = 0
     banned_first: frozenset[int] = frozenset()  # tokens that must not come before min_tokens are generated
-    samplers: tuple[str, ...] = ORDER  # those that run, in this order
+    samplers: tuple[str, ...] = ORDER  # samplers that run, in this order
     pieces: Pieces | None = None  # texts of the vocabulary's tokens, for infill
 
     @property

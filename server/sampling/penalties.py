@@ -37,9 +37,10 @@ class Penalties:
         self._counts[self._places[token]] += 1
 
     def apply(self, c: Candidates) -> None:
-        """Divide logits above 0 by the repeat penalty and multiply others by it; then subtract the rest.
+        """Apply the repeat penalty, then subtract the others.
 
-        The frequency penalty is subtracted for each occurrence, the presence penalty once.
+        The repeat penalty divides logits above 0 and multiplies others. The frequency penalty is subtracted
+        for each occurrence, the presence penalty once.
         """
         p = self._params
         at, found = c.find(np.asarray(self._ids))

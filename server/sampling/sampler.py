@@ -33,7 +33,7 @@ class _Pick(NamedTuple):
     """A drawn token."""
 
     token: int
-    logit: float  # of the token, after edits
+    logit: float  # logit of the token, after edits
     surprise: float = 0.0  # in bits, for mirostat
 
 

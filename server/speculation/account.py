@@ -59,7 +59,7 @@ class Account:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self.paused = terms.warm_up  # steps until the source may work; 0: it may now
-        self.is_look = terms.warm_up > 0  # it pauses only to time steps without it
+        self.is_look = terms.warm_up > 0  # the source pauses only to time steps without it
         self._n_pauses = 0  # pauses in a row without a gain between them
         self._begin()
 

@@ -33,7 +33,7 @@ OF_TRIAL = Terms(TRIAL_S)  # in seconds
 class Charge(NamedTuple):
     """Costs of drafters in a timed step and the untimed ones before it, in tokens of undrafted steps."""
 
-    told: float = 0.0  # to handle messages and choose among guesses
+    told: float = 0.0  # cost of handling messages and choosing among guesses
     crowded: float = 0.0  # extra decode time because drafters used the lead's cores
     # what each guess of a drafter saved the draft model in the lead; None: there is no such model
     saved: float | None = None
@@ -91,13 +91,15 @@ def meet(
     pausing: Collection[str],
     known: Mapping[str, object],
 ) -> dict[str, DrafterHost]:
-    """Return the machines with their current drafters. A paused machine starts over when a drafter joins it.
+    """Return the machines with their current drafters.
+
+    A paused machine's account starts anew if a drafter joins.
 
     Args:
         before: The machines so far, by name.
         hosts: The drafters now, by machine.
         own_kernel: kernel_id() of the lead: drafters with the same one use its cores.
-        pausing: Machines that are paused by their account, or have none.
+        pausing: Machines whose account pauses them, or that have no account.
         known: Accounts from before a restart, by host_name().
     """
     found = dict[str, DrafterHost]()

@@ -149,7 +149,7 @@ class _Level:
 
 
 class SessionHitRates(HitRates):
-    """Hit rates of one session: those of all sessions, at its own level. Both learn."""
+    """Hit rates of one session: those of all sessions times its own level. Both learn from a guess."""
 
     def __init__(self, everybody: HitRates) -> None:
         self._everybody = everybody

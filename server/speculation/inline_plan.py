@@ -165,7 +165,7 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 
 
 def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
-    """Choose the sessions that the model evaluates before it guesses: those for which a guess then pays.
+    """Choose sessions whose tokens the model evaluates before it guesses: where a guess then pays.
 
     Their evaluation must take less time than the model has gained recently. If no session is ready, one is
     chosen in any case, to show what guesses bring.

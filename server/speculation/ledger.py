@@ -101,7 +101,7 @@ class Ledger:
         if self._td is not None:
             best = potential(seconds, n_active, self._td.value) if known else math.inf
             self.stake = STAKED * (1.0 - 1.0 / best)
-            if known and not self._has_times:  # as if there had been a probe: other guesses come first
+            if known and not self._has_times:  # as if a probe had been made: other guesses come first
                 self.probes.book(-self._td.value * n_active / seconds[n_active])
         self._has_times = known
 
@@ -213,7 +213,7 @@ class Ledger:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Learn whether the step had another shape, and for which kind of step guesses existed."""
+        """Learn whether the step had another shape, else which kind of step its guesses called for."""
         shapes = self.times.shapes
         if not plan.step.n_active:
             return

@@ -60,7 +60,7 @@ class PythonTimes:
         return max(0.0, one.value - other.value) if min(one.count, other.count) >= KNOWN else None
 
     def usual_s(self, kind: StepKindOfPython, n_sessions: int) -> float | None:
-        """Return the usual seconds per session of such a step; None until known."""
+        """Return the usual seconds per session of this kind of step; None until known."""
         one = self._medians[kind, n_sessions.bit_length()]
         return one.value if one.count >= KNOWN else None
 
@@ -106,7 +106,7 @@ class Rates:
         self.plain_s = self.plain_rate = (
             0.0  # seconds of a step like the latest one without guesses; its tokens per second
         )
-        self.n_cells = 0  # in use at the latest step
+        self.n_cells = 0  # cells in use at the latest step
         self._max_rows = max_rows
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by number of guesses, both per session
         self._usual_outside = Median(LATEST)
@@ -125,8 +125,8 @@ class Rates:
     def calm_s(self, n_rows: int, n_cells: int) -> float:
         """Return the seconds of a decode while no drafter works on the lead's cores.
 
-        If no such step had about n_cells cells yet, the time for other contexts is scaled as for all steps.
-        Infinite if no time is known.
+        If no such step had about n_cells cells yet, the time in another context is scaled by the ratio of all
+        steps. Infinite if no time is known.
         """
         curve = self.times.curve(n_cells)
         rows = min(n_rows, len(curve) - 1)

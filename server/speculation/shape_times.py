@@ -103,7 +103,7 @@ class ShapeTimes:
 
         Args:
             step: The step.
-            probabilities: That each guess is reached and right, best first.
+            probabilities: Probability of each guess that it is reached and right, best first.
             rate: Tokens per second that time is worth.
 
         Returns:
@@ -170,7 +170,7 @@ class ShapeTimes:
         return max(0.0, self._way_s(width, step) - self._way_s(PLAIN, step))
 
     def _change_s(self, n_rows: int, n_cells: int) -> float:
-        """Return the cost of a change to n_rows rows, in its first and second step."""
+        """Return the extra seconds of the first and the second step after a change to n_rows rows."""
         first, second = self._change[(n_rows, n_cells // CELLS_STEP) in self._recorded]
         return first.value + second.value
 
@@ -215,10 +215,10 @@ class ShapeTimes:
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
         """Learn from a step among steps of its width.
 
-        Other widths move slowly towards what it suggests. If it takes more seconds than at first, mostly for
-        a longer context, others are expected to take as many more; if it takes less, since the start was a
-        busy moment, they shrink in proportion. The estimate for fewer rows is capped, so that one disturbed
-        narrow step does not make it look slower than a wider one.
+        Other widths move slowly towards what this step suggests. If it takes more seconds than at first,
+        mostly for a longer context, others are expected to take as many more; if it takes less, since the
+        start was a busy moment, they shrink in proportion. The estimate for fewer rows is capped, so that one
+        disturbed narrow step does not make it look slower than a wider one.
         """
         now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
         own_first = self._at_first[n_rows]

@@ -45,7 +45,7 @@ class Speculated:
     told_again: dict[str, int] = field(default_factory=dict[str, int])
     heard: bool = False  # one of its current drafters has sent guesses
     is_spared: bool = False  # no drafter may have it
-    account: Account = field(default_factory=lambda: Account(IN_SESSION))  # of the models in this session
+    account: Account = field(default_factory=lambda: Account(IN_SESSION))  # its models' account
     _n_expected: int = 0  # tokens of the reply that `prediction` has seen
     _tree: ScoredTree = field(init=False)
 
@@ -67,7 +67,7 @@ class Speculated:
         return tree
 
     def is_quiet(self, looks: bool) -> bool:
-        """Return True if no source but a grammar has a guess for it; `looks`: lookups may guess."""
+        """Return True if no source but a grammar has a guess; `looks`: lookups may guess."""
         if self._tree.n_below and self.tree.n_below:  # a tree without guesses need not be updated
             return False
         if self.prediction is not None:
@@ -83,7 +83,7 @@ class Speculated:
         return self.session.tokens[self.n_prompt :]
 
     def allows(self, source: str) -> bool:
-        """Return True if the request allows this source, or one of those that it joins because they agree."""
+        """Return True if the request allows this source, or one of several that it names as agreeing."""
         wanted = self.session.bounds.drafters
         if wanted is None:
             return True

@@ -223,7 +223,7 @@ class Speculator(Proposer):
         return plan
 
     def _view(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> View:
-        """Return what the planner decides by."""
+        """Return the view by which the planner decides."""
         ledger, policy, n_rows, n = self.ledger, self._policy, step.n_rows, len(asks)
         times, sessions = ledger.times, [self._sessions[ask.session] for ask in asks]
         is_stable = sessions[0].session.bounds.exactness == "width-stable"  # such a session is alone
@@ -341,7 +341,7 @@ class Speculator(Proposer):
         return drafting
 
     def _guess_beside(self, inline: Inline, plan: DraftPlan, drafting: Drafting) -> None:
-        """Guess during a decode, and charge the sessions."""
+        """Guess during a decode, and charge the sessions for the time."""
         sessions = list(drafting.beside)
         drafting.paths |= drafting.beside
         began = self._clock()

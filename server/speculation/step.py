@@ -70,16 +70,16 @@ class Drafting:
 
     source: str
     td_s: float  # seconds of a round of guesses, one for each session
-    is_beside: bool  # it can also evaluate and guess during the target's decode
+    is_beside: bool  # the model can also evaluate and guess during the target's decode
     brought: float  # recent tokens per session beyond its cost
     behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
     behind_s: Callable[[int], float]  # seconds that these take
-    seconds: Sequence[float]  # of the step by rows, including those evaluated again after wrong guesses
-    n_rows: int = 1  # of the step without guesses
-    tries: bool = False  # it guesses once in any case, since nothing is known of this text
-    may_probe: bool = False  # it may guess although that does not seem to pay
+    seconds: Sequence[float]  # by rows of the step, including rows evaluated again after wrong guesses
+    n_rows: int = 1  # rows of the step without guesses
+    tries: bool = False  # guess once in any case, since nothing is known of this text
+    may_probe: bool = False  # the model may guess although that does not seem to pay
     rate: float = math.inf  # value of time in tokens per second, at most what these texts can reach
-    rested: bool = True  # it did not guess for the step before
+    rested: bool = True  # the model made no guess for the step before
     paths: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
     # paths to guess for during the decode
     beside: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])
@@ -88,7 +88,7 @@ class Drafting:
     n_guessed: int = 0  # sessions with guesses
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay
     is_read: bool = False  # tokens that are behind were dealt with
-    n_read: int = 0  # of these, evaluated ones
+    n_read: int = 0  # number of these that were evaluated
     has_asked: bool = False  # the model was asked for guesses
 
 
@@ -99,9 +99,9 @@ class Request(NamedTuple):
     probe: Sequence[int] = ()  # of these, sessions whose guess is a probe
     read: Sequence[int] = ()  # sessions whose tokens it evaluates
     most_rows: int = 0  # maximum of these tokens in this step
-    is_reading: bool = False  # it only evaluates tokens now, and guesses later
-    is_beside: bool = False  # it guesses during the target's decode
-    is_last_resort: bool = False  # it guesses although no guess pays
+    is_reading: bool = False  # only evaluate tokens now, and guess later
+    is_beside: bool = False  # guess during the target's decode
+    is_last_resort: bool = False  # guess although no guess pays
     unpaid: Sequence[int] = ()  # of `read`: sessions for which no guess seems to pay
 
 

@@ -216,7 +216,7 @@ class StepTimes:
 
 
 def _wider(calibrated: Mapping[int, float]) -> dict[int, int]:
-    """Return, by rows of a step, the rows to pad it to if that saves time as calibrated."""
+    """Return the rows to pad a step to, by its rows, where calibration says that this saves time."""
     found, last = dict[int, int](), max(calibrated, default=0)
     curve = _interpolated(calibrated, last) if calibrated else []
     for rows in range(1, last):

@@ -70,7 +70,7 @@ class ScoredTree:
 
         'fresh': its base is in the tree; 'late': its base is behind the root, and some of it agrees with the
         committed tokens; 'stale': it disagrees with the committed tokens; 'lost': it continues guesses that
-        never arrived; 'full': cut off.
+        never arrived; 'full': the tree has no room for all of it.
         """
         if draft.base < self.position:
             return self._graft_late(draft)
@@ -132,7 +132,7 @@ class ScoredTree:
         return node
 
     def _has_room(self, source: str) -> bool:
-        """Return True if a large tree has room for one more node of this source."""
+        """Count one more node of this source; return True if a large tree has room for it."""
         if self._held is None:
             self._held = Counter(node.first for node in self._places.values())
         self._held[source] += 1

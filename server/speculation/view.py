@@ -19,7 +19,7 @@ class Price(NamedTuple):
 
     n_rows: int  # rows without guesses
     n_sessions: int
-    seconds: Sequence[float]  # of the step by rows, with what a change of width costs later steps
+    seconds: Sequence[float]  # by rows of the step, with what a change of width costs later steps
     plain_s: float  # seconds of the step without guesses and padding
     rate: float  # tokens per second that its time is worth
     guess_s: float = 0.0  # Python seconds of a verified guess outside the decode
@@ -61,7 +61,7 @@ class View:
     price: Price
     guessers: Guessers
     shape: NextShape | None  # None: the step cannot be padded to one of a few widths
-    is_stable: bool  # its one session is width-stable, so guesses are free
+    is_stable: bool  # the step's one session is width-stable, so guesses are free
     on_trial: Collection[str]  # drafters of which a guess must be verified
     least: float = 0.0  # path probability below which no guess is offered
     drafting: Drafting | None = None

@@ -1,4 +1,4 @@
-"""Draft with a model inside the lead, over its own Backend, between steps. For one device."""
+"""Draft with a model inside the lead, over its own Backend, between steps. For a lead with one device."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class DraftModel:
         return path
 
     def _has_room(self) -> bool:
-        """Return True if the cache has room for one more guess of each path, evicting for them."""
+        """Return True if the cache has room for one more guess of each path, after evictions if needed."""
         n = len(self._paths)
         if self._n_free < n:
             self._n_free = self._cache.n_free

@@ -81,7 +81,10 @@ class DrafterRecord:
         return within
 
     def tell_rest(self, now: float, *, quietly: bool) -> None:
-        """Log that the drafter pauses or resumes; at DEBUG if `quietly`, or within TELL_S seconds."""
+        """Log that the drafter pauses or resumes.
+
+        A pause is at DEBUG if `quietly`, or within TELL_S seconds of one at INFO; its end at the same level.
+        """
         tells = self.rest_told
         if self.resting:
             tells = not quietly and now - self.rest_told_at >= TELL_S

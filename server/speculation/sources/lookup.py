@@ -22,7 +22,7 @@ LookupGuess: TypeAlias = tuple[list[int], list[float]]
 
 MIN_NGRAM, MAX_NGRAM = 2, 4  # tokens: one predicts next to nothing; longer matches are found by following
 MAX_LENGTH = 32  # tokens: longer matches are no surer
-TOKEN_BITS = 32  # of a token in an n-gram: ids have 31 in llama.cpp
+TOKEN_BITS = 32  # bits of a token in an n-gram: ids have 31 in llama.cpp
 MAX_POOLS = 16  # salts whose texts are remembered, of up to 16 MB each
 POOL_TOKENS = 100_000  # tokens kept of other texts: 16 MB with the index
 # An assumed hit rate after a match of n tokens is n / (n + DOUBT). In 37 replies of 80 tokens to chat
@@ -121,7 +121,7 @@ class LookupPool:
         return most - left
 
     def _next_text(self) -> None:
-        """Continue with the text after the first waiting one."""
+        """Drop the first waiting text, to index the next one from its beginning."""
         self._n_waiting -= len(self._waiting.popleft())
         self._end = self.ngram
 
@@ -251,7 +251,7 @@ class Lookup:
                 self._follow_text(*found, self._pool.ngram, self._pool.rates)
 
     def _last_occurrence(self) -> tuple[int, int]:
-        """Return where the sequence's end occurred before and its length, then index the end."""
+        """Return where the sequence's longest known end occurred before, and its length; then index it."""
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0
         for n, mask, ends in self._ends:
@@ -309,7 +309,7 @@ class PredictedReply:
         return self._text[self._at : self._at + len(rates)], rates
 
     def _resynchronise(self) -> None:
-        """Go to where the text has the reply's last tokens.
+        """Go to where the expected text has the reply's last tokens.
 
         That is the first such place after the divergence, since texts are edited in order, else the last one
         before.

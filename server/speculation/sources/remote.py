@@ -60,10 +60,10 @@ class RemoteDrafters:
         self._left = JUDGED  # steps until places are given anew
         self._arrived: deque[tuple[float, Draft | Want]] = deque(maxlen=MAX_UNREAD)
         self._joins = itertools.count()
-        self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of join, card
+        self._present: dict[str, tuple[int, Presence]] = {}  # by id: number of its join, presence
         self._met = self._present  # the latest _present that drain() has handled
         self._drafters: dict[str, DrafterRecord] = {}
-        self.hosts: dict[str, list[DrafterRecord]] = {}  # those that are not refused, by machine
+        self.hosts: dict[str, list[DrafterRecord]] = {}  # drafters that are not refused, by machine
         self._sessions: dict[int, Speculated] = {}  # by wire id
         # by wire id: sessions whose prompt is being evaluated, on cores that drafters may use, too
         self._prompts: dict[int, Speculated] = {}

@@ -39,7 +39,7 @@ class Yields:
         speculated.drafters[drafter] = one
 
     def measure(self, speculated: Speculated) -> int:
-        """Count what the session's drafters brought since the last time; return the most tokens of one."""
+        """Count what the session's drafters brought since the last time; return the most tokens counted."""
         longest, position = 0, speculated.tree.position
         for drafter, own in speculated.drafters.items():
             right = speculated.hits.n_right(drafter)

@@ -28,9 +28,9 @@ class Listener(Protocol):
         ...
 
     def peers(self, present: Sequence[Presence]) -> None:
-        """Handle the set of live processes of the other role, called whenever it changes.
+        """Handle a change of the set of live processes of the other role.
 
-        It is empty while the bus is disconnected, so that a reconnection looks like everybody joining.
+        The set is empty while the bus is disconnected, so that a reconnection looks like everybody joining.
         """
         ...
 

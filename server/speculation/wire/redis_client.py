@@ -139,8 +139,8 @@ class _Following(redis.Redis):
 def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     """Connect by redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…].
 
-    User, password and options are the server's; with sentinel_ before their names, the sentinels'. rediss:
-    TLS to both. Raises ValueError.
+    User, password and options are the server's; with sentinel_ before their names, the sentinels'. A scheme
+    rediss+sentinel means TLS to both. Raises ValueError.
     """
     parts = _split_url(url)
     scheme = parts.scheme.removesuffix(SENTINEL)

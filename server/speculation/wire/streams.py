@@ -39,7 +39,7 @@ KEYS_TTL_MS = 10_000  # of inboxes and the set of members: a process that was si
 MAX_MEMBERS = 1024  # names in the set: four times as many as a process looks at, of either role
 BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
-MAX_BYTES = 8 << 20  # of one message, and roughly of one pipeline
+MAX_BYTES = 8 << 20  # bytes of one message, and roughly of one pipeline
 BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before connecting again
 BUS_CLOSE_S = 0.4  # seconds: close() waits no longer for the threads
 
@@ -80,7 +80,7 @@ class RedisBus:
         self._up = False  # the rest is for the reader's thread only
         self._outage = False  # already reported
         self._last = _START  # entry read last
-        self._peers: tuple[Presence, ...] = ()  # as last told to the listener
+        self._peers: tuple[Presence, ...] = ()  # members that the listener was told last
         self._roster = Roster(self._their_role)
         self._intake = Intake()
         self._most = MAX_TO_LEAD if presence.role == "lead" else MAX_BYTES  # bytes of one entry
@@ -305,7 +305,7 @@ class RedisBus:
         return ("XADD", self._prefix + member, "NOMKSTREAM", "MAXLEN", "~", BUS_BACKLOG, "*", field, data)
 
     def _wake_reader(self) -> None:
-        """Wake a reader from a blocking read, so it sees that we close."""
+        """Wake the reader from a blocking read, so it sees that the bus closes."""
         if not self._up:
             return
         try:
@@ -343,6 +343,6 @@ def _id_numbers(entry: bytes) -> tuple[int, int]:
 
 
 def _id_after(entry: bytes) -> str:
-    """Return the smallest stream id behind this one."""
+    """Return the smallest stream id after this one."""
     milliseconds, sequence = _id_numbers(entry)
     return f"{milliseconds}-{sequence + 1}"
