@@ -1,4 +1,4 @@
-"""The folder where duo keeps what it can make or fetch again."""
+"""The folder for files that duo can make or download again."""
 
 from __future__ import annotations
 

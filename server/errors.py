@@ -1,4 +1,4 @@
-"""All errors that duo raises on purpose; each says what to do.
+"""All errors that duo raises on purpose. Each message tells the reader what to do.
 
 Core code raises these. `server/api/problem.py` turns them into HTTP, the command lines into one line on
 standard error.

@@ -26,10 +26,10 @@ class Flag:
     """One setting as shown to people."""
 
     name: str
-    spelling: str  # its flag, with synonyms and what follows it
+    spelling: str  # the flag with its synonyms and its value's placeholder
     description: str
-    env: str  # its variable, or empty
-    default: str  # or empty
+    env: str  # its environment variable, or empty
+    default: str  # its default in words, or empty
 
 
 def grouped(cls: type[BaseSettings], synonyms: Mapping[str, str]) -> dict[str, list[Flag]]:

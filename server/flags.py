@@ -91,7 +91,7 @@ def read(cls: type[S], argv: Sequence[str]) -> S:
 
 
 def _wrong_flag(cls: type[BaseSettings], reason: str) -> str:
-    """Return argparse's reason in one line, with the likeliest flag beside an unknown one."""
+    """Return argparse's error in one line; for an unknown flag, with the most similar known one."""
     unknown = re.search(r"unrecognized arguments: (\S+)", reason)
     if unknown is None:
         return f"{reason.removeprefix('error parsing CLI: ')}: {program(cls)} --help lists the flags"

@@ -77,7 +77,7 @@ class DoorSettings(BaseSettings):
         """Return the API keys of the flag and of the file.
 
         Raises:
-            StartupError: the file has none, or cannot be read.
+            StartupError: the file has no keys, or cannot be read.
         """
         if self.no_api_key and (self.api_key or self.api_key_file):
             raise StartupError("--no-api-key lets everybody in: leave it out, or leave out the keys")
@@ -269,7 +269,7 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def draft_weights(self) -> Weights:
-        """Return how the draft model is loaded: its own layers on the GPU, and places of tensors.
+        """Return how the draft model is loaded: its number of layers on GPUs, and its tensors' places.
 
         No layer goes to lenders: drafting over the network would be slow.
         """

@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def _meaning_key(flag: Flag) -> tuple[str, str, str]:
-    """Return a key that identifies a setting's meaning in all programs."""
+    """Return a key that is equal for settings with the same meaning in different programs."""
     return flag.name, flag.description, flag.default
 
 

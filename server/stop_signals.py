@@ -1,8 +1,8 @@
 """Handle signals that ask a process to end: SIGTERM, Ctrl-C (SIGINT), and SIGHUP at the end of its terminal.
 
-While a process starts, a signal raises an exception, so that it leaves through its with blocks. Such an
-exception is lost if Python is running a callback of llama.cpp or a garbage collection. So it is remembered,
-and long work checks for it.
+While a process starts, a signal raises an exception, so that the process leaves through its with blocks. Such
+an exception is lost if Python is running a callback of llama.cpp or a garbage collection. So the signal is
+remembered, and long work calls leave_if_told().
 """
 
 from __future__ import annotations

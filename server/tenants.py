@@ -1,7 +1,7 @@
 """Share a scarce resource fairly among tenants: who may hold more of it, and whose turn it is.
 
-A tenant is an API key if there are several; otherwise it is "" for everybody, requests are served in order,
-and nobody is refused before everything is taken.
+A tenant is an API key if there are several keys. Otherwise everybody is the tenant "": requests are served in
+order, and none is refused while a place is free.
 """
 
 from __future__ import annotations

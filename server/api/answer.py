@@ -29,7 +29,7 @@ _LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\
 
 
 def json_line(payload: object) -> bytes:
-    """Return an object as JSON that every client reads as one line."""
+    """Return an object as JSON in which no client finds the end of a line."""
     line = orjson.dumps(payload)
     if line.isascii():  # most lines are; the three searches below take a microsecond
         return line
@@ -53,14 +53,14 @@ class Answer(ABC):
     """Name and data of the event that keeps a silent stream open; None: a comment."""
 
     def __init__(self, id: str, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
-        """Submit the prompts, each with its number of replies. Raises what the generator raises."""
+        """Submit each prompt once per reply to it. Raises the generator's errors."""
         self._id = id
         self._served = served
         self._prompts = prompts
         # 0 with timings_per_token, whose timings are those of whole steps
         self._frame_s = 0.0 if body.timings_per_token else served.frame_s
         self._choices = submit(served, body, prompts)
-        # events of the first choice that arrived together with its first one
+        # first events of the first choice, which begin() has read
         self._next: Sequence[Event] = ()
         self._stopped = False  # by stop()
         self._told_loss = False

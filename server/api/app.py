@@ -93,7 +93,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
 
 def create_waiting_app(state: Health, edge: Edge) -> Starlette:
-    """Return an application for the time while the model loads: pages, and a 503 for all else."""
+    """Return an application for use while the model loads: pages, and a 503 for everything else."""
 
     async def waiting(request: Request) -> Response:
         if tell := health.ROUTES.get(request.url.path):
@@ -206,7 +206,7 @@ def _route_to(
 
 
 def _generating_route(path: str, handler: Callable[[Request, Served], Awaitable[Response]]) -> Route:
-    """Return a route that refuses a request before it reads the body if the queue is full."""
+    """Return a route that, if the queue is full, refuses a request before reading its body."""
 
     async def with_place(request: Request, served: Served) -> Response:
         with expected(served.places):

@@ -90,7 +90,7 @@ class ArgumentGrammar(OwnValues):
         return self._tagged_parameter(key, schema, types or STRING)
 
     def _typed_parameter(self, key: str, schema: Schema, types: frozenset[str]) -> str:
-        """Return an expression for a parameter that names its value's type.
+        """Return an expression for a parameter whose tag names the value's type.
 
         It has one alternative for each type. If the tag only tells text from the rest, there is one for text
         and one for all other types.
@@ -118,7 +118,7 @@ class ArgumentGrammar(OwnValues):
                     close = fixed + told["key"] + ">"
                 is_limited = self._max_length(schema) is not None or not self._is_free(schema)
                 if (text and is_limited) or definition_of(schema):
-                    head = head.rstrip("\n")  # the value's rule has the line break
+                    head = head.rstrip("\n")  # the line break is part of the value's rule
                 return " ".join([*made, self.written(head), self._value_expression(schema, types, close)])
             if slot and key is None:
                 made += [self.written(head), _ANY[slot]]

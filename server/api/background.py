@@ -45,13 +45,13 @@ class BackgroundReplies:
         return task
 
     async def cancel(self, salt: str, id: str) -> bool:
-        """Cancel a reply and wait until its log ends; return False if none is running."""
+        """Cancel a reply and wait up to ENDING_S until its log ends; return False if it is not running."""
         if (task := self.stop(salt, id)) is None:
             return False
         await asyncio.wait([task], timeout=ENDING_S)
         return True
 
     async def close(self) -> None:
-        """Wait until all replies have ended, which the engine must have been asked to do."""
+        """Wait up to ENDING_S until all replies have ended; the engine must have been asked to end them."""
         if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=ENDING_S)

@@ -1,4 +1,4 @@
-"""Remember the prompts of earlier replies, to tell where a later prompt departs from them."""
+"""Remember the prompts of earlier replies, to find where a later prompt departs from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KnownPrompt:
     """The prompt of one reply."""
 
     tokens: array[int]
-    # the named parts that it was made of, such as tools
+    # the parts that it was made of, such as tools, by name
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

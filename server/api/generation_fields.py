@@ -54,7 +54,7 @@ class StreamOptions(Body):
 
 
 class Speculative(Body):
-    """Drafting for one request; n_max is bounded by --draft-max. See engine/request.py."""
+    """Select which drafts of one request are verified. See engine/request.py."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -65,7 +65,7 @@ class Speculative(Body):
     p_min: Share = 0.0
     """Guesses on paths with a lower probability are dropped."""
     exactness: Exactness | None = None
-    """Width-stable: each step has the same number of rows, so no bit of the logits depends on drafts."""
+    """width-stable: each step has the same number of rows, so no bit of the logits depends on drafts."""
     drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
     """Use only guesses of these drafters; an empty list uses none."""
 
@@ -81,7 +81,7 @@ class Speculative(Body):
 
 
 class AdapterScale(Body):
-    """Scale of a LoRA adapter, which is named by its index among the server's."""
+    """Scale of a LoRA adapter; `id` is its index in /lora-adapters."""
 
     id: Count
     scale: Finite
@@ -112,7 +112,7 @@ Most: TypeAlias = Annotated[
 
 
 class SharedFields(SamplingFields):
-    """Fields with one name and meaning in every form: OpenAI's, else llama-server's, or duo's own."""
+    """Fields with the same meaning in every API, under OpenAI's, llama-server's or duo's own names."""
 
     model: str | None = None
     """The served model's id, or "default", or absent."""
@@ -160,7 +160,7 @@ class SharedFields(SamplingFields):
 
 
 class GenerationFields(SharedFields, StructuredFields):
-    """Fields of completions, with OpenAI's names, else llama-server's."""
+    """Fields of completions, under OpenAI's names, else llama-server's."""
 
     stream_options: StreamOptions | None = None
     max_tokens: Most | None = None

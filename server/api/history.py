@@ -1,4 +1,4 @@
-"""Keep the exact tokens of earlier replies, so that the next turn finds them in the prompt cache.
+"""Keep the exact tokens of earlier replies, so that the next turn's prompt finds them in the cache.
 
 A client sends a conversation back as text, and tokenising it again may not give the tokens that were
 generated. Some templates also write an earlier reply differently. If both spellings mean the same message,
@@ -107,7 +107,7 @@ class History:
         """Remember a reply LATER_S from now, in a task.
 
         Args:
-            asked: The prompt that it answers.
+            asked: The prompt that the reply answers.
             request: The request to the engine.
             said: The message, and its tokens including a stop token.
             settle: Also evaluate the beginning of the next turn.

@@ -40,7 +40,7 @@ def logprobs_json(
 def _token_entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
     """Return an entry: `token` is for display; `bytes` is what the token adds to the text, or null.
 
-    A token with only part of a character has no text of its own.
+    For part of a character, `token` has U+FFFD.
     """
     added = vocabulary.piece(token, special=special)
     written = added or vocabulary.piece(token, special=True)
@@ -51,7 +51,7 @@ class LegacyLogprobs:
     """Writes logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
 
     def __init__(self, n_unseen: int = 0) -> None:
-        """Begin a reply whose text lacks the first n_unseen characters of its tokens."""
+        """Begin a reply whose text does not have the first n_unseen characters of its tokens."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = -n_unseen
 

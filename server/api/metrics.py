@@ -1,4 +1,4 @@
-"""GET /metrics in Prometheus' text formats, with llama-server's names for metrics that it has."""
+"""GET /metrics in Prometheus' text formats, with llama-server's names for metrics that llama-server has."""
 
 from __future__ import annotations
 

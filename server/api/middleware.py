@@ -1,6 +1,6 @@
 """Layers that every request passes: an id, a clock, limits on its body, a handler of defects.
 
-They are plain ASGI, so that disconnects are seen.
+They are plain ASGI, so that handlers notice when the client disconnects.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class AccessGate:
 class DefectNet:
     """Turns unexpected exceptions into error responses.
 
-    Starlette's own handler is outside of all middleware, so its responses would have no request id.
+    Starlette's own handler runs outside all middleware, so its responses would have no request id.
     """
 
     def __init__(self, app: ASGIApp) -> None:

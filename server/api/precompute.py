@@ -30,7 +30,7 @@ async def create(request: Request, served: Served) -> Response:
 
 
 def _prompt_without_last(served: Served, body: ChatRequest) -> list[int]:
-    """Return the prompt's tokens without the last one, which further typing may change."""
+    """Return the prompt's tokens except the last one, which further typing may change."""
     text = served.template.begun(
         [message.for_template() for message in body.messages], setting_of(served, body)
     )

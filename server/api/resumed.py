@@ -1,4 +1,4 @@
-"""Streams that are read again by the name of their conversation, as llama-server's page does.
+"""Streams that can be read again by the name of their conversation, as llama-server's page does.
 
 A conversation has one stream at a time. A stored document, found by a digest of the name, has its log's id.
 """

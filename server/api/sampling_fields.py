@@ -211,7 +211,7 @@ def sampling_params(
 ) -> SamplingParams:
     """Return the defaults, replaced by the fields that are given.
 
-    Without a seed, or with -1, a random one is drawn, as in llama.cpp.
+    Without a seed, or with seed -1, a random seed is drawn, as in llama.cpp.
 
     Raises:
         InvalidRequestError: A field names a token that the vocabulary lacks.
@@ -309,7 +309,7 @@ def _tokens_of_key(what: Any, vocabulary: Vocabulary) -> list[int]:
         return vocabulary.tokenize(what, special=False)
     if isinstance(what, bool) or not isinstance(what, str | int):
         raise _wrong(f"{brief(what)} is neither a token id nor a text")
-    if isinstance(what, str) and len(what) > MOST_DIGITS:  # Python reads no number of thousands of digits
+    if isinstance(what, str) and len(what) > MOST_DIGITS:  # Python refuses numbers of thousands of digits
         raise _wrong(f"there is no token {brief(what)}: the vocabulary has {vocabulary.size}")
     token = int(what)
     if not 0 <= token < vocabulary.size:

@@ -54,7 +54,7 @@ class ModelCard:
     aliases: Sequence[str] = ()  # other names; ANY: every name
     file: str = ""  # name of its file
     n_vocab: int = 0
-    n_bytes: int = 0  # of its weights
+    n_bytes: int = 0  # bytes of its weights
     quantization: str | None = None
 
     def is_called(self, name: str) -> bool:

@@ -1,6 +1,6 @@
 """GET /slots and POST /slots/{id}?action=save|restore|erase, as llama-server has them.
 
-The engine copies states on its thread; files are read and written on another one, so that streams go on.
+The engine copies states on its thread. Files are read and written on another thread, so that streams go on.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def server_command(binary: str, directory: Path, address: tuple[str, int] | None
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": "16mb",
     }
-    secret = [str(directory / _SECRET)] if address else []  # a file: command lines are read by everybody
+    secret = [str(directory / _SECRET)] if address else []  # in a file: everybody can read command lines
     bind = ["--bind", *_bound_to(address[0])] if address else []
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     return [binary, *secret, *bind, *flags]
@@ -231,7 +231,7 @@ def _locked_directory(roots: list[Path]) -> Generator[Path]:
             except OSError as error:
                 reasons.append(f"{root}: {error.strerror}")
                 continue
-            stack.callback(shutil.rmtree, directory, ignore_errors=True)  # while it is locked
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)  # before the lock is released
             yield directory
             return
     raise StartupError(

@@ -107,5 +107,5 @@ def _address_to_bind(host: str, port: int) -> tuple[str, int]:
 
 
 def _stop_process(number: int, frame: FrameType | None) -> None:
-    """End the process, since llama.cpp's server cannot be stopped; what a lead has here is lost."""
+    """End the process, since llama.cpp's server cannot be stopped. Leads lose what they have here."""
     os._exit(0)

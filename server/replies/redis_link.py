@@ -1,4 +1,4 @@
-"""Run commands on Redis one after the other, on a thread, over outages."""
+"""Run commands on Redis one after the other on a thread, and repeat them in short outages."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ReplyLog:
         self._tell()
 
     def end(self) -> None:
-        """End the log: readers stop behind its last event."""
+        """End the log: readers stop after its last event."""
         self.ended = True
         self._tell()
 

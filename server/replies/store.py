@@ -1,4 +1,4 @@
-"""Seam between the API and what keeps replies: stored responses, conversations, and logs."""
+"""Interface between the API and the stores of replies: stored responses, conversations and logs."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class _Handler(logging.Handler):
 def _as_json(record: logging.LogRecord) -> Text:
     """Return a record as a JSON object.
 
-    It has time (ISO 8601, UTC), level, logger, message; request_id and exception where there are any, and the
-    record's `fields`.
+    Its members are time (ISO 8601, UTC), level, logger and message, the record's `fields`, and request_id and
+    exception if there are any.
     """
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     told: dict[str, Any] = {

@@ -66,24 +66,21 @@ class ProbeSettings(ModelSettings):
 class ProbeResult:
     """Effects of the width of a decode on a row of logits.
 
-    classes: widths with equal bits in all rows. differences, flips: each width against the first one: the
-    largest difference of a logit, and the rows in which another token is the likeliest. smallest_margin: the
-    smallest lead of the likeliest token over the second. moved: widths at which the bits changed when the
-    sequence lay elsewhere in the KV cache; None: not probed. moved_difference: the largest such change.
-    beside: widths at which the bits changed when half of a batch's rows were another sequence's; None: not
-    probed. beside_difference: the largest such change.
+    differences and flips compare each width with the first one.
     """
 
     widths: tuple[int, ...]
     n_rows: int
-    classes: tuple[tuple[int, ...], ...]
-    differences: tuple[float, ...]
-    flips: tuple[int, ...]
-    smallest_margin: float
+    classes: tuple[tuple[int, ...], ...]  # groups of widths with equal bits in all rows
+    differences: tuple[float, ...]  # largest difference of a logit, by width
+    flips: tuple[int, ...]  # number of rows in which another token is the likeliest, by width
+    smallest_margin: float  # smallest lead of the likeliest logit over the second
+    # widths whose bits changed when the sequence lay elsewhere in the KV cache; None: not probed
     moved: tuple[int, ...] | None = None
-    moved_difference: float = 0.0
+    moved_difference: float = 0.0  # largest such change of a logit
+    # widths whose bits changed when half of the rows were another sequence's; None: not probed
     beside: tuple[int, ...] | None = None
-    beside_difference: float = 0.0
+    beside_difference: float = 0.0  # largest such change of a logit
 
     @property
     def exact(self) -> bool:

@@ -77,7 +77,7 @@ class ShownReplies:
 
 
 def summary(timings: dict[str, Any]) -> str:
-    """Return what a reply cost, in a line."""
+    """Return one line with a reply's numbers of tokens and speeds."""
     line = f"{timings['predicted_n']} tokens at {timings['predicted_per_second']:.0f} tokens/s"
     if plain := timings.get("undrafted_per_second"):
         line += f", {timings['predicted_per_second'] / plain:.1f} times as fast as without drafts (estimate)"

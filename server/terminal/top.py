@@ -83,7 +83,7 @@ def top(settings: TopSettings) -> int:
 
 
 def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[], None]) -> None:
-    """Look again after every wait(), until it raises; continue while no lead answers."""
+    """Look again after every wait(), until wait() raises; go on while no lead answers."""
     with Live(view(before, before), console=console, screen=True, auto_refresh=False) as live:
         while True:
             wait()

@@ -1,4 +1,4 @@
-"""Find the probabilities of a question's answers by one prompt, after which each option's label is scored.
+"""Find the probabilities of a question's answers: score each option's label after one prompt.
 
 The prompt gives each option a label. A label's probability is that of the model's next token, so one row of
 logits has the probabilities of all labels. The further tokens of longer labels are scored after prompts that

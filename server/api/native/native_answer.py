@@ -1,4 +1,4 @@
-"""Answer a completion in llama-server's own form: an object per reply, or chunks and then that object."""
+"""Answer a completion in llama-server's own form: one object per reply, in a stream after its chunks."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 class CompactRequest(ResponseRequest):
-    """POST /v1/responses/compact: a request whose conversation is summarised instead of answered."""
+    """POST /v1/responses/compact: a request to summarise the conversation instead of answering it."""
 
     input: str | Annotated[list[Item], Field(fail_fast=True)] = Field(default_factory=list[Item])
 

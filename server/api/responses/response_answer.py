@@ -176,7 +176,7 @@ class ResponseAnswer(Answer):
         return b"event: " + event["type"].encode() + b"\n" + sse(numbered)
 
     def _store_response(self) -> dict[str, Any]:
-        """Return the finished response, and store it if the body says so."""
+        """Return the finished response, and store it if the request asks for it."""
         response = self._response_json(self._final_status)
         prompt = self._prompts[0].requests[0].prompt
         self._served.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())

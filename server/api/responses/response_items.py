@@ -113,7 +113,7 @@ class CallItem(ItemBody):
     name: str
     namespace: str | None = None
     arguments: Arguments = "{}"
-    """Of a function: JSON, as text or as an object."""
+    """Arguments of the function: JSON text, or an object."""
 
 
 class CustomCallItem(ItemBody):
@@ -124,7 +124,7 @@ class CustomCallItem(ItemBody):
     name: str
     namespace: str | None = None
     input: str = ""
-    """Of a custom tool."""
+    """Input of the custom tool."""
 
 
 class CallOutputItem(ItemBody):
@@ -141,10 +141,10 @@ class ReasoningItem(ItemBody):
 
     type: Literal["reasoning"]
     content: ThoughtParts = Field(default_factory=list[ThoughtPart])
-    """Refusals of earlier replies are read as texts. A text stands for an earlier picture."""
+    """The thoughts. Without them, the summary is read."""
     summary: ThoughtParts = Field(default_factory=list[ThoughtPart])
     encrypted_content: str | None = None
-    """Thoughts of this server; read without the others."""
+    """Thoughts as this server encoded them; read if content and summary are empty."""
 
 
 class CompactionItem(ItemBody):
@@ -152,7 +152,7 @@ class CompactionItem(ItemBody):
 
     type: Literal["compaction", "compaction_summary", "context_compaction"]
     encrypted_content: str = ""
-    """Thoughts of this server; read without the others."""
+    """The summary as this server encoded it."""
 
 
 class Effort(Body):
@@ -211,7 +211,7 @@ _TYPES: dict[str, str | None] = {
     "additional_tools": "found",
     "item_reference": "item_reference",
 }
-"""The tag of each type that has a model of its own; None: the type itself."""
+"""Tags of the types of items that have their own class; None: the type is the tag."""
 
 
 _KINDS = {

@@ -229,7 +229,7 @@ class ServedTools:
                 (self.deferred if deferring and deferred else self.by_name)[name] = served
 
     def called(self, name: str, kinds: Sequence[str]) -> ServedTool | None:
-        """Return the tool that the client calls by this name, alone or within its namespace."""
+        """Return the tool that the client means by this name, with or without its namespace."""
         if (exact := self.by_name.get(name)) is not None and exact.kind in kinds:
             return exact
         same = [one for one in self.by_name.values() if one.name == name and one.kind in kinds]

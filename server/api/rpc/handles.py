@@ -1,4 +1,4 @@
-"""Handles of work that continues while no request waits for it; limited in number and time."""
+"""Handles of work that continues while no request waits for it, limited in number and in time."""
 
 from __future__ import annotations
 

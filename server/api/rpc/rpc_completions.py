@@ -24,7 +24,7 @@ class RpcCompletion:
     """
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
-        """Submit the prompt. Raises what the generator raises."""
+        """Submit the prompt. Raises the generator's errors."""
         self._served = served
         self._prompt = prompt
         [self._choice] = submit(served, body, [prompt])
@@ -42,7 +42,7 @@ class RpcCompletion:
         return {name: value for name, value in update.items() if name != "stop"}
 
     def news(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return what was generated since the last call, and True if that was all.
+        """Return what was generated since the last call, and True if the completion has ended.
 
         The last update has `stop` true, and final statistics. Raises the error of a generation that failed.
         """

@@ -60,8 +60,8 @@ def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Pro
 def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
     """Return a grammar that makes calls fit their functions; None if only StructuredFields constrain.
 
-    It starts at the first token if a call is required, else at the mark of a call. Thoughts may precede a
-    structured reply. Slow: not for the event loop.
+    The grammar starts at the first token if a call is required, else at the mark of a call. Thoughts may
+    precede a structured reply. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A constraint cannot be met; the error names its field.
@@ -107,7 +107,7 @@ def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start 
 def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
     """Return the strictest constraint of calls that compiles.
 
-    None if calls have no mark, or if their grammar does not compile and nothing requires that they fit.
+    Return None if calls have no mark, or if their grammar does not compile and the request can do without.
 
     Raises:
         InvalidRequestError: A schema of a strict function, or the grammar of a required form, does not
@@ -158,7 +158,7 @@ def constraint_of_fields(served: Served, body: StructuredFields) -> Start | None
     """Return the constraint that these fields ask for, None for any text. Slow: not for the event loop.
 
     Raises:
-        InvalidRequestError: Names the field that cannot be honoured.
+        InvalidRequestError: A field cannot be honoured; the error names it.
     """
     form = wanted_form(body)
     if form is None:
