@@ -21,7 +21,7 @@ class Place:
         self.tenant = tenant
 
     def give_back(self) -> None:
-        """Return the place. Idempotent."""
+        """Give the place back. May be called twice."""
         if self._held is not None:
             self._held[self.tenant] -= 1
             self._held = None

@@ -31,7 +31,7 @@ _CONSTRAIN = "<|constrain|>"
 
 
 class CallGrammar(ArgumentGrammar):
-    """Makes grammars of replies in one form."""
+    """Makes grammars of replies with or without calls, for one form of reply."""
 
     def __init__(self, vocabulary: Vocabulary, form: Form) -> None:
         calls = form.calls or UNKNOWN.calls
@@ -257,7 +257,7 @@ class CallGrammar(ArgumentGrammar):
     def _object_expression(self, name: str, schema: Schema) -> str:
         """Return the expression for a call as a JSON object, word by word.
 
-        Otherwise llguidance's lexer, which takes the longest match, would allow only one long word.
+        Otherwise llguidance's lexer, which takes the longest match, would see and allow only one long word.
         """
         members = list[str]()
         for i, key in enumerate(self.calls.members):

@@ -91,7 +91,7 @@ class Relay(EventSourceResponse):
         )
 
     async def _send_with_timeout(self, send: Send, message: Message) -> None:
-        """Send without a timeout: it would take a ninth of a token's loop time (RESULTS T)."""
+        """Send without a timeout, which would take a ninth of the event loop's time per token (RESULTS T)."""
         await send(message)
 
 

@@ -94,7 +94,7 @@ async def _embed_inputs(request: Request, served: Served, tell: Callable[..., by
 
 
 def _check_request(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:
-    """Raise NotFoundError for another model, InvalidRequestError for too many dimensions."""
+    """Raise NotFoundError if another model is named, InvalidRequestError for too many dimensions."""
     check_model(body.model, embedding.card, served.model, does="embeds with")
     n_embd = embedding.worker.embedder.n_embd
     if body.dimensions is not None and body.dimensions > n_embd:

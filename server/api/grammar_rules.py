@@ -103,7 +103,7 @@ class GrammarRules:
         """Return an expression for the fixed text of a pattern: control tokens by id, the rest as literals.
 
         White space is matched separately: otherwise llguidance's lexer, which takes the longest match, would
-        allow only one long word.
+        see and allow only one long word.
         """
         blank = r"([\s·]+)" if self.loose else r"(\n\s*)"
         parts = enumerate(re.split(blank, text if self.loose else text.replace("·", "")))

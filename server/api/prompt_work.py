@@ -33,7 +33,7 @@ class PromptWork:
     """Runs work on a few threads, for one event loop.
 
     The threads are daemons, so work that hangs does not keep the process alive. They are reused, because
-    starting one blocks the loop for 1 ms beside a decode on all cores.
+    starting a thread blocks the loop for 1 ms while a decode uses all cores.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:

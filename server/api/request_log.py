@@ -1,4 +1,4 @@
-"""One log line per request: what it was, how it ended, its cost. Prompts only with --log-prompts."""
+"""Log one line per request: its path, status, times and tokens. Prompts only with --log-prompts."""
 
 from __future__ import annotations
 

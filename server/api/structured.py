@@ -1,4 +1,4 @@
-"""Fields for structured replies, and the constraint that they ask for."""
+"""Fields that ask for structured replies, and the form of reply that they describe."""
 
 from __future__ import annotations
 

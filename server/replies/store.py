@@ -23,7 +23,7 @@ class Owner:
 class ReplyStore(Protocol):
     """Keeps responses and logs. For the event loop only. A get finds everything that was put before.
 
-    Every async method raises StoreError if the store does not answer.
+    Async methods, except settled() and close(), raise StoreError if the store does not answer.
     """
 
     def put(self, owner: Owner, stored: StoredResponse) -> None:

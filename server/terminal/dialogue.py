@@ -16,7 +16,7 @@ NEEDS_KEY = "this lead wants an API key: give it with --api-key KEY, or set DUO_
 
 
 class Dialogue:
-    """A conversation."""
+    """A conversation with a lead, which grows by a question and its answer."""
 
     def __init__(self, client: httpx.Client, system: str | None, fields: dict[str, Any]) -> None:
         self.fields = fields

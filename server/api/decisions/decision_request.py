@@ -36,7 +36,7 @@ class JsonInstruction(Body):
 
     @property
     def text(self) -> str:
-        """Return the data as text."""
+        """Return the data as JSON text."""
         return json.dumps(self.data, ensure_ascii=False)
 
 

@@ -140,7 +140,7 @@ class OfferedTools:
 def offered_tools(tools: Sequence[AnyTool]) -> OfferedTools:
     """Return the tools that this server can offer to its model.
 
-    No tool is deferred if the request wants Anthropic's servers to search, since nothing searches here.
+    If the request wants Anthropic's servers to search for tools, none is deferred: this server cannot search.
     """
     searched = any(tool.type.startswith("tool_search_tool_") for tool in tools)
     offered = OfferedTools()

@@ -204,13 +204,13 @@ class ServedTools:
         return "\n".join(json.dumps(tool.as_shown, ensure_ascii=False) for tool in found.by_name.values())
 
     def add(self, tools: Sequence[AnyTool], place: str, *, deferring: bool, repeated: bool = False) -> None:
-        """Serve these tools.
+        """Add tools to those that the model may call.
 
         Args:
             tools: the tools.
             place: name of the list in the request.
             deferring: leave out tools with defer_loading, until load() shows them.
-            repeated: of several tools with one name take the last, instead of raising.
+            repeated: take the last of several tools with the same name, instead of raising.
 
         Raises:
             FieldError: two tools have the same name.

@@ -113,7 +113,7 @@ def result(id: Id, value: Any) -> Reply:
 
 
 def failure(id: Id, error: DuoError) -> Reply:
-    """Return the reply to a failed call; `data` has OpenAI's other fields, and the time of a retry."""
+    """Return the reply to a failed call; `data` has OpenAI's other fields, and the seconds to wait."""
     data: dict[str, Any] = {"type": error.type, "param": error.param, "code": error.code}
     if isinstance(error, BusyError):
         data["retry_after"] = error.retry_after_s
