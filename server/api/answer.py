@@ -62,14 +62,15 @@ class Answer(ABC):
         self._choices = submit(served, body, prompts)
         # first events of the first choice, which begin() has read
         self._next: Sequence[Event] = ()
-        self._stopped = False  # by stop()
+        self.stopped = False  # by stop()
+        self.forgotten = False  # its owner deleted it, so nothing of it is kept any more
         self._told_loss = False
         self.owner = Owner(body.salt, tenant())
         self.refusal: DuoError | None = None  # the error of write_to() before the engine had begun
 
     def stop(self) -> None:
         """Cancel the replies at their owner's request; the stream then ends without an error."""
-        self._stopped = True
+        self.stopped = True
         self.cancel()
 
     def cancel(self) -> None:
@@ -191,4 +192,4 @@ class Answer(ABC):
 
     def _failure_event(self, error: DuoError) -> bytes:
         """Return the last event of a stream that fails; nothing if stop() was called."""
-        return b"" if self._stopped else sse(problem.body(error))
+        return b"" if self.stopped else sse(problem.body(error))

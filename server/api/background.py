@@ -44,6 +44,11 @@ class BackgroundReplies:
             answer.stop()
         return task
 
+    def forget(self, salt: str, id: str) -> None:
+        """Keep nothing more of a reply whose owner deleted it; it may still be ending."""
+        if found := self._running.get((salt, id)):
+            found[0].forgotten = True
+
     async def cancel(self, salt: str, id: str) -> bool:
         """Cancel a reply and wait up to ENDING_S until its log ends; return False if it is not running."""
         if (task := self.stop(salt, id)) is None:

@@ -6,12 +6,14 @@ A conversation has one stream at a time. A stored document, found by a digest of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from server.errors import StoreError
 from server.replies.kept import StoredResponse
 from server.replies.redis_names import digest
 from server.replies.reply_log import ReplyLog
@@ -59,7 +61,8 @@ def _variants_of(conversation: str) -> str:
 async def begin_stream(served: Served, answer: Answer, conversation: str) -> ReplyLog:
     """End the conversation's earlier stream, begin to write an answer to a new log, and return the log."""
     owner, replies = answer.owner, served.replies
-    await end_stream(served, owner, conversation)
+    with contextlib.suppress(StoreError):
+        await end_stream(served, owner, conversation)
     begun = NamedStream(f"chat_{token_hex(24)}", conversation, int(time.time()))
     log = replies.begin_log(owner, begun.id)
 
@@ -68,10 +71,12 @@ async def begin_stream(served: Served, answer: Answer, conversation: str) -> Rep
         replies.put(owner, stream.stored(_place_of(conversation)))
 
     def keep_last() -> None:
-        keep(NamedStream(begun.id, conversation, begun.started_at, int(time.time()), log.n_bytes))
+        if not answer.stopped:
+            keep(NamedStream(begun.id, conversation, begun.started_at, int(time.time()), log.n_bytes))
 
     keep(begun)
-    await _keep_variant(served, owner, conversation)
+    with contextlib.suppress(StoreError):
+        await _keep_variant(served, owner, conversation)
     task = served.background.start(owner, begun.id, answer, log, keep_last)
     pings = asyncio.ensure_future(_ping(log))
     task.add_done_callback(lambda _: pings.cancel())

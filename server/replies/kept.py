@@ -51,7 +51,8 @@ class StoredResponse:
 
 def with_items(stored: StoredResponse, new: Sequence[Json]) -> StoredResponse:
     """Return a conversation with more items."""
-    return replace(stored, input_items=[*stored.input_items, *new])
+    there = {item.get("id") for item in stored.input_items}  # by a try whose answer was lost
+    return replace(stored, input_items=[*stored.input_items, *(i for i in new if i.get("id") not in there)])
 
 
 def decoded(document: bytes) -> StoredResponse:

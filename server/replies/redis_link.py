@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from server.errors import StoreError
 from server.speculation.wire.redis_client import connect, place_of
@@ -51,15 +51,20 @@ class RedisLink:
         self._tried_at = float("-inf")
         self._told = False
 
-    def ask(self, work: Callable[[redis.Redis], T]) -> Future[T]:
-        """Queue a command; its future fails with StoreError if Redis does not answer."""
+    def ask(self, work: Callable[[redis.Redis], T], *, talks: bool = True) -> Future[T]:
+        """Queue a command; its future fails with StoreError if Redis does not answer.
+
+        Args:
+            work: The command. Called on the link's thread.
+            talks: It needs an answer of Redis. Others run in an outage, too, and do not end it.
+        """
         answer: Future[T] = Future()
 
         def command() -> None:
             if not answer.set_running_or_notify_cancel():
                 return
             try:
-                answer.set_result(self.attempt(work))
+                answer.set_result(self.attempt(work) if talks else work(self._client))
             except Exception as error:
                 answer.set_exception(error)
 
@@ -81,11 +86,13 @@ class RedisLink:
         if self._told and time.monotonic() - self._tried_at < PROBE_S:
             raise StoreError.unreachable()
         while True:
-            self._tried_at = time.monotonic()
             try:
                 result = work(self._client)
+            except ResponseError as error:  # Redis answers, and refuses this: no outage for others
+                raise StoreError.unreachable() from error
             except (RedisError, OSError) as error:
                 self._note_failure(error)
+                self._tried_at = time.monotonic()
                 if self._told or self._closing.wait(LINK_RETRY_S):
                     raise StoreError.unreachable() from error
                 continue

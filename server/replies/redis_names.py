@@ -43,6 +43,10 @@ class ReplyNames:
         """Return the key of the set of responses with this item; its id, which clients choose, is hashed."""
         return f"{self.response(salt, digest(item_id))}:in"
 
+    def holders_beside(self, place: str, item_id: str) -> str:
+        """Return holders() for an item of the response at a place that place_of() returned."""
+        return f"{self.at(f'{owner_of(place)}:{digest(item_id)}')}:in"
+
     def held(self, tenant: str) -> str:
         return f"duo:{{{self.pool}}}:reply:{digest(tenant)}:held"
 
@@ -53,6 +57,11 @@ class ReplyNames:
 
 def place_of(salt: str, id: str) -> str:
     return f"{digest(salt)}:{id}"
+
+
+def owner_of(place: str) -> str:
+    """Return the digest of the salt in a place that place_of() returned."""
+    return place.partition(":")[0]
 
 
 def is_id(id: str) -> bool:

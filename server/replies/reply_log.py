@@ -9,6 +9,10 @@ from typing import Protocol
 EVENT_END = b"\n\n"
 """Ends a server-sent event, and occurs nowhere else in a stream."""
 
+# Chunks that a reader gets at once. With all: 100 idle readers of a log of 14 MB took 1.8 GB.
+# Half: a reader that begins late takes twice as many turns of the event loop.
+JOINED_CHUNKS = 256
+
 
 class LogReader(Protocol):
     """A log that can be read."""
@@ -57,10 +61,11 @@ class ReplyLog:
             while at < len(self.chunks) and self.last[at] <= after:
                 at += 1
             if at < len(self.chunks):
-                ready, first = self.chunks[at:], self.last[at - 1] + 1 if at else 0
-                at = len(self.chunks)
+                ready, first = self.chunks[at : at + JOINED_CHUNKS], self.last[at - 1] + 1 if at else 0
+                at += len(ready)
+                last = self.last[at - 1]  # before the yield, during which more may be appended
                 yield without_first(b"".join(ready), after + 1 - first)
-                after = self.last[-1]
+                after = last
             elif self.ended:
                 return
             else:

@@ -139,24 +139,66 @@ async def test_gone_writer_is_told(url: str, client: redis.Redis, monkeypatch: p
 
 
 async def test_limits_hold_for_each_key(url: str, client: redis.Redis):
-    bounds = KeptBounds(most=5, most_bytes=2000)
+    bounds = KeptBounds(most=5, most_bytes=4000)
     async with opened(url, bounds) as store:
         store.put(BERT, stored("resp_b"))
         for i in range(30):
             store.put(Owner(f"salt {i}", "anna"), stored(f"resp_{i}", output=[{"id": f"msg_{i}"}]))
         found = [i for i in range(30) if await store.get(f"salt {i}", f"resp_{i}")]
         assert found == list(range(25, 30))
-        store.put(ANNA, stored("resp_large", text="x" * 1900))
+        holders = cast("list[bytes]", list(client.scan_iter("*:in")))  # pyright: ignore[reportUnknownArgumentType]
+        assert len(holders) == 5, "items of what is dropped take no room"
+        store.put(ANNA, stored("resp_large", text="x" * 3900))
         assert [i for i in range(30) if await store.get(f"salt {i}", f"resp_{i}")] == []
         assert await store.get(ANNA.salt, "resp_large")
-        store.put(ANNA, stored("resp_large", text="x" * 2100))
+        store.put(ANNA, stored("resp_large", text="x" * 4100))
         assert await store.get(ANNA.salt, "resp_large") is None
         assert await store.get(BERT.salt, "resp_b")
         log = store.begin_log(ANNA, "resp_1")
-        log.append(event(0) * 60)
+        log.append(event(0) * 120)
         store.put(ANNA, stored("resp_1"))
         log.end()
         assert await store.get(ANNA.salt, "resp_1") is None
+
+
+async def test_huge_document_stays_in_its_process(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Redis would end the connection of a command that is too long, and with it the logs of all."""
+    monkeypatch.setattr(redis_store, "MOST_DOCUMENT", 1000)
+    async with opened(url) as store, opened(url) as other:
+        store.put(ANNA, huge := stored("resp_huge", text="x" * 1000))
+        assert await store.get(ANNA.salt, "resp_huge") == huge
+        assert await other.get(ANNA.salt, "resp_huge") is None
+        store.put(ANNA, stored("conv_1"))
+        await store.settled()
+        with pytest.raises(StoreError):
+            await store.change(
+                ANNA, "conv_1", lambda one: with_items(one, [{"id": "msg_1", "text": "x" * 1000}])
+            )
+
+
+async def test_refusals_are_no_outage(url: str):
+    link = redis_link.RedisLink(url, lambda _: False)
+
+    def refused(client: redis.Redis) -> object:
+        return cast(object, client.execute_command("SET", "duo:refused"))  # which lacks a value
+
+    with pytest.raises(StoreError):
+        await asyncio.wait_for(asyncio.wrap_future(link.ask(refused)), redis_link.PATIENCE_S / 2)
+    assert await asyncio.wrap_future(link.ask(lambda client: client.exists("duo:refused"))) == 0
+    link.close()
+
+
+async def test_silent_work_ends_no_outage(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(redis_link, "PATIENCE_S", 0.0)
+    link = redis_link.RedisLink(server.url, lambda _: False)
+    server.kill()
+    with pytest.raises(StoreError):
+        await asyncio.wrap_future(link.ask(lambda client: client.exists("duo:x")))
+    assert await asyncio.wrap_future(link.ask(lambda _: 1, talks=False)) == 1
+    assert not [one for one in caplog.messages if "is back:" in one]
+    link.close()
 
 
 async def test_overdue_keys_go_by_themselves(url: str, client: redis.Redis):

@@ -125,7 +125,7 @@ class ResponseAnswer(Answer):
 
     def _failure_event(self, error: DuoError) -> bytes:
         list(self._output.end("incomplete"))
-        if self._stopped:
+        if self.stopped:
             status, response = "incomplete", self._response_json("cancelled")
         else:
             failed = {"code": "server_error", "message": error.message}
@@ -188,6 +188,8 @@ class ResponseAnswer(Answer):
 
     def _keep(self, response: dict[str, Any]) -> None:
         """Store the response in its present state, with what later requests need."""
+        if self.forgotten:
+            return
         messages = [*self._turn.chat.messages, self._choice.message.as_json]
         self._served.replies.put(self.owner, StoredResponse(response, messages, self._turn.input_items))
 

@@ -39,7 +39,12 @@ async def input_items(request: Request, served: Served) -> Response:
 def page_of(all_items: Sequence[Event], query: QueryParams) -> Event:
     """Return the page of items that a query asks for. Raises FieldError."""
     limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MOST_ITEMS):
+    if not (
+        limit.isascii()
+        and limit.isdigit()
+        and len(limit) <= len(str(MOST_ITEMS))
+        and 1 <= int(limit) <= MOST_ITEMS
+    ):
         raise FieldError("limit", f"must be an integer from 1 to {MOST_ITEMS}")
     if (order := query.get("order", "desc")) not in ("asc", "desc"):
         raise FieldError("order", "must be asc or desc")
@@ -127,6 +132,7 @@ async def delete(request: Request, served: Served) -> Response:
     stored = await _stored_response(request, served)
     salt = _salt_of_request(request)
     await _ended(served, salt, stored)
+    served.background.forget(salt, stored.id)
     await served.replies.delete(Owner(salt, tenant()), stored.id)
     return Json({"id": stored.id, "object": "response", "deleted": True})
 

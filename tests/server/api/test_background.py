@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from server.api import answer
+from server.api import answer, background
 from server.api.access import Access
 from server.api.middleware import Edge
 from server.api.served import Served
@@ -223,6 +223,27 @@ async def test_gone_writer_is_an_error_event():
     assert call.content.endswith(b'"sequence_number":1}\n\n')
     assert b"event: response.failed" in call.content
     one.tell(Finished("stop", CANCELLED_STATS))
+
+
+async def test_deleted_response_stays_deleted(monkeypatch: pytest.MonkeyPatch):
+    """Its step ends after the deletion."""
+    monkeypatch.setattr(background, "ENDING_S", 0.0)
+    one = Script(STARTED, step("ab"))
+    state = serving(one)
+    id = (await ask(state, background=True)).json["id"]
+    assert (await ask(state, f"/v1/responses/{id}", "DELETE")).json["deleted"]
+    one.tell(Finished("cancelled", CANCELLED_STATS))
+    await state.background.close()
+    assert len(state.background) == 0
+    assert await state.replies.get("", id) is None
+
+
+async def test_long_limits_are_refused():
+    state = serving(Script(STARTED, step("ab"), Finished("stop", CANCELLED_STATS)))
+    id = (await ask(state, store=True)).json["id"]
+    call = Call(state, path=f"/v1/responses/{id}/input_items", method="GET", query="limit=" + "9" * 5000)
+    await call.run()
+    assert (call.status, call.json["error"]["param"]) == (400, "limit")
 
 
 async def test_ending_lead_waits_for_last_events():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,8 +15,10 @@ from server.api.access import Access
 from server.api.middleware import Edge
 from server.api.served import Served
 from server.engine.events import Failed, Finished
-from server.errors import BackendError
+from server.errors import BackendError, StoreError
 from server.lead.listening import Door
+from server.replies.kept import StoredResponse
+from server.replies.memory import MemoryStore
 from tests import http_lead
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead
@@ -118,6 +121,18 @@ async def test_failures_have_status_or_event():
     late = await ask(served(Script(STARTED, step("ab"), Failed(BackendError("no more")))))
     assert late.status == 200
     assert late.events[-1]["error"]["message"] == "no more"
+
+
+class Unreachable(MemoryStore):
+    async def get(self, salt: str, id: str) -> StoredResponse | None:
+        raise StoreError.unreachable()
+
+
+async def test_lost_store_costs_no_reply():
+    one = Script(STARTED, step("ab"), Finished("stop", CANCELLED_STATS))
+    told = await ask(replace(served(one), replies=Unreachable()))
+    assert told.status == 200
+    assert text_of(told.content) == "ab"
 
 
 async def test_silence_is_pinged_in_the_log(monkeypatch: pytest.MonkeyPatch):

@@ -66,8 +66,12 @@ async def test_change_replaces_or_refuses():
     changed = await store.change(ANNA, "conv_1", lambda one: with_items(one, [item]))
     assert changed == await store.get(ANNA.salt, "conv_1")
     assert await store.item(ANNA.salt, "msg_1") == item
+    assert changed
+    assert with_items(changed, [item]) == changed, "a change may be tried twice"
     assert await store.change(BERT, "conv_1", lambda one: one) is None
     with pytest.raises(StoreError) as caught:
-        await store.change(ANNA, "conv_1", lambda one: with_items(one, [item] * 3))
+        await store.change(
+            ANNA, "conv_1", lambda one: with_items(one, [item | {"id": f"msg_{i}"} for i in (2, 3)])
+        )
     assert caught.value.status == 413
     assert changed == await store.get(ANNA.salt, "conv_1")

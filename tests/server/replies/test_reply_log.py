@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.replies.reply_log import ReplyLog, bytes_from
+from server.replies.reply_log import JOINED_CHUNKS, ReplyLog, bytes_from
 from tests.server.replies.reading import event, events, read
 
 
@@ -25,6 +25,18 @@ async def test_reader_gets_each_event_once():
     assert await early == events(0, 1, 2, 3, 4)
     assert await late == event(4)
     assert (log.n_events, log.n_bytes) == (5, len(events(0, 1, 2, 3, 4)))
+
+
+async def test_slow_reader_misses_nothing():
+    """More events arrive while a chunk is on its way to the client."""
+    log = ReplyLog()
+    log.append(events(0, 1))
+    reader = log.events(-1)
+    assert await anext(reader) == events(0, 1)
+    for number in range(2, 2 * JOINED_CHUNKS):
+        log.append(event(number))
+    log.end()
+    assert b"".join([chunk async for chunk in reader]) == events(*range(2, 2 * JOINED_CHUNKS))
 
 
 async def test_cancelled_reader_leaves_the_log():
