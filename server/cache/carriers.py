@@ -12,9 +12,9 @@ from server.cache.record import Record
 
 logger = logging.getLogger("duo.cache")
 
-MOMENT_S = 0.1  # seconds that a part of 8 MB waits for a busy model: 80 MB/s at least. Off by two: 40 or 160
-PATIENT_S = 5.0  # seconds where no memory is short: 512 MB take 5 minutes at most. Off by two: 10 or 2.5
-# Seconds for the job of each thread at the end: a part takes ms. Twice: 20 s if a disk hangs.
+MOMENT_S = 0.1  # maximum wait of a part of 8 MB for a busy model: at least 80 MB/s. Off by two: 40 or 160
+PATIENT_S = 5.0  # the same if no memory is short: 512 MB take at most 5 minutes. Off by two: 10 or 2.5
+# Seconds that each thread's job gets at the end; a part takes ms. Twice: closing takes 20 s if a disk hangs.
 CARRIER_CLOSE_S = 5.0
 
 
@@ -28,7 +28,7 @@ class Background:
     def __init__(self, name: str) -> None:
         self._jobs: dict[str, Callable[[], None]] = {}
         self._running: str | None = None
-        self.open = True  # whether the running job should go on
+        self.open = True  # False: the running job should end
         self._moment_s = MOMENT_S
         self._changed = threading.Condition()
         self._free = threading.Event()
@@ -49,18 +49,18 @@ class Background:
             return self._jobs.pop(key, None) is not None
 
     def yield_to(self, busy: bool) -> None:
-        """Make go_on() wait while the model is busy."""
+        """Tell whether the model is busy; go_on() waits meanwhile."""
         if busy == self._free.is_set():
             (self._free.clear if busy else self._free.set)()
 
     def hurry(self, urgent: bool) -> None:
-        """Limit the wait of go_on() to MOMENT_S if urgent, as at the start, else to PATIENT_S."""
+        """Limit each wait of go_on() to MOMENT_S if urgent, else to PATIENT_S. A new thread is urgent."""
         self._moment_s = MOMENT_S if urgent else PATIENT_S
 
     def go_on(self) -> bool:
-        """Return True if a long job should continue, False once closed. It is asked between a job's parts.
+        """Wait while the model is busy, then return True if a long job should continue, False once closed.
 
-        Waits for a busy model.
+        Jobs call it between their parts.
         """
         self._free.wait(self._moment_s)
         return self.open
@@ -71,7 +71,7 @@ class Background:
         return len(self._jobs) + (self._running is not None)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait until no job is pending; return how many still are."""
+        """Wait until no job is pending, at most timeout_s; return the number of jobs still pending."""
         with self._changed:
             self._changed.wait_for(lambda: not (self.n_pending and self._thread.is_alive()), timeout_s)
             return self.n_pending
@@ -106,10 +106,10 @@ class Background:
 
 
 class Carriers:
-    """One thread writes and another reads, so no read waits behind writes. Used by one thread."""
+    """A thread that writes and one that reads, so that no read waits behind writes. Used by one thread."""
 
     def __init__(self, disk: DiskTier, on_ready: Callable[[], None]) -> None:
-        """Begin; on_ready is called from another thread after every read."""
+        """Begin; the reading thread calls on_ready after every read."""
         self._disk = disk
         self._on_ready = on_ready
         self._reports: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -133,7 +133,9 @@ class Carriers:
         Args:
             what: The record.
             replaces: Keys whose files are removed once this one is written.
-            report: Called by settle() with True if it is written, and the keys of files removed to make room.
+            report: Called by settle() with True if the record is on disk, and with the keys of files that
+            were
+                removed to make room.
         """
 
         def job() -> None:

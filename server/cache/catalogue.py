@@ -1,6 +1,6 @@
-"""Keep the books of all snapshots: which one a prompt should continue, and which goes first.
+"""List all snapshots, and choose which one a prompt should continue and which one to evict first.
 
-Pure: payloads are only carried. A salt is any text that separates conversations; here, digests.
+Pure: payloads are not looked into. A salt is any text that separates conversations; here it is a digest.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ Tier: TypeAlias = Literal["memory", "disk", "loading"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A snapshot with the same beginning as a prompt."""
+    """The snapshot to continue for a prompt: it begins with the same tokens."""
 
     length: int  # leading tokens that the prompt shares
     key: str
-    n_tokens: int  # of the snapshot
-    n_bytes: int  # of its payload
+    n_tokens: int  # all tokens of the snapshot
+    n_bytes: int  # size of its payload
     tier: Tier
 
 
 @dataclass(slots=True)
 class Entry:
-    """One snapshot. Its token ids are objects shared with those of other entries, to save memory."""
+    """One snapshot. Entries share the objects of equal token ids, to save memory."""
 
     tokens: tuple[int, ...]
     salt: str
-    n_bytes: int  # of the payload
+    n_bytes: int  # size of the payload
     data: bytes | None = None  # the payload, while in memory
     on_disk: bool = False  # its file exists
     writing: bool = False  # it waits for the disk, or is being written
     leaving: bool = False  # it stays in memory only until it is written
     loading: bool = False  # it is being read
     arrived: bool = False  # it was read for a session that has not taken it yet
-    n_loaded: int = 0  # tokens that the KV cache has held too since the last use
+    n_loaded: int = 0  # its leading tokens that the KV cache holds too since the last use
     last_used: int = 0  # value of Catalogue.n_uses at the last use
     # keys of shorter snapshots whose files are removed once this one is written
     replaces: tuple[str, ...] = ()
@@ -49,11 +49,11 @@ class Entry:
 class TierCounts:
     """Statistics: the first five fields are current values, the others totals since the start."""
 
-    memory_bytes: int = 0  # waiting_bytes included
+    memory_bytes: int = 0  # payloads in memory, waiting_bytes included
     memory_snapshots: int = 0
-    waiting_bytes: int = 0  # beyond the memory budget until they are written
-    disk_bytes: int = 0  # of the directory, including files of other models
-    disk_snapshots: int = 0  # of this model
+    waiting_bytes: int = 0  # payloads beyond the memory budget that wait to be written
+    disk_bytes: int = 0  # all of the directory, files of other models included
+    disk_snapshots: int = 0  # those of this model
     hits: int = 0  # payloads handed out
     loads: int = 0  # payloads read from disk
     failed_loads: int = 0
@@ -61,17 +61,17 @@ class TierCounts:
     failed_writes: int = 0
     evicted_from_memory: int = 0
     evicted_from_disk: int = 0
-    lost: int = 0  # evicted from memory before the disk had them
+    lost: int = 0  # snapshots evicted from memory before they were written
     skipped_files: int = 0
 
 
 def worth(n_tokens: int, idle: int) -> float:
-    """Return the worth of a snapshot: the tokens that it saves, divided by uses of others since its own."""
+    """Return the worth of a snapshot of n_tokens tokens after `idle` uses of other snapshots."""
     return n_tokens / (1 + idle)
 
 
 class Catalogue:
-    """Entries by key. If states can be trimmed (`partial`), no entry is a prefix of another of its salt."""
+    """Snapshots by key. If states can be trimmed (`partial`), none is a prefix of another of its salt."""
 
     def __init__(self, *, partial: bool = True) -> None:
         self.entries: dict[str, Entry] = {}
@@ -83,7 +83,7 @@ class Catalogue:
         self.n_uses = 0
 
     def longest(self, tokens: Sequence[int], salt: str) -> Found | None:
-        """Return the entry with the longest common prefix, None if none has any.
+        """Return the entry that shares the longest prefix with these tokens, None if none shares any.
 
         Among equals one in memory wins.
         """
@@ -97,7 +97,7 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return an entry that contains these tokens, so a new one would add nothing; None if none does."""
+        """Return an entry that makes a new one of these tokens needless, since it contains them, or None."""
         return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
@@ -137,7 +137,7 @@ class Catalogue:
         return self.entries.pop(key)
 
     def hold(self, key: str, data: bytes) -> None:
-        """Take a payload into memory. Not counted as a use."""
+        """Keep an entry's payload in memory. Not counted as a use."""
         entry = self.entries[key]
         entry.data, entry.loading = data, False
         self.held[key] = entry
@@ -151,7 +151,7 @@ class Catalogue:
             self._warm.remove(key)
 
     def use(self, key: str, n_loaded: int = 0) -> None:
-        """Count a use; the entry stays in memory again."""
+        """Count a use, so that the entry is not about to leave memory any more."""
         entry = self.entries[key]
         self.n_uses += 1
         entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded
@@ -168,7 +168,8 @@ class Catalogue:
     def overflowing(self, budget: int) -> Iterator[str]:
         """Yield the keys that should leave memory so that the rest fits, least worth first.
 
-        Arrived ones go last, and the last arrival stays, or it would be read again and again.
+        Entries that were read from disk and not taken yet go last, and the latest of them stays, or it would
+        be read again and again.
         """
         staying = {key: entry for key, entry in self.held.items() if not entry.leaving}
         total = sum(entry.n_bytes for entry in staying.values())
@@ -185,7 +186,7 @@ class Catalogue:
     def backlogged(self, budget: int) -> Iterator[str]:
         """Yield the keys that should no longer wait for the disk, least worth first.
 
-        It ends once the caller has released enough. The key worth most may always wait.
+        It ends once the caller has released enough payloads. The one worth most may always wait.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth_of(self.held[key]))[:-1]:

@@ -34,10 +34,11 @@ from server.cache.record import (
 
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
 ASIDE = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
-RESCAN_NS = 1_000_000_000  # ns between scans, each of some ms on a network. Twice: others' files wait 2 s
-# Age in ns below which a directory's time may hide a change: the coarsest (FAT). Half: misses some.
+RESCAN_NS = 1_000_000_000  # ns between scans of some ms each. Twice: others' files wait 2 s If a directory
+# changed less than this number of ns ago, a later change may have left the same time: the coarsest clock,
+# FAT's, has steps of 2 s. Half: changes may go unseen.
 SETTLED_NS = 2_000_000_000
-STALE_NS = 600_000_000_000  # age in ns of abandoned files: 120 times what a part waits. Half: 60 times
+STALE_NS = 600_000_000_000  # age in ns of abandoned files: 120 times PATIENT_S. Half: 60 times
 
 logger = logging.getLogger("duo.cache")
 T = TypeVar("T")
@@ -45,9 +46,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Changes since the last scan, least recently used first.
+    """Changes since the last scan: new snapshots, least recently used first, and names that are gone.
 
-    `found` may repeat names of earlier scans, or of this lead's own writes.
+    `found` may repeat snapshots of earlier scans, or those that this lead wrote.
     """
 
     found: tuple[Head, ...] = ()
@@ -55,10 +56,10 @@ class Scan:
 
 
 class DiskTier:
-    """The snapshots of one directory with one fingerprint: a text of all that a state depends on.
+    """The snapshots in one directory that have one fingerprint, which stands for all that a state depends on.
 
-    The budget is the directory's: files of other models count, and the least recently used of all goes first.
-    Files whose names have another form are left alone.
+    The budget is the directory's: files of other models count, and the least recently used of all are removed
+    first. Files whose names have another form are left alone.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class DiskTier:
         self.budget_bytes = budget_bytes
         self.n_evicted = 0
         self.n_skipped = 0  # files that were damaged, of another model, or not readable
-        self.n_bytes = 0  # of the directory, when it was last counted
+        self.n_bytes = 0  # size of the directory's snapshots when they were last counted
         self.fingerprint = digest(fingerprint)
         self._directory = directory
         self._clock = clock
@@ -76,7 +77,7 @@ class DiskTier:
         self._bad: set[str] = set()
         self._scanned_ns: int | None = None
         self._stamp: int | None = None
-        self._lock = threading.Lock()  # over n_skipped and _told: scans and reads have threads of their own
+        self._lock = threading.Lock()  # guards n_skipped and _told, since scans and reads run on two threads
         self._told: set[str] = set()
         self._warned_of_writing = False
         self._make_directory()
@@ -112,13 +113,13 @@ class DiskTier:
         return Scan(self._read_heads(fresh), gone)
 
     def reconsider(self, keep: Collection[str], *, bad: str | None = None) -> None:
-        """Make the next scan, due at once, report again all files except those to keep.
+        """Make the next call of scan() report all files again, except those in `keep`.
 
-        A file may be back, needed again since its replacement is lost, or replaced by another lead.
+        A file may have returned, be needed again because its replacement is lost, or have another content.
 
         Args:
             keep: Names not to report.
-            bad: A file that must never be reported again unless it changes.
+            bad: A file not to report until it changes.
         """
         if bad is not None and bad in self._known:
             self._bad.add(bad)
@@ -138,7 +139,7 @@ class DiskTier:
                 raise OSError(errno.ENOSPC, "it is larger than the budget of the directory")
             self._make_directory()
             with open(aside, "xb", opener=private) as file:
-                file.truncate(record.size)  # other leads that make room now count it too
+                file.truncate(record.size)  # so that other leads that make room count it already
                 removed = self.trim(aside)
                 if self.n_bytes > self.budget_bytes:
                     raise OSError(errno.ENOSPC, "the budget of the directory does not allow it")
@@ -153,7 +154,7 @@ class DiskTier:
         return True, removed
 
     def read(self, name: str, *, used: bool = True) -> bytes | None:
-        """Return the checked payload, None if it is missing; `used`: count a use."""
+        """Return a file's payload, checked; None if it is missing. `used`: count this as a use."""
         usable = self._read_usable(name, read)
         if usable is not None and used:
             self.touch(name)
@@ -172,10 +173,11 @@ class DiskTier:
     def trim(self, sparing: Path | None = None) -> list[str]:
         """Remove abandoned files and, until the budget holds, the least recently used snapshots.
 
-        Returns the names of these.
-
         Args:
             sparing: A half-written file of this process, which is not abandoned.
+
+        Returns:
+            The names of the removed snapshots.
         """
         removed: list[str] = []
         stored = sorted(self._stored_files())
@@ -204,7 +206,7 @@ class DiskTier:
     def _read_usable(
         self, name: str, read: Callable[[BinaryIO, bytes], tuple[Head, T]]
     ) -> tuple[int, Head, T] | None:
-        """Return the time of a file's last use in ns and what `read` gives; None if it is gone or skipped."""
+        """Return (ns time of the last use, head, result of `read`); None if the file is gone or skipped."""
         try:
             with opened(self._path_of(name + ".duo")) as file:
                 used_ns = os.fstat(file.fileno()).st_mtime_ns
@@ -219,7 +221,7 @@ class DiskTier:
         return used_ns, head, rest
 
     def _stored_files(self) -> list[tuple[int, int, Path]]:
-        """Return last use, size and path of all files of ours, including half-written ones."""
+        """Return (ns time of the last use, bytes, path) of all files of ours, half-written ones included."""
         stored: list[tuple[int, int, Path]] = []
         with suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:
@@ -231,7 +233,7 @@ class DiskTier:
         return stored
 
     def _skip_file(self, name: str, error: Exception) -> None:
-        """Count and log a file; foreign files once per reason. A damaged file is removed."""
+        """Count and log a file that cannot be used, foreign ones once per reason. Remove a damaged one."""
         path, reason = self._path_of(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
             self.n_skipped += 1

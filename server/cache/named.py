@@ -1,7 +1,7 @@
 """Keep snapshots under names that clients choose: the files of /slots, in a directory of their own.
 
-A name that could mean anything but one file of this directory is refused. Each salt has its own names. The
-files are those of record.py, so one of another model, or a damaged one, is never loaded. Safe from any
+A name that could mean anything but a file of this directory is refused. Each salt has its own names. Files
+have the format of record.py, so damaged ones and those of other models are never loaded. Safe from any
 thread; several leads may share the directory.
 """
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from server.cache.files import STALE_NS
 from server.cache.record import ForeignError, digest, opened, private, read, record, salt_digest
 
-MAX_NAME_BYTES = 128  # of a name: with a salt's prefix of 34 below the 255 of file systems; twice is above
+MAX_NAME_BYTES = 128  # with a salt's prefix of 34, below the 255 bytes of file systems; twice is above
 ASIDE = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
-ANY_MODEL = digest("slots")  # instead of a fingerprint: a name stands for one file, whichever model wrote it
+ANY_MODEL = digest("slots")  # replaces the fingerprint in file names: models share the names of clients
 
 
 class FullError(Exception):
@@ -30,11 +30,11 @@ class FullError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NamedState:
-    """Content of a file: tokens and their state."""
+    """The content of a file: tokens and their state."""
 
     tokens: list[int]
     data: bytes
-    n_read: int  # bytes of the file
+    n_read: int  # size of the file in bytes
 
 
 def fault(name: str) -> str | None:
@@ -53,22 +53,22 @@ def fault(name: str) -> str | None:
 
 
 class NamedFiles:
-    """The directory. All methods raise ValueError for a name that has a fault()."""
+    """The directory of named states. All methods raise ValueError for a name that has a fault()."""
 
     def __init__(self, directory: Path, *, budget_bytes: int, fingerprint: str) -> None:
         """Keep named states in a directory, which the first write makes.
 
         Args:
-            directory: Of the files.
-            budget_bytes: Most of all files together; none is removed to make room.
-            fingerprint: All that a state depends on.
+            directory: Where the files are.
+            budget_bytes: Maximum size of all files together; none is removed to make room.
+            fingerprint: A text of all that a state depends on.
         """
         self._directory = directory
         self._budget_bytes = budget_bytes
         self._fingerprint = digest(fingerprint)
 
     def write(self, name: str, tokens: Sequence[int], data: bytes, salt: str = "") -> int:
-        """Write a file, or replace the one of this name and salt, and sync it. Returns its size.
+        """Write or replace the file of this name and salt, and sync it. Returns its size in bytes.
 
         Raises:
             FullError: There is no room; nothing is changed.
@@ -80,14 +80,14 @@ class NamedFiles:
         aside = self._directory / f".{secrets.token_hex(8)}.tmp"
         try:
             with open(aside, "xb", opener=private) as file:
-                file.truncate(one.size)  # others that write now count it too
+                file.truncate(one.size)  # so that others that write now count it already
                 if self._n_bytes(target) > self._budget_bytes:
                     raise FullError(
                         f"all files of {self._directory.name}/ may take {self._budget_bytes} bytes"
                     )
                 one.write(file, lambda: True)
                 file.flush()
-                os.fsync(file.fileno())  # the answer promises it
+                os.fsync(file.fileno())  # the answer promises that it is on disk
             os.replace(aside, target)
         except BaseException:
             aside.unlink(missing_ok=True)
@@ -95,10 +95,10 @@ class NamedFiles:
         return one.size
 
     def read(self, name: str, salt: str = "") -> NamedState:
-        """Return the file of this name and salt, checked.
+        """Return the content of the file of this name and salt, checked.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: There is no such file.
             CorruptError: It is damaged.
             ForeignError: It is no snapshot, or of another model or salt.
             OSError: It cannot be read.

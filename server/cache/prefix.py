@@ -14,12 +14,13 @@ from typing import TypeAlias
 
 from server.cache.radix import RadixIndex, common_prefix
 
-# Uses of others in which a conversation's worth halves: two rounds of four slots. One of 8k tokens goes
-# before a fresh one of 1k after 24. Twice: 48; half: 12.
+# A conversation's worth halves with this number of uses of others: two rounds of four slots. One of 8k tokens
+# is worth less than a fresh one of 1k after 24 uses. Twice: after 48; half: after 12.
 HALF_LIFE = 8
-ONE_STEP = 64  # tokens that about one step evaluates: so few are worth no place. Twice: nor are two steps'
-# Tokens at a prompt's end that a template may write differently in the next turn: assumed. Half: where it
-# does more, a turn takes another place; twice: prompts that differ in the last 32 only share one.
+ONE_STEP = 64  # tokens that about one step evaluates: so few are not worth keeping. Twice: nor are two steps'
+# Assumed tokens at a prompt's end that a template may write differently in the next turn. Half: the next turn
+# of a template that changes more takes another sequence; twice: prompts that differ only in the last 32 share
+# one.
 TEMPLATE = 16
 
 
@@ -29,9 +30,9 @@ BusyTokens: TypeAlias = tuple[list[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A conversation that loses its sequence, which holds these tokens until the caller empties it.
+    """A conversation that loses its sequence. The sequence holds its tokens until the caller empties it.
 
-    To keep it, save it before that.
+    To keep the conversation, save it before that.
     """
 
     seq: int
@@ -41,17 +42,17 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """The reuse for a prompt: take sequence `seq` with its first `length` tokens, and evaluate from there.
+    """The tokens to reuse for a prompt: the first `length` in sequence `seq`. The rest is to be evaluated.
 
-    If `source` is another sequence, empty `seq` and copy these tokens from it first. To keep `evicted` or
-    `lost`, save them before.
+    If `source` is another sequence, first empty `seq`, and copy the tokens from `source`. To keep `evicted`
+    or `lost`, save them before.
     """
 
     seq: int
     length: int
     source: int
     evicted: Evicted | None = None  # the conversation that had `seq`, unless the prompt continues it
-    lost: Evicted | None = None  # the continued conversation, if less than half of it stays
+    lost: Evicted | None = None  # the conversation in `seq`, if the prompt continues less than half of it
 
 
 @dataclass(slots=True)
@@ -62,19 +63,19 @@ class _Resident:
     salt: str = ""
     busy: bool = False
     n_prompt: int = 0  # tokens of the last session's prompt; 0 if not known
-    last_used: int = 0  # number of uses of conversations by then
+    last_used: int = 0  # number of uses of all conversations at its last use
 
 
 class PrefixCache:
     """Index of the sequences of one KV cache, some of which are idle."""
 
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
-        """Begin with n_seqs free sequences; without `partial` they can be trimmed to their mark only."""
+        """Begin with n_seqs free sequences; without `partial` they can be trimmed only to their mark."""
         self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
         self._marks: RadixIndex[int] = RadixIndex()  # what idle sequences held at their marks
-        # what idle sequences hold, and the prompts of busy ones, which have them or soon will
+        # what idle sequences hold, and the prompts of busy sequences, which they hold or soon will
         self._held: RadixIndex[int] = RadixIndex()
         self._n_cells = 0
         self._uses = 0
@@ -88,20 +89,21 @@ class PrefixCache:
         salt: str = "",
         only: int | None = None,
     ) -> Reuse | None:
-        """Claim the best sequence for a prompt, or `only` this idle one.
+        """Claim the best sequence for a prompt, or the idle sequence `only`.
 
-        The longest common prefix is reused. Its own sequence is claimed if it is idle, keeps at least half of
-        its tokens, and the prompt continues where its last one ended; else the place with the least loss. At
-        least one token remains to be evaluated, since its logits are needed.
+        The prompt reuses the longest common prefix. It takes the sequence with that prefix if this is idle,
+        would keep at least half of its tokens, and held a prompt that the new one continues. Otherwise it
+        takes the sequence whose loss costs least. At least the prompt's last token is evaluated, for its
+        logits.
 
         Args:
             tokens: The prompt.
-            busy: Busy sequences; those of another salt are ignored.
-            salt: Of the prompt.
+            busy: Tokens of busy sequences; those of another salt are ignored.
+            salt: Salt of the prompt.
             only: The idle sequence to claim; None for any.
 
         Returns:
-            None if all sequences are busy.
+            What to reuse, None if all sequences are busy.
         """
         if self.n_busy == len(self._residents):
             return None
@@ -131,7 +133,7 @@ class PrefixCache:
         length, source = self._idle.match(tokens, salt)
         if source is not None and length < len(self._residents[source].tokens):
             n_whole, whole = self._idle.match_whole(tokens[:length], salt)
-            if n_whole == length:  # it has no more than that: to continue it costs nothing
+            if n_whole == length:  # it has no more tokens, so continuing it loses nothing
                 source = whole
         longer = tokens[: length + 1]
         for seq, (held, n_usable) in busy.items():
@@ -142,16 +144,16 @@ class PrefixCache:
         return source, length
 
     def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
-        """Count the sequence as idle, holding exactly these tokens; none: free.
+        """Count the sequence as idle, holding exactly these tokens, or as free if there are none.
 
         Args:
             seq: The sequence.
             tokens: What it holds.
-            salt: Of the tokens; None for that of take().
-            mark: The length that it can be trimmed to, if not to any.
+            salt: Salt of the tokens; None for the one given to take().
+            mark: Length that it can be trimmed to, without `partial`.
         """
         self._forget_sequence(seq)
-        if tokens and seq != self._last:  # a conversation that goes on for many turns counts as one use
+        if tokens and seq != self._last:  # consecutive turns of one conversation count as one use
             self._uses += 1
             self._last = seq
         resident = self._residents[seq]
@@ -189,12 +191,12 @@ class PrefixCache:
         ]
 
     def resting(self) -> dict[int, Evicted]:
-        """Return what each sequence that is not busy holds, no tokens if it is free."""
+        """Return what each sequence that is not busy holds: no tokens if it is free."""
         return {seq: self._evicted_from(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
     @property
     def n_cells(self) -> int:
-        """Return the cells of idle sequences; shared cells count for each."""
+        """Return the number of cells of idle sequences; shared cells count once for each."""
         return self._n_cells
 
     @property
@@ -209,13 +211,13 @@ class PrefixCache:
         self._residents[seq] = resident
 
     def _claim_least_loss(self, source: int | None, length: int) -> Reuse:
-        """Claim the idle sequence with the least loss for this prefix."""
+        """Claim the sequence whose loss costs least, for a prompt with this common prefix."""
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
         seq = min(idle, key=lambda s: self._claim_loss(s, length if s == source else 0))
         return self._in_place(seq, source, length)
 
     def _in_place(self, seq: int, source: int | None, length: int) -> Reuse:
-        """Claim this sequence for this prefix."""
+        """Claim this sequence for a prompt with this common prefix."""
         evicted = self._evicted_from(seq) if self._residents[seq].tokens else None
         if seq == source:
             lost = evicted if length * 2 < len(self._residents[seq].tokens) else None
@@ -223,10 +225,10 @@ class PrefixCache:
         return Reuse(seq, length, seq if source is None else source, evicted)
 
     def _goes_on(self, source: int, length: int) -> bool:
-        """Return whether a prompt with this common prefix continues the source's conversation.
+        """Return True if a prompt that shares `length` tokens with the source continues its conversation.
 
         A prompt that differs within the source's last prompt is another conversation, even if both begin with
-        one long text.
+        the same long text.
         """
         resident = self._residents[source]
         if resident.busy or length * 2 < len(resident.tokens):
@@ -234,7 +236,7 @@ class PrefixCache:
         return length + TEMPLATE >= resident.n_prompt
 
     def _claim_loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
-        """Return the cost of claiming an idle sequence of which n_kept tokens stay, to be compared."""
+        """Return a key to compare the costs of claiming an idle sequence of which n_kept tokens stay."""
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used
@@ -256,10 +258,10 @@ class PrefixCache:
 
 
 def worth_keeping(n_own: int, age: int) -> float:
-    """Return what keeping a conversation is worth, in tokens.
+    """Return the worth of keeping a conversation, in tokens.
 
     Args:
-        n_own: Tokens that no other sequence holds.
-        age: Uses of other conversations since its own.
+        n_own: Number of its tokens that no other sequence holds.
+        age: Number of uses of other conversations since its own last use.
     """
     return max(0, n_own - ONE_STEP) * 0.5 ** (age / HALF_LIFE)

@@ -1,7 +1,7 @@
-"""Radix tree over token ids: find which of many sequences shares the longest prefix with a given one.
+"""Find which of many token sequences shares the longest prefix with a given one, by a radix tree.
 
-Edges are tuples of tokens, compared by slices: the interpreter loops over nodes, fewer than two per sequence,
-and C over tokens. Pure; not thread-safe.
+Edges are tuples of tokens that are compared by slices. So Python loops only over nodes, fewer than two per
+sequence, and C over tokens. Pure; not thread-safe.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def common_prefix(a: S, b: S) -> int:
 
 
 class _RadixNode(Generic[K]):
-    """The sequences that begin with the `depth` tokens of the edges from the root to this node.
+    """The sequences that begin with the `depth` tokens on the way from the root to this node.
 
-    `here` maps keys of sequences that end here to the stamps of their insertion. `n_keys` and `latest` are
-    the number and highest stamp of the keys here and below. Every node but a root has keys here or two
-    children.
+    `here` maps the keys of sequences that end here to the stamps of their insertion. `n_keys` is the number
+    of keys here and below, `latest` the highest stamp among them. Every node but a root has keys here or at
+    least two children.
     """
 
     __slots__ = ("children", "depth", "edge", "here", "latest", "n_keys", "parent")
@@ -50,20 +50,20 @@ class _RadixNode(Generic[K]):
             parent.children[edge[0]] = self
 
     def upwards(self) -> Iterator[_RadixNode[K]]:
-        """Yield this node and all above it."""
+        """Yield this node and all nodes above it."""
         node: _RadixNode[K] | None = self
         while node:
             yield node
             node = node.parent
 
     def newest(self) -> int:
-        """Return the latest use of a key here or below, which `latest` caches."""
+        """Return the highest stamp of a key here or below, from `latest` of the children."""
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
         return max(stamps, default=0)
 
 
 class RadixIndex(Generic[K]):
-    """Token sequences by key; several keys may have equal sequences. Every salt has its own tree."""
+    """Maps keys to token sequences; several keys may have equal ones. Every salt has its own tree."""
 
     def __init__(self) -> None:
         self._roots: dict[str, _RadixNode[K]] = {}  # by salt; none is empty
@@ -76,7 +76,7 @@ class RadixIndex(Generic[K]):
         return key in self._ends
 
     def insert(self, key: K, tokens: Tokens, salt: str = "") -> None:
-        """Set the sequence of a key, in place of an earlier one."""
+        """Set the sequence of a key, replacing its earlier one."""
         if key in self._ends:
             self.remove(key)
         sequence = tuple(tokens)
@@ -110,22 +110,22 @@ class RadixIndex(Generic[K]):
             del self._roots[salt]
 
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """Return the length of the longest common prefix with a sequence, and the last key that has it.
+        """Return the length of the longest prefix that a sequence shares with these tokens, and its key.
 
-        (0, None) if there is none.
+        Of several such keys it is the one inserted last. (0, None) if there is none.
         """
         node, length = self._descend_along(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
 
     def match_whole(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """Return what match() does, among sequences that are a whole prefix of these tokens."""
+        """Return what match() does, considering only sequences that are a whole prefix of these tokens."""
         node, length = self._descend_along(salt, tuple(tokens))
         while node.parent and (node.depth > length or not node.here):
             node = node.parent
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """Return how many leading tokens another sequence of this salt shares with the key's.
+        """Return the most leading tokens that another sequence of the same salt shares with the key's.
 
         Raises KeyError if the key is not there.
         """
@@ -135,9 +135,9 @@ class RadixIndex(Generic[K]):
         return node.depth
 
     def _descend_along(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
-        """Return the deepest node whose edge agrees at least in part, and the number of tokens that agree.
+        """Return the deepest node whose edge agrees with the tokens at least in part, and how many agree.
 
-        The number is below the node's depth if only part of its edge agrees.
+        That number is less than the node's depth if only a part of its edge agrees.
         """
         node, length = self._roots.get(salt) or _RadixNode[K](None, ()), 0
         while length == node.depth and length < len(tokens):
@@ -151,7 +151,7 @@ class RadixIndex(Generic[K]):
 
 
 def _split_edge(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
-    """Split the edge of a node at this depth, and return the new node above it."""
+    """Split a node's edge at this depth, and return the new node above the node."""
     assert node.parent, "a root has no edge"
     n = depth - node.parent.depth
     middle = _RadixNode(node.parent, node.edge[:n])
@@ -162,9 +162,9 @@ def _split_edge(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
 
 
 def _prune_node(node: _RadixNode[K]) -> _RadixNode[K]:
-    """Remove a node that lost its last key, and join one that has only one child left with that child.
+    """Remove a node without keys, and join a node that has no keys here with its only child.
 
-    Returns the deepest node whose `latest` may be of the removed key.
+    Returns the deepest node whose `latest` may be that of the removed key.
     """
     if node.parent and not node.n_keys:
         del node.parent.children[node.edge[0]]

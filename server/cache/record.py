@@ -1,4 +1,4 @@
-"""The file format of one snapshot, its name, and how it is read without being trusted.
+"""Name, write and check the file of one snapshot, in this format.
 
     head    magic, version, number of tokens, bytes of payload, fingerprint, salt (both as digests)
     tokens  int32
@@ -24,21 +24,21 @@ from typing import BinaryIO
 
 import numpy as np
 
-MAGIC = b"duo-kv\r\n"  # a copy that rewrites line ends shows in the first bytes
+MAGIC = b"duo-kv\r\n"  # shows in the first bytes if a copy has rewritten line ends
 RECORD_VERSION = 1
 HEAD = struct.Struct("<8sIIQ32s32s")
 SUM = struct.Struct("<I")
-CHUNK = 8 << 20  # bytes written before asking whether to go on: 3 to 15 ms of a core. Off by two: so are they
+CHUNK = 8 << 20  # bytes written between calls of going_on(): 3 to 15 ms of a core. Off by two: so are they
 OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-STRETCH = 1 << 10  # scrypt's cost: 2 ms and 1 MiB for each guess at a weak API key. Off by two: so are both
+STRETCH = 1 << 10  # scrypt's cost: a guess at a weak API key takes 2 ms and 1 MiB. Off by two: so are both
 
 
 class ForeignError(Exception):
-    """Not a snapshot, or one of another version or model: neither used nor removed."""
+    """The file is no snapshot, or one of another version or model. It is neither used nor removed."""
 
 
 class CorruptError(Exception):
-    """A damaged snapshot of this version."""
+    """The file is a damaged snapshot of this version."""
 
 
 class StoppedError(Exception):
@@ -47,7 +47,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """All of a snapshot except its payload; `salt` is a salt_digest()."""
+    """Everything in a snapshot's file but the payload; `salt` is a salt_digest()."""
 
     name: str
     salt: str
@@ -86,12 +86,12 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """Return a salt as in files, in hex. Slow on purpose: a salt may be a weak API key."""
+    """Return the digest that stands for a salt in files, in hex. Slow on purpose, for weak API keys."""
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 
 def name_of(fingerprint: bytes, salt: str, tokens: Sequence[int]) -> str:
-    """Return a file's name, the same for equal conversations in all leads; `salt` is a digest."""
+    """Return a file's name, which all leads choose for equal conversations; `salt` is a digest."""
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     return hashlib.sha256(fingerprint + bytes.fromhex(salt) + packed).hexdigest()
 
@@ -106,7 +106,7 @@ def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes)
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file for open(), with a new one accessible to its owner only."""
+    """Open a file as an opener of open(); only its owner may access a new file."""
     return os.open(path, flags, 0o600)
 
 
@@ -114,7 +114,7 @@ def opened(path: Path) -> BinaryIO:
     """Open a file to read.
 
     Raises:
-        ForeignError: It is no regular file: a pipe would block, a link lead elsewhere.
+        ForeignError: It is no regular file. A pipe could block, and a link could lead elsewhere.
         OSError: It cannot be opened.
     """
     descriptor = os.open(path, OPEN)
@@ -134,10 +134,10 @@ def read(file: BinaryIO, fingerprint: bytes) -> tuple[Head, bytes]:
 
 
 def read_head(file: BinaryIO, fingerprint: bytes) -> tuple[Head, int]:
-    """Return the head, and the running sum up to the payload.
+    """Return the head, and the checksum of all before the payload.
 
-    The sum is checked first, so that a flipped bit in the fingerprint does not pass for another model. Raises
-    ForeignError, CorruptError, OSError.
+    The checksum is compared first, so that a flipped bit in the fingerprint does not pass for another model.
+    Raises ForeignError, CorruptError, OSError.
     """
     size = os.fstat(file.fileno()).st_size
     fixed = file.read(HEAD.size)

@@ -1,8 +1,8 @@
-"""Tiers below the KV cache: snapshots of sequences in host memory, and behind it on disk.
+"""Tiers below the KV cache: snapshots of sequences in host memory, and below that on disk.
 
-The engine thread calls, decides and keeps the books. Two background threads write and read files; their
-results wait in a queue that the next call empties. Only `flush` waits for a disk; `match`, and an idle
-`at_work` once a second, wait for the names in the directory and the heads of new files.
+All methods run on the engine's thread. Two background threads write and read files; the next call of a method
+takes in their results. Only `flush` waits for files to be written. `match`, and `at_work` once a second while
+idle, wait for the directory's listing and the heads of new files.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from server.cache.record import Head, digest, name_of, record, salt_digest
 
 Hear: TypeAlias = Callable[[Sequence[Sequence[int]]], None]
 
-BACKLOG_BYTES = 512 << 20  # about the largest snapshot: what a slow disk may keep in memory. Half: more lost
+BACKLOG_BYTES = 512 << 20  # what may wait for a slow disk: about the largest snapshot. Half: more is lost
 
 
 class Snapshots:
-    """Keeps the longest snapshot of each conversation, by keys that all leads share, over restarts too.
+    """Keeps the longest snapshot of each conversation. All leads use the same keys, also after a restart.
 
     All methods accept keys of evicted snapshots.
     """
@@ -41,10 +41,10 @@ class Snapshots:
 
         Args:
             memory_bytes: Budget of host memory.
-            disk: The tier behind it.
+            disk: The tier below host memory.
             on_ready: Called from another thread after every fetch, failed ones included.
-            backlog_bytes: Most that waits for the disk beyond memory_bytes; one snapshot always may.
-            partial: States can be trimmed, else only whole ones are found, and no longer one replaces them.
+            backlog_bytes: Maximum beyond memory_bytes that waits for the disk; one snapshot always may wait.
+            partial: States can be trimmed. If not, only whole snapshots are found, and none replaces another.
         """
         self.memory_bytes = memory_bytes
         self._backlog_bytes = backlog_bytes
@@ -53,34 +53,34 @@ class Snapshots:
         self._catalogue = Catalogue(partial=partial)
         self._carriers = Carriers(disk, on_ready) if disk else None
         self._ahead: list[str] | None = None  # keys that fetch_ahead() has not looked at, best last
-        self._ahead_bytes = 0  # that it has read
-        self._unasked: str | None = None  # the key that fetch_ahead() has read now
+        self._ahead_bytes = 0  # bytes that it has read
+        self._unasked: str | None = None  # the key that fetch_ahead() is reading
         self._counts = TierCounts()
         self._hearing: dict[str, Hear] = {}  # by salt
         self._look_for_news()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
-        """Return True if a state of this size, put now, would be kept until `idle` others are used."""
+        """Return True if a state of this size, if put now, would be kept until `idle` others are used."""
         if self._disk or not self.memory_bytes:
             return self._disk is not None
         return self._catalogue.keeps(n_tokens, n_bytes, self.memory_bytes, idle)
 
     @property
     def free_bytes(self) -> int:
-        """Return the host memory left in the budget."""
+        """Return the bytes of host memory left in the budget."""
         coming = self._catalogue.entries.get(self._unasked or "")
         n_taken = self._catalogue.held_bytes + (coming.n_bytes if coming else 0)
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """Yield the disk to a busy model, else look for other leads' files. Called in every step."""
+        """Let disk threads wait for a busy model, else look for other leads' files. Call it in each step."""
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
                 self._look_for_news()
 
     def hear(self, salt: str, heard: Hear) -> None:
-        """Call heard(), on some thread, with the tokens of this salt that other leads save."""
+        """Call heard() with the tokens of each snapshot of this salt that another lead saves."""
         self._hearing[self._salt_digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
@@ -94,7 +94,7 @@ class Snapshots:
         return self._catalogue.conversations(self._salt_digest(salt), most)
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
-        """Return True if put() would add nothing to any tier; `used`: count that as a use."""
+        """Return True if put() would add nothing to any tier; if so and `used`, count a use."""
         self._look_for_news()
         key = self._redundant_entry(tokens, salt)
         if key is not None and used:
@@ -102,7 +102,7 @@ class Snapshots:
         return key is not None
 
     def n_saved(self, tokens: Sequence[int], salt: str = "") -> int:
-        """Return how many of these tokens have a file, or will have; all of them without a disk."""
+        """Return how many leading tokens are or will be in a file; all of them if there is no disk."""
         if self._disk is None:
             return len(tokens)
         found = self._catalogue.longest(tokens, self._salt_digest(salt))
@@ -110,7 +110,7 @@ class Snapshots:
         return found.length if found and entry and (entry.on_disk or entry.writing) else 0
 
     def put(self, tokens: Sequence[int], salt: str, data: bytes, n_loaded: int = 0) -> None:
-        """Keep the state of these tokens; its file is written in the background. n_loaded: see Entry."""
+        """Keep the state of these tokens, and write it to disk in the background. n_loaded: see Entry."""
         self._settle_reports()
         if not tokens:
             return
@@ -148,17 +148,17 @@ class Snapshots:
         return data
 
     def fetch(self, key: str) -> None:
-        """Read a snapshot from disk into memory, or forget it, then call on_ready. get() frees it."""
+        """Read a snapshot from disk into memory for get(), or forget it if that fails; then call on_ready."""
         self._settle_reports()
         if key == self._unasked:
             self._unasked = None
         self._fetch_file(key, used=True)
 
     def fetch_ahead(self, most: int, room_bytes: int) -> bool:
-        """Read one of the `most` latest from disk before it is needed; return True if one is read.
+        """Begin to read one of the latest snapshots before it is needed; return False if none is left.
 
-        Each of those at the first call is read once, if it fits into half of the room; the next one waits for
-        this one's on_ready. It is not counted as a use and evicts nothing.
+        The first call selects the `most` latest ones. Each is read once, after the previous one's on_ready(),
+        if it fits into half of room_bytes. Reading is not counted as a use, and evicts nothing.
         """
         self._settle_reports()
         if self._carriers is None:
@@ -190,7 +190,7 @@ class Snapshots:
             self._carriers.remove(key, replaces)
 
     def flush(self, timeout_s: float) -> int:
-        """Wait for queued writes; return how many are left."""
+        """Wait for queued writes, at most timeout_s; return the number of those left."""
         if self._carriers:
             self._carriers.writer.wait(timeout_s)
         self._settle_reports()
@@ -202,7 +202,7 @@ class Snapshots:
             self._carriers.close()
 
     def counters(self) -> TierCounts:
-        """Return the statistics; safe from any thread, and as old as the engine's last call."""
+        """Return the statistics as of the engine's last call of a method. Safe from any thread."""
         entries = list(self._catalogue.entries.values())
         return replace(
             self._counts,
@@ -225,11 +225,11 @@ class Snapshots:
             return key
         entry = self._catalogue.entries[key]
         if self.memory_bytes and entry.data is None and len(entry.tokens) == len(tokens):
-            return None  # put() would hold it in memory too
+            return None  # put() would also keep it in memory
         return key if entry.on_disk or entry.writing else None
 
     def _drop_replaced(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:
-        """Drop the entry that these tokens replace; return the keys whose files they replace."""
+        """Drop the entry that these tokens extend; return keys of files to remove once theirs is written."""
         shorter = self._catalogue.covered(tokens, salted)
         if shorter is None:
             return ()
@@ -256,7 +256,7 @@ class Snapshots:
             self._carriers.writer.hurry(self._catalogue.leaving_bytes > 0)
 
     def _release_payload(self, key: str) -> None:
-        """Let go of the payload, and of the entry if it is not on disk."""
+        """Drop an entry's payload, and the entry too if it is not on disk."""
         self._catalogue.release(key)
         entry = self._catalogue.entries[key]
         if not entry.on_disk:
@@ -302,7 +302,7 @@ class Snapshots:
         self._counts.failed_writes += not ok
         self._files_gone(removed)
         if removed and self._disk:
-            self._disk.reconsider(self._catalogue.entries)  # another lead may have written one again
+            self._disk.reconsider(self._catalogue.entries)  # another lead may have rewritten a file
         entry = self._catalogue.entries.get(key)
         if entry is None:
             return
@@ -343,7 +343,7 @@ class Snapshots:
             self._carriers.read(key, partial(self._read_done, key), used=used)
 
     def _cancel_write(self, key: str) -> bool:
-        """Take a write back. False if it may have begun."""
+        """Cancel a queued write; return False if it may have begun."""
         if self._carriers is None or not self._carriers.writer.cancel(key):
             return False
         self._catalogue.entries[key].writing = False

@@ -1,4 +1,4 @@
-"""Findings of duo doctor, and their explanation to a person. Pure."""
+"""Hold the findings of duo doctor, and explain them to a person. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 NOBODY, INSIDE = "no drafts", "the draft model inside the lead"
 BESIDE, AWAY = "a drafter beside it, on this machine", "a second device"
-GAIN = 1.05  # times as fast: what a person is told of. Less is lost among the differences between texts
+GAIN = 1.05  # minimum speedup that counts as a gain: texts differ by as much
 BUSY = "other programs keep this machine busy, so that the times measured now say little"
 GIB_BYTES, MIB_BYTES = 1 << 30, 1 << 20  # bytes
 
@@ -15,22 +15,22 @@ GIB_BYTES, MIB_BYTES = 1 << 30, 1 << 20  # bytes
 class Findings:
     """Measurements of a machine and two models; times in seconds."""
 
-    step_s: list[float] = field(default_factory=list[float])  # of the target, by its rows
-    beside_s: list[float] | None = None  # beside a drafter on this machine; None if duo up starts none
-    guess_s: float | None = None  # of the draft model in the lead
-    read_s: float = 0.0  # for the draft model to read a prompt
-    guess_beside_s: float | None = None  # of a drafter beside the target
-    n_tokens: int = 0  # of the replies that were judged
+    step_s: list[float] = field(default_factory=list[float])  # a step of the target, by its number of rows
+    beside_s: list[float] | None = None  # the same beside a drafter here; None if duo up starts none
+    guess_s: float | None = None  # a guess of the draft model in the lead
+    read_s: float = 0.0  # reading a prompt by the draft model
+    guess_beside_s: float | None = None  # a guess of a drafter beside the target
+    n_tokens: int = 0  # number of tokens of the replies that were judged
     acceptance: float | None = None  # share of the guesses that were right
-    redis_s: float | None = None  # from here to Redis and back
-    weights_bytes: int = 0  # of both models
-    free_bytes: int = 0  # of host memory
+    redis_s: float | None = None  # round trip from here to Redis
+    weights_bytes: int = 0  # weights of both models
+    free_bytes: int = 0  # free host memory
     free_gpu_bytes: list[int] = field(default_factory=list[int])
     rates: dict[str, float] = field(default_factory=dict[str, float])  # tokens per second, by who drafts
     chosen: str = ""  # who drafts under duo up
-    obstacle: str | None = None  # to drafting, if there is one
-    disturbed: bool = False  # other programs kept the machine busy: there is no verdict
-    beside_disturbed: bool = False  # so that nothing is known of a drafter beside the target
+    obstacle: str | None = None  # why this draft model cannot draft for this target
+    disturbed: bool = False  # other programs kept the machine busy, so there is no verdict
+    beside_disturbed: bool = False  # they did while a drafter beside the target was measured
 
 
 def told(findings: Findings) -> list[str]:

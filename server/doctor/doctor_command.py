@@ -1,4 +1,4 @@
-"""duo doctor: measure this machine, and say where drafts would pay, and how much."""
+"""Run duo doctor: measure this machine, and say where drafts would pay, and how much."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ QUESTIONS = (
     "Fix this function: def add(a, b): return a - b",
 )
 # Seconds of a step outside the decode, without and with guesses (RESULTS.md, section A).
-# Twice: of a model with steps of 40 ms the forecast is 1 percent lower, with steps of 5 ms 8 percent.
+# Twice: the forecast for steps of 40 ms is 1 percent lower, for steps of 5 ms 8 percent.
 PLAIN_PYTHON_S, DRAFTED_PYTHON_S = 0.00015, 0.0005
-GUESS_PYTHON_S = 0.0001  # and for each guess of a draft model in the lead (section H)
-SPEEDS = (2, 4, 8, 16)  # guesses of a second device in one step of the target
+GUESS_PYTHON_S = 0.0001  # additional seconds for each guess of a draft model in the lead (section H)
+SPEEDS = (2, 4, 8, 16)  # assumed guesses that a second device makes during one step of the target
 PINGS = 50
 
 
@@ -129,7 +129,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
                 _measure_beside(findings, settings, machine, placement, draft)
             except DisturbedError:
                 findings.beside_disturbed = True
-                findings.disturbed = not placement.sync  # what duo up would do is not known
+                findings.disturbed = not placement.sync  # duo up's choice is not known
         findings.redis_s = _round_trip(settings.redis)
         _forecast_for(findings, text, placement, settings)
     return findings

@@ -1,4 +1,4 @@
-"""Measure what a forecast needs: steps of both models, apart and together, and a text of theirs."""
+"""Measure what a forecast needs: steps of both models, apart and together, and a text with its guesses."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from server.lead.calibration import DISTURBED, measure
 from server.llama.backend import Backend, Batch, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 
-TEXT_S = 30.0  # most seconds of the target's replies. Half: acceptance is of half as many tokens
-MAX_JUDGED_TOKENS = 160  # most tokens of a reply
-# Guesses before the timed ones, and timed ones. Half: the median scatters by 1.4 times as much.
+TEXT_S = 30.0  # maximum seconds for the target's replies. Half: half as many tokens tell the acceptance
+MAX_JUDGED_TOKENS = 160  # maximum tokens of a reply
+# Untimed first guesses, and timed guesses. Half: the median scatters by 1.4 times as much.
 WARM_UP, TIMED_GUESSES = 3, 20
-# Times that steps are measured at most, until two measurements agree. Half: other work of a few seconds
-# leaves no verdict; twice: a busy machine says so after half a minute.
+# Maximum measurements of the same steps, until two agree. Half: other work of a few seconds prevents a
+# verdict; twice: a busy machine is reported only after half a minute.
 MAX_MEASUREMENTS = 4
-# Times as long that n rows take at most as n single rows one by one. Half: scatter counts as a disturbance;
-# twice: "4 take 12 times as long" is told as if it were so.
+# Maximum plausible time of n rows, relative to n single rows one by one. Half: scatter counts as a
+# disturbance; twice: "4 take 12 times as long" is reported as a fact.
 DEAREST = 2.0
-SETTLE_S = 0.2  # seconds in which a draft model beside the target gets to its pace
+SETTLE_S = 0.2  # seconds until a draft model beside the target runs at its usual pace
 
 
 class DisturbedError(Exception):
@@ -41,10 +41,10 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
 
     Args:
         backend: The model.
-        alone: Nothing else is meant to take cores.
+        alone: True if no drafter runs meanwhile.
 
     Returns:
-        Seconds for 0 to MAX_GUESSES + 1 rows, on lines between measured widths; all 0 if none could be
+        Seconds for 0 to MAX_GUESSES + 1 rows, interpolated between measured widths; all 0 if none could be
         measured.
 
     Raises:
@@ -65,7 +65,7 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
 
 
 def _on_cores() -> tuple[float, float]:
-    """Return seconds that threads of this process ran, and that they waited for a core.
+    """Return (seconds that threads of this process ran, seconds that they waited for a core).
 
     Both are 0 where the kernel does not tell.
     """
@@ -77,13 +77,13 @@ def _on_cores() -> tuple[float, float]:
 
 
 def _times_agree(times: Sequence[float]) -> bool:
-    """Return True if a second measurement has confirmed the shortest time."""
+    """Return True if another measurement has confirmed the shortest time."""
     best, *others = sorted(times)
     return bool(others) and best > DISTURBED * others[0]
 
 
 def _are_plausible(seconds: Mapping[int, float]) -> bool:
-    """Return True if no decode takes much longer than its rows one by one."""
+    """Return True if no decode takes much longer than decoding its rows one by one."""
     single_s = seconds.get(1, 0.0)
     return not single_s or all(s <= DEAREST * rows * single_s for rows, s in seconds.items())
 
@@ -118,7 +118,7 @@ def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) ->
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
     """Return the draft model's guess for each token of a reply but the first, and its reading time.
 
-    That is the seconds to read the prompt.
+    The reading time is the seconds that it takes to read the prompt.
     """
     found: list[Guess] = []
     began = time.perf_counter()
@@ -152,7 +152,7 @@ def _draft_paced(draft: Backend, n: int) -> Iterator[float]:
 
 @contextmanager
 def drafting(options: LlamaOptions) -> Generator[Connection]:
-    """Run a process that drafts without pause, as a drafter beside the target does; ask it by pace()."""
+    """Run a process that drafts without pause, as a drafter beside the target; pace() tells its speed."""
     context = get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_draft_on, args=(options, there), daemon=True)
@@ -169,7 +169,7 @@ def drafting(options: LlamaOptions) -> Generator[Connection]:
 
 
 def pace(drafter: Connection) -> float:
-    """Return the recent seconds of a guess. Raises EOFError if the process has died."""
+    """Return the seconds that the drafting process recently took for a guess; raise EOFError if it died."""
     drafter.send(None)
     return float(drafter.recv())
 
@@ -185,7 +185,7 @@ def _draft_on(options: LlamaOptions, lead: Connection) -> None:
 
 
 def _evaluate_tokens(backend: Backend, position: int, tokens: Sequence[int], n_wanted: int) -> Logits:
-    """Return the logits of the last n_wanted tokens, which must fit one decode."""
+    """Evaluate tokens, and return the logits of the last n_wanted, which must fit one decode."""
     last = (len(tokens) - 1) // backend.n_batch * backend.n_batch
     for begin in range(0, last, backend.n_batch):
         _decode_tokens(backend, position + begin, tokens[begin : begin + backend.n_batch], 0)

@@ -1,8 +1,8 @@
 """Forecast how long a text takes with drafts made elsewhere, replaying its steps with measured times. Pure.
 
-A text is a list of guesses, one for each token after the first: whether the draft model, given the text
+A reply is a list of guesses, one for each token after the first: whether the draft model, given the text
 before, names the target's token, and how sure it is. A chain of guesses is right up to the first wrong one.
-So one evaluation of a text by both models shows what any way of drafting brings.
+So one evaluation of a reply by both models shows what any way of drafting would gain.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 from server.speculation.gain import best, reached
 
 MAX_GUESSES = 16  # guesses verified in a step: --draft-max
-# Times that a schedule is replayed to find what its own time for a token is, by which guesses are chosen. One
-# less: up to 2 percent off; one more changes nothing that is seen.
+# Number of times that a schedule is replayed. Its guesses are chosen by its own seconds per token, which the
+# previous replay tells. One less: up to 2 percent off; one more changes nothing visible.
 PASSES_OF_FORECAST = 3
 
 
@@ -31,17 +31,17 @@ class Guess(NamedTuple):
 Text: TypeAlias = Sequence[Sequence[Guess]]
 """Replies, each by its guesses."""
 Seconds: TypeAlias = Sequence[float]
-"""Of a step of the target by its rows, from 0 to MAX_GUESSES + 1."""
+"""Seconds of a step of the target, by its number of rows from 0 to MAX_GUESSES + 1."""
 Schedule: TypeAlias = Callable[[Sequence[Guess], float], float]
-"""Seconds of a reply, if a token is worth these seconds."""
+"""Returns the seconds of a reply, given its guesses and the seconds that a token is worth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """Where drafts are made."""
 
-    guess_s: float  # seconds of a guess
-    latency_s: float = 0.0  # seconds from it to the lead
+    guess_s: float  # seconds that a guess takes
+    latency_s: float = 0.0  # seconds from the device to the lead
 
 
 def n_tokens(text: Text) -> int:
@@ -58,7 +58,7 @@ def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) ->
 
     Args:
         text: The replies, with what the draft model guessed.
-        seconds: Of a step by its rows.
+        seconds: Seconds of a step, by its number of rows.
         guess_s: Seconds of a guess.
         read_s: Seconds for the draft model to read a reply's prompt.
     """
@@ -82,7 +82,7 @@ def _text_seconds(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 
 def _chosen_count(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
-    """Return how many guesses a step makes and verifies: the planner's choice if it knew them all."""
+    """Return how many guesses a step makes and verifies: the planner's choice if it knew all guesses."""
     paths = accumulate((guess.confidence for guess in guesses[:MAX_GUESSES]), mul)
     tokens = list(accumulate(paths, initial=1.0))
     spent_s = [rows_s + n * guess_s for n, rows_s in enumerate(seconds[1:])]
@@ -122,13 +122,13 @@ class _Drafter:
     def __init__(self, guesses: Sequence[Guess], device: Device) -> None:
         self._guesses = guesses
         self._device = device
-        self._ready = device.latency_s  # when it can begin its next guess
-        self._next = 0  # whose place that is
+        self._ready = device.latency_s  # time in seconds when it can begin its next guess
+        self._next = 0  # index of the token that it guesses next
         self._lost = False  # its latest guess was wrong, and it has not heard of that
         self._arrivals: dict[int, float] = {}
 
     def arrived(self, at: int, now: float) -> int:
-        """Return the guesses for tokens from `at` on that the lead has, the last perhaps wrong."""
+        """Return how many guesses from token `at` on have arrived; only the last one may be wrong."""
         n = 0
         while n < MAX_GUESSES and self._arrival_time(at + n) <= now:
             n += 1

@@ -18,7 +18,7 @@ WORTH_SHARING = 32
 
 
 def step_aside(state: EngineState) -> None:
-    """End sessions that only precompute when they are done, or when a reply is requested."""
+    """End sessions that only precompute, if they are done or if a session that generates waits."""
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]
     asked = len(precomputing) < len(sessions)
@@ -51,7 +51,7 @@ def _admit_next(state: EngineState) -> bool:
 
 
 def _in_turn(state: EngineState) -> list[Session]:
-    """Return the waiting sessions: first the tenant's with the fewest slots, then by arrival."""
+    """Return waiting sessions in the order of admission: tenants with fewest slots first, then by arrival."""
     if len({session.request.tenant for session in state.waiting}) == 1:
         return list(state.waiting)
     held = Counter[str]()
@@ -82,10 +82,10 @@ def _begin_session(state: EngineState, session: Session, place: Reuse) -> None:
 
 
 def make_room(state: EngineState, works: list[Work]) -> list[Work]:
-    """Return the part of a step's work that there are cells for.
+    """Free cells for a step, and return the part of its work that there are cells for.
 
-    Cached conversations leave first, then guesses are dropped, then the session admitted last is queued
-    again.
+    Idle conversations leave the KV cache first. If that is not enough, guesses are dropped, then the session
+    admitted last goes back to the queue.
     """
     while (missing := _n_missing(state, works)) > 0:
         if state.residence.evict():
@@ -102,7 +102,11 @@ def make_room(state: EngineState, works: list[Work]) -> list[Work]:
 
 
 def _place_session(state: EngineState, session: Session) -> Placed:
-    """Claim a place for a session; LATER: others may go first, None: others wait behind it."""
+    """Claim a sequence for a session.
+
+    Returns:
+        LATER if the session has to wait but others may be admitted before it; None if others wait behind it.
+    """
     if _may_share_soon(state, session):
         return LATER
     if not _fits_beside(state, session):
@@ -113,7 +117,7 @@ def _place_session(state: EngineState, session: Session) -> Placed:
         return LATER
     if state.sequences.n_main - state.cache.n_busy < state.searches.n_conversations(session.request):
         return None
-    if state.limits.is_stable(session):  # its bits shall not depend on what else is in the cache
+    if state.limits.is_stable(session):  # its logits must not depend on what else is in the cache
         return state.residence.place_alone(salt)
     if not session.request.reuse:
         return state.residence.place_empty(salt, slot)
@@ -124,7 +128,8 @@ def _place_session(state: EngineState, session: Session) -> Placed:
 def _may_share_soon(state: EngineState, session: Session) -> bool:
     """Return True while an active session evaluates a prompt with the same beginning.
 
-    Copying its cells afterwards is cheaper than evaluating twice, as for the choices of one request.
+    Copying its cells afterwards is cheaper than evaluating the beginning twice. An example is several choices
+    of one request.
     """
     if not state.backend.can_trim or not session.request.reuse or state.limits.is_stable(session):
         return False

@@ -1,10 +1,11 @@
 """Beam search: which continuations to follow, and when the likeliest is known. Pure.
 
 The rules are those of Hugging Face transformers' generate() with its defaults (length_penalty 1 and
-early_stopping False): beams of one length are compared by summed logprob, ended ones by the mean over their
-tokens, the stop token included, since sums favour short texts (Wu et al., arXiv:1609.08144, section 7;
-Stahlberg and Byrne, arXiv:1908.10090). A beam ends when a stop token is among the n best continuations. The
-search is over when n beams have ended and no live beam has a better mean than the worst of them.
+early_stopping False). Live beams, all of one length, are compared by the sum of their logprobs. Ended beams
+are compared by the mean over their tokens, the stop token included, since sums favour short texts (Wu et al.,
+arXiv:1609.08144, section 7; Stahlberg and Byrne, arXiv:1908.10090). A beam ends when a stop token is among
+the n best continuations. The search is over when n beams have ended and no live beam has a better mean than
+the worst of them.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class Continuation:
 def allowed_logprobs(
     row: Row, sampling: SamplingParams, n_generated: int, constraint: Constraint | None
 ) -> Scores:
-    """Return the logprob of each token, (vocab size,), minus infinity where it may not follow.
+    """Return the logprob of each token, (vocab size,), minus infinity for tokens that may not follow.
 
-    logit_bias changes the distribution; min_tokens and the constraint only forbid, so that scores stay the
-    model's. Where the constraint allows only what the other two exclude, it alone counts.
+    logit_bias changes the distribution. min_tokens and the constraint only forbid tokens, so that scores stay
+    the model's. If the constraint allows only tokens that the other two exclude, the constraint alone counts.
     """
     edited = row.astype(np.float64)
     for token, bias in sampling.logit_bias:
@@ -76,12 +77,12 @@ def allowed_logprobs(
 
 
 def best(rows: Sequence[Scores], scores: Sequence[float], n: int) -> list[Continuation]:
-    """Return the n best continuations of each beam, best first; ties by beam, then by token id.
+    """Return the best continuations of all beams, best first; equal ones by beam, then by token id.
 
     Args:
-        rows: Logprobs after each beam.
-        scores: Of the beams.
-        n: Continuations per beam.
+        rows: Logprobs after each beam, (vocab size,) each.
+        scores: Score of each beam.
+        n: Number of continuations to return for each beam.
     """
     found: list[Continuation] = []
     for parent, (row, score) in enumerate(zip(rows, scores, strict=True)):
@@ -96,17 +97,20 @@ class BeamSearch:
     """The beams of one generation."""
 
     def __init__(self, request: GenerationRequest, limit: int) -> None:
-        """Begin with an empty beam; beams end at `limit` tokens, at least 1."""
+        """Begin with one empty beam; beams end after `limit` tokens, which is at least 1."""
         self._request = request
         self._limit = limit
         self._ended: list[Beam] = []
-        self.live = [Beam(constraint=self._constraint_after(()))]  # not ended, best first, of one length
+        self.live = [Beam(constraint=self._constraint_after(()))]  # not ended, of one length, best first
 
     def advance(self, rows: Sequence[Row]) -> list[int]:
-        """Add a token to the live beams, and return the index of the old beam that each new one continues.
+        """Replace the live beams by their best continuations of one token.
 
         Args:
-            rows: Logits after each old beam.
+            rows: Logits after each live beam.
+
+        Returns:
+            For each new live beam, the index of the old one that it continues.
         """
         n, stop, sampling = self._request.n_beams, self._request.stop_tokens, self._request.sampling
         allowed = [
@@ -130,7 +134,7 @@ class BeamSearch:
         return len(self._ended) == self._request.n_beams and self._ended[-1].mean >= self.live[0].mean
 
     def decided(self) -> Beam:
-        """Return the result when done; before, the common beginning of all beams that may win."""
+        """Return the winner once the search is over, until then the beginning that all candidates share."""
         if self.done:
             return self._ended[0]
         rivals = [beam.tokens for beam in [*self._ended[:1], *self.live]]
@@ -145,7 +149,7 @@ class BeamSearch:
         return Beam((*parent.tokens, token), one.score, logprobs)
 
     def _with_constraints(self, chosen: Sequence[Continuation], grown: Sequence[Beam]) -> list[Beam]:
-        """Return the beams with constraints.
+        """Return `grown`, each beam with a constraint that has accepted its tokens.
 
         Constraints cannot be copied: the last child of a beam inherits its constraint, the others get new
         ones.

@@ -22,8 +22,8 @@ In a soak with two drafters 0.34 of the trees had a cached shape; with 64 it was
 class Branches:
     """The leaves of a tree of guesses."""
 
-    depths: tuple[int, ...]  # by node; 0 below the root
-    below: tuple[tuple[int, ...], ...]  # by node: numbers of the leaves below it; the first leaf is MAIN
+    depths: tuple[int, ...]  # of each node; 0 directly below the root
+    below: tuple[tuple[int, ...], ...]  # of each node: numbers of the leaves below it; MAIN is the first
     n_leaves: int
 
 
@@ -31,7 +31,8 @@ class Branches:
 def branches(parents: tuple[int, ...]) -> Branches:
     """Return the leaves of a tree, given the parent of each node; parents come before their children.
 
-    A first child is on its parent's first leaf; every other child starts a new leaf, below all its ancestors.
+    The first child of a node is on the node's first leaf. Every other child starts a new leaf, which is below
+    all of its ancestors.
     """
     depths: list[int] = []
     below: list[tuple[int, ...]] = []

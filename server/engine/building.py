@@ -20,13 +20,13 @@ def build(
         state: The sessions, and what they run on.
         works: The rows of the step without guesses.
         plan: One proposal for each work, and the width to pad the step to if there is room.
-        n_held: Cells of the KV cache in use.
+        n_held: Number of KV cells in use.
     """
     batch, layouts = Batch(), list[RowLayout]()
     n_ctx, missing = state.backend.n_ctx, 0
     if plan.width and n_held + plan.width <= state.backend.n_cells:
         missing = plan.width - sum([work.n_rows for work in works]) - sum(map(len, plan.proposals))
-    batch.stable = len(works) == 1 and state.limits.is_stable(works[0].session)  # which is alone
+    batch.stable = len(works) == 1 and state.limits.is_stable(works[0].session)  # it runs alone
     for work, proposal in zip(works, plan.proposals, strict=True):
         layout, session = NO_LAYOUT, work.session
         if not work.completes:
@@ -40,7 +40,7 @@ def build(
                 padding = max(0, min(missing, room - n_draft))
             wide = (
                 plan.is_shape and len(works) == 1
-            )  # with several, rows have other sequences in each step anyway
+            )  # with several sessions, the rows' sequences differ from step to step anyway
             layout = state.sequences.add(batch, session, proposal, padding, wide=wide)
             missing -= padding
         layouts.append(layout)
@@ -48,7 +48,10 @@ def build(
 
 
 def n_pad(limits: Limits, n_ctx: int, work: Work, n_draft: int) -> int:
-    """Return the padding rows that give each step of a width-stable session one width, within the context."""
+    """Return the number of padding rows that give all steps of a width-stable session the same width.
+
+    There are fewer where the context ends.
+    """
     session = work.session
     if session.n_pending > 1 or session.request.n_beams > 1:
         return 0

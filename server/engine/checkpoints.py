@@ -1,25 +1,25 @@
-"""Restore earlier states where sequences cannot be trimmed, from spare sequences that keep them.
+"""Keep earlier states of sequences that cannot be trimmed, and go back to them.
 
 A recurrent or hybrid model has a state, beside its cells or instead of them, that covers the whole sequence
-and cannot be shortened. A kept state is shared until the sequence continues, then llama.cpp copies it
-(docs/adr/0011). Two are kept per conversation: one from before a step with guesses, and one from near the end
-of a prompt, where the next turn, or another reply to the prompt, may begin.
+and cannot be shortened. So spare sequences keep earlier states (docs/adr/0011). llama.cpp copies a kept state
+only when the sequence continues. Two states are kept per conversation: the one before a step with guesses,
+and the one at a mark near the prompt's end, where the next turn, or another reply to the prompt, may begin.
 """
 
 from __future__ import annotations
 
 from server.llama.backend import Backend
 
-STEP, TURN = 0, 1  # what a conversation's spare sequences keep: the state before a step, that at its mark
+STEP, TURN = 0, 1  # a conversation's spare sequences: for the state before a step, and for that at its mark
 TURN_MARGIN = 16  # tokens at the end of a prompt that a template may write differently in the next turn
-MIN_MARK_TOKENS = 64  # tokens from one mark to the next, at least: each splits a prompt step in two
+MIN_MARK_TOKENS = 64  # minimum tokens from one mark to the next: each mark splits a prompt's step in two
 
 
 class Checkpoints:
-    """Earlier states of the first n_main sequences.
+    """Earlier states of the conversations' sequences, which are the first n_main.
 
-    Each has n_each spare sequences, which follow: 0 for no checkpoints, 1 for steps only, 2 for steps and
-    marks.
+    The spare sequences follow, n_each for each of them: 0 for no checkpoints, 1 for steps only, 2 for steps
+    and marks.
     """
 
     def __init__(self, backend: Backend, n_main: int, n_each: int) -> None:
@@ -33,20 +33,20 @@ class Checkpoints:
         return self._n_each > STEP
 
     def before_guesses(self, seq: int) -> None:
-        """Keep the current state for back()."""
+        """Keep the current state, for back() to restore."""
         self._backend.copy(seq, self._spare_sequence(seq, STEP), 0, 0)
 
     def back(self, seq: int, length: int) -> None:
-        """Return to the state from before the guesses, which has this length."""
+        """Restore the state from before the guesses, which covers `length` tokens."""
         self._take_state_of(seq, self._spare_sequence(seq, STEP), length)
 
     def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
-        """Return after which token of a prompt to set a mark; 0: none is worthwhile.
+        """Return the number of prompt tokens after which to set a mark; 0 if no mark is worthwhile.
 
         Args:
             seq: The sequence.
-            n_held: Tokens that are cached.
-            n_prompt: Tokens of the prompt.
+            n_held: Number of the prompt's tokens that are cached.
+            n_prompt: Number of the prompt's tokens.
         """
         at = n_prompt - TURN_MARGIN
         return at if self._n_each > TURN and at > n_held and at - self.marks[seq] >= MIN_MARK_TOKENS else 0
@@ -75,7 +75,7 @@ class Checkpoints:
             self.marks[seq] = 0
 
     def _take_state_of(self, seq: int, spare: int, length: int) -> None:
-        """Take a spare sequence's state, before the cells behind it are removed."""
+        """Give the sequence the state of its spare sequence, and remove its cells from `length` on."""
         self._backend.copy(spare, seq, length, length)
         self._backend.trim(seq, length)
 

@@ -29,17 +29,17 @@ class StepCommit:
 
     def __init__(self, state: EngineState, plan: Plan) -> None:
         self._state, self._plan = state, plan
-        self.outcomes: list[Outcome] = []  # of sessions for which guesses were requested
+        self.outcomes: list[Outcome] = []  # one for each session for which guesses were requested
 
     def add(self, work: Work, proposal: Proposal, layout: RowLayout, logits: Logits, at: int) -> int:
-        """Commit one session's rows. A session that fails, at a grammar's limit say, ends alone.
+        """Commit one session's rows. A session that fails, for example at a limit of its grammar, ends alone.
 
         Args:
             work: The session and its rows without guesses.
             proposal: Its guesses.
             layout: How its rows were added to the batch.
-            logits: Those of the whole step, of shape (wanted rows, size of the vocabulary).
-            at: The index of the session's first row in them.
+            logits: Logits of the whole step, (wanted rows, vocab size).
+            at: Index in `logits` of the session's first row.
 
         Returns:
             The index of the next session's first row.
@@ -69,7 +69,7 @@ class StepCommit:
             work: The session and its rows without guesses.
             proposal: Its guesses.
             layout: How its rows were added to the batch.
-            rows: Logits after the last committed token, after each guess, and of padding.
+            rows: Logits after the last committed token, after each guess, and after padding.
         """
         session, state, plain_s = work.session, self._state, self._plan.plain_s
         asked = session.request
@@ -83,7 +83,7 @@ class StepCommit:
                 verdict = Verdict((session.sampler.choose(rows[0], session.position),), ())
         except Exception as error:
             raise _undrawn_error(error) from error
-        nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, a guessed end too
+        nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, even if guessed
         if len(nodes) < len(proposal.tokens) or layout.n_pad or layout.n_shadows:
             state.sequences.settle(session, layout, nodes)
         else:
@@ -99,7 +99,7 @@ class StepCommit:
 
 
 def _advance_prompt(state: EngineState, work: Work) -> None:
-    """Count rows of a prompt as evaluated."""
+    """Count the work's prompt rows as evaluated, and report the progress if requested."""
     session = work.session
     session.evaluated(work.n_pending)
     if session.request.progress and not session.n_steps:
@@ -109,7 +109,7 @@ def _advance_prompt(state: EngineState, work: Work) -> None:
 
 
 def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
-    """Report logprobs of the prompt's next tokens, from the logits after each token before."""
+    """Report logprobs of the prompt's next tokens; each row has the logits after the token before."""
     session, n_top = work.session, work.session.request.n_logprobs or 0
     after = session.tokens[session.n_kv + 1 : session.n_kv + 1 + len(rows)]
     told = tuple(token_logprobs(row, token, n_top) for row, token in zip(rows, after, strict=True))
@@ -151,7 +151,7 @@ def _decide_tokens(
         session: Whose rows these are.
         proposal: Its guesses.
         rows: Logits after the last committed token, then after each node of the proposal.
-        drawn: The distribution of each drawn token is appended to it, if given.
+        drawn: A list to which the distribution of each drawn token is appended; None: do not keep them.
         by_rejection: Use the rule of rejection.py.
     """
     sampler, position, stop = session.sampler, session.position, session.request.stop_tokens
@@ -182,9 +182,9 @@ def _decide_tokens(
 def _logprobs_of(
     verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, asked: GenerationRequest
 ) -> tuple[TokenLogprobs, ...]:
-    """Return logprobs for each token, with the alternatives that the request asks for, or () for none.
+    """Return the logprobs of each token and of the alternatives that the request asks for; () if for none.
 
-    rows and drawn are those of _decide(); the i-th token was drawn from the row after the node before it.
+    `rows` and `drawn` are those of _decide_tokens(). Each token was drawn from the row of the node before it.
     """
     if (n_top := asked.n_logprobs) is None:
         return ()
@@ -198,12 +198,12 @@ def _logprobs_of(
 def _committed_event(
     verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, plain_s: float
 ) -> Committed:
-    """Return the event for the caller."""
+    """Return the event that reports the step's tokens to the caller."""
     if not proposal.tokens:
         return Committed(verdict.tokens, (None,), 0, (), logprobs, now, plain_s)
     nodes, n_accepted = verdict.nodes, len(verdict.nodes)
     sources = [proposal.sources[node] for node in nodes]
-    if not n_accepted or nodes[-1] == n_accepted - 1:  # each node comes after its parent: the first ones
+    if not n_accepted or nodes[-1] == n_accepted - 1:  # the accepted nodes are the first ones
         rejected = tuple(proposal.tokens[n_accepted:])
     else:
         rejected = tuple(token for i, token in enumerate(proposal.tokens) if i not in nodes)

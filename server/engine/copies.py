@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class Copies(dict[int, tuple[tuple[int, ...], bytes]]):
-    """Maps a sequence to the tokens of a copied state, and the state."""
+    """Maps a sequence to its copy: (tokens, saved state)."""
 
     @property
     def n_bytes(self) -> int:
@@ -22,6 +22,6 @@ class Copies(dict[int, tuple[tuple[int, ...], bytes]]):
         return data if data and copied == tuple(tokens) else None
 
     def shrink(self, budget_bytes: int) -> None:
-        """Drop the latest copies until the rest fits into the budget."""
+        """Drop copies, the latest first, until the rest fits into the budget."""
         while self and self.n_bytes > budget_bytes:
             self.popitem()

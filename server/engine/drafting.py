@@ -16,7 +16,7 @@ logger = logging.getLogger("duo.engine")
 
 
 def open_session(state: EngineState, session: Session) -> None:
-    """Open a session that may draft at the proposer; if that raises, it goes on without drafts."""
+    """Open a session at the proposer if it may draft; if that raises, the session goes on without drafts."""
     if not _may_draft(state, session):
         return
     sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
@@ -31,7 +31,7 @@ def open_session(state: EngineState, session: Session) -> None:
 
 
 def shift_full(state: EngineState) -> None:
-    """Drop tokens of sessions whose context is full, and reopen these at the proposer."""
+    """Shift the context of sessions that have filled it, and reopen these sessions at the proposer."""
     for session in state.active:
         if not session.is_full or not session.decodes:
             continue
@@ -47,7 +47,7 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
     Args:
         state: The sessions, and what they run on.
         works: The rows of the step without guesses; none if the engine is idle.
-        n_held: Cells of the KV cache in use.
+        n_held: Number of KV cells in use.
 
     Returns:
         A plan with one proposal per work: NOTHING for sessions that draw no token.
@@ -91,7 +91,7 @@ def _may_pad(state: EngineState, works: Sequence[Work]) -> bool:
 def _may_draft(state: EngineState, session: Session) -> bool:
     request, limits = session.request, state.limits
     if limits.by_rejection and request.sampling.mirostat:
-        return False  # it learns from its own draws only
+        return False  # a mirostat sampler learns from its own draws only
     if request.n_beams > 1 or request.precompute or request.prompt_logprobs:
         return False
     return limits.draft_max > 0 and request.speculation.n_max != 0

@@ -1,4 +1,4 @@
-"""End or preempt sessions; all that they hold is released even if a step of it raises."""
+"""End or preempt sessions; everything that they hold is released, even if releasing one part raises."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ def finish(state: EngineState, session: Session, reason: FinishReason) -> None:
 
 
 def fail(state: EngineState, session: Session, error: DuoError) -> None:
-    """End a session with an error; nothing of it stays cached."""
+    """End a session with an error; none of its tokens stay cached."""
     end(state, session, Failed(error), 0)
 
 
 def cancel(state: EngineState, session: Session, keep: int | None) -> None:
-    """End a session whose reply is its first `keep` generated tokens (None: all); the last is not cached."""
+    """End a session early; its reply is its first `keep` generated tokens (None: all).
+
+    All of these but the last stay cached.
+    """
     n_all = len(session.tokens) if keep is None else session.n_prompt + keep - session.n_dropped
     end(state, session, Finished("cancelled", session.stats(state.clock())), n_all - 1)
 
@@ -41,7 +44,7 @@ def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None
 
 
 def preempt(state: EngineState, session: Session) -> None:
-    """Put an active session back to the front of the queue, to be evaluated again."""
+    """Take an active session's cells, and put it at the front of the queue; it is evaluated again later."""
     state.active.remove(session)
     try:
         _release_sequences(state, session, 0)
@@ -51,7 +54,7 @@ def preempt(state: EngineState, session: Session) -> None:
 
 
 def _release_sequences(state: EngineState, session: Session, length: int) -> None:
-    """Release the session's sequences; the first `length` tokens of its own stay cached."""
+    """Release all sequences of the session; its first `length` tokens stay cached."""
     if session.seq == NO_SEQ:
         return
     marked = state.sequences.checkpoints.marks[session.seq]

@@ -22,11 +22,11 @@ from server.engine.state import EngineState
 from server.errors import BackendError, DuoError, FieldError
 from server.llama.backend import Backend
 
-# Sessions of a step up to which the event loop and drafters are told of the step before during the decode.
-# With more they are told before it: with many rows most of a decode passes until it is under way (10 of 14 ms
-# with 64 sessions on an H100), and what they do would hold up the engine after it. Half: 5 to 8 sessions were
-# held up by 0.05 ms at most, and gain nothing; twice: 16 clients lose a part of the 15 percent that this
-# brings them with drafts (ADR 1).
+# In steps of more sessions than this the event loop and drafters hear of the previous step before the decode,
+# not during it. With many rows most of a decode passes until it runs on the GPU (10 of 14 ms with 64 sessions
+# on an H100), so their work would delay the engine after it. Half: 5 to 8 sessions were delayed by 0.05 ms at
+# most, and gain nothing; twice: 16 clients lose a part of the 15 percent that this brings them with drafts
+# (ADR 1).
 MANY_SESSIONS = 8
 
 
@@ -50,11 +50,11 @@ class Engine:
         self._state = state = EngineState(backend, proposer, emit, n_slots, limits, clock)
         self.meter = Meter(state)
         self.residence = state.residence
-        # to be called before a decode of more than MANY_SESSIONS sessions, and while a GPU decodes
+        # called before a decode of more than MANY_SESSIONS sessions; called while a GPU decodes
         self.before: Callable[[], None] | None = None
         self.meanwhile: Callable[[], None] | None = None
         self.slots = Slots(state)
-        self._over: Step | None = None  # the step before, until it is learned from
+        self._over: Step | None = None  # the previous step, until the proposer has learned from it
 
     def vet(self, request: GenerationRequest) -> None:
         """Raise InvalidRequestError for a request that this engine can never serve. Safe from any thread."""
@@ -82,7 +82,7 @@ class Engine:
                 endings.cancel(self._state, session, keep)
 
     def fail_all(self, error: DuoError) -> None:
-        """End every session with an error, and drop what the KV cache holds of it."""
+        """End every session with this error; none of their tokens stay cached."""
         with ExitStack() as each:  # goes on with the others if one of them raises
             for session in self._state.sessions:
                 each.callback(endings.fail, self._state, session, error)
@@ -130,7 +130,7 @@ class Engine:
         return True
 
     def _learn_from(self, over: Step) -> None:
-        """Learn from the step before: where a GPU decodes, during the next decode."""
+        """Let the proposer learn from a finished step. If a GPU decodes, this runs during the next decode."""
         self._over = None
         self._state.proposer.learn(over)
 
@@ -142,7 +142,7 @@ class Engine:
             self._state.proposer.meanwhile(guesses, decodes=False)
 
     def _work_meanwhile(self, guesses: Plan) -> None:
-        """Do work that a GPU's decode hides."""
+        """Do, while a GPU decodes, the work that can wait until then."""
         if self.meanwhile is not None:
             self.meanwhile()
         self._state.proposer.meanwhile(guesses)

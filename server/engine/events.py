@@ -28,21 +28,21 @@ class Progress:
 
     n_evaluated: int  # leading tokens of the prompt in the KV cache
     at: float = field(default=0.0, compare=False)  # as in Started
-    # of its tokens since the last such event, if requested; the first token has none
+    # logprobs of the prompt's tokens since the last Progress, if requested; the first token has none
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-@dataclass(slots=True)  # frozen it takes 1 us to make instead of 0.2, for each session of a step
+@dataclass(slots=True)  # not frozen: making one takes 0.2 us instead of 1, for each session of a step
 class Committed:
     """One step's tokens of this session. Not to be changed."""
 
     tokens: tuple[int, ...]  # at least one; a stop token is the last
     sources: tuple[str | None, ...]  # by token: the drafter that guessed it, None if nobody did
-    n_drafted: int = 0  # tokens verified in this step
+    n_drafted: int = 0  # guesses verified in this step
     rejected: tuple[int, ...] = ()  # guesses that did not match, in order
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token if the request asks for them
     at: float = field(default=0.0, compare=False)  # as in Started
-    # estimated seconds of the step without guesses; 0: it had none, or it is unknown
+    # estimated seconds that the step would take without guesses; 0: it had none, or unknown
     plain_s: float = field(default=0.0, compare=False)
 
     @property
@@ -52,7 +52,7 @@ class Committed:
 
 @dataclass
 class Tally:
-    """Counts of committed tokens, for a reply, a client's request, or all requests."""
+    """Counts of committed tokens of a reply, of a client's request, or of all requests."""
 
     n_predicted: int = 0
     n_steps: int = 0
@@ -83,25 +83,25 @@ class Stats:
     """Counts and times of a reply."""
 
     n_prompt: int  # tokens of the prompt
-    n_cached: int  # of these, reused ones
+    n_cached: int  # tokens of the prompt that were in the KV cache
     n_predicted: int  # committed tokens, including a stop token
-    n_steps: int  # steps that committed them
+    n_steps: int  # steps that committed tokens
     prompt_ms: float  # from admission to the first committed token
     predicted_ms: float  # from the first committed token to the last
     n_drafted: int = 0  # guesses that were verified
     n_accepted: int = 0
     drafters: Mapping[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
-    accepted_per_step: tuple[int, ...] = ()  # by number of accepted guesses: steps with drafts
+    accepted_per_step: tuple[int, ...] = ()  # [n]: steps with guesses of which n were accepted
     truncated: bool = False  # tokens in the middle of the context were dropped
     n_dropped: int = 0  # number of these tokens
-    # estimate of predicted_ms without drafts: decodes without guesses, nobody drafting on these cores;
-    # without the Python time of the saved steps
+    # estimate of predicted_ms if nobody had drafted: the time of plain decodes, undisturbed by drafters, but
+    # without the Python time of the steps that drafts saved
     undrafted_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A reply that ended: at a stop token, at max_tokens or the context's end, or by the caller."""
+    """The reply ended: at a stop token, at max_tokens, at the context's end, or by the caller's wish."""
 
     reason: FinishReason
     stats: Stats
@@ -109,7 +109,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A generation that ended with an error."""
+    """The generation ended with an error."""
 
     error: DuoError
 

@@ -13,14 +13,14 @@ class Generation(Protocol):
     """One submitted request. Iterate it once, on the event loop that submitted it."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
-        """Yield events in order, all that are there each time: at least one, or none after wake_in().
+        """Yield, in order, all events that have arrived since the last time.
 
-        Ends after Finished or Failed.
+        There is at least one, except when wake_in() resumes the iteration. Ends after Finished or Failed.
         """
         ...
 
     def wake_in(self, seconds: float) -> None:
-        """Resume the iteration after this time, even without events. The latest call counts."""
+        """Resume the iteration after this time even if there are no events. The latest call counts."""
         ...
 
     def cancel(self, keep: int | None = None) -> None:

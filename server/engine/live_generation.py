@@ -13,7 +13,7 @@ from server.tenants import Place
 
 logger = logging.getLogger("duo.engine")
 
-MOST_UNREAD = 8192  # events of a generation before it ends: 1 MB, or 25 MB with 20 logprobs per token
+MOST_UNREAD = 8192  # unread events at which a generation fails: 1 MB, or 25 MB with 20 logprobs per token
 ENDS = (Finished, Failed)  # events that end a generation
 
 
@@ -24,9 +24,9 @@ class LiveGeneration:
         """Begin a generation.
 
         Args:
-            id: Of its session.
-            cancel: Engine.cancel on the engine's thread.
-            place: In the queue; None if it only precomputes.
+            id: Id of its session.
+            cancel: Calls Engine.cancel() on the engine's thread.
+            place: Its place in the queue; None if it only precomputes.
         """
         self.id = id
         self.place = place

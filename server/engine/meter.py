@@ -12,16 +12,16 @@ from server.engine.scheduler import Work
 from server.engine.state import EngineState
 from server.llama.backend import Batch, Logits
 
-PREFILL = 32  # minimum prompt rows of a step to learn a token's cost from: below, reading weights dominates
-N_OVERHEADS = 1024  # steps over which the median overhead is taken
+PREFILL = 32  # minimum prompt rows of a step that tells a token's cost: with fewer, reading weights dominates
+N_OVERHEADS = 1024  # latest steps whose median overhead is reported
 
 
 class StepKind(NamedTuple):
-    """Kind of a step without prompts: what its time depends on."""
+    """Properties that the time of a step without prompts depends on."""
 
     n_rows: int
-    n_cells: int  # in use, rounded
-    n_tokens: int  # of a session, on average, rounded
+    n_cells: int  # cells in use, rounded
+    n_tokens: int  # mean number of a session's tokens, rounded
 
 
 class Meter:
@@ -30,11 +30,11 @@ class Meter:
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self._began = 0.0
-        self._plain = False  # whether the step has neither prompts nor beams
-        self._n_tokens = 0  # of its sessions, before its commits
+        self._plain = False  # True if the step has neither prompts nor beams
+        self._n_tokens = 0  # tokens of the step's sessions, before it commits any
         self._n_rows = self._n_cells = 0
         self._decode_s = 0.0
-        self.n_decodes = self.n_decoding = 0  # decodes, and sessions in them
+        self.n_decodes = self.n_decoding = 0  # decodes so far, and the sum of their sessions
         self._overheads: deque[float] = deque(maxlen=N_OVERHEADS)
         self.kinds: Counter[StepKind] = Counter()
 
@@ -42,7 +42,7 @@ class Meter:
         self._began = self._state.clock()
 
     def decode(self, batch: Batch, works: Sequence[Work], n_cells: int) -> Logits:
-        """Decode the batch, with n_cells in use before it. Raises BackendError."""
+        """Decode the batch and time it; n_cells are in use before it. Raises BackendError."""
         state = self._state
         self._plain = all(work.session.decodes and work.session.request.n_beams == 1 for work in works)
         began = state.clock()
@@ -56,12 +56,12 @@ class Meter:
         return logits
 
     def end(self, works: Sequence[Work], plan: Plan, outcomes: Sequence[Outcome]) -> Step:
-        """Return the step, once its tokens are committed.
+        """Return the step's plan, times and outcomes. Call it once the tokens are committed.
 
         Args:
             works: The rows of the step without guesses.
-            plan: Its guesses.
-            outcomes: What it committed.
+            plan: The step's guesses.
+            outcomes: What the step committed.
         """
         if not self._plain:
             return Step(plan, None, outcomes)
@@ -76,16 +76,16 @@ class Meter:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Return the cells in use after the last decode, cached conversations included, and all cells."""
+        """Return (cells in use after the last decode, cached conversations included; all cells)."""
         return self._n_cells + self._n_rows, self._state.backend.n_cells
 
     def overhead_us(self) -> float:
-        """Return the median µs outside decode and drafting in recent one-session steps; 0 before any."""
+        """Return the median µs outside decode and drafting of recent steps with one session; 0 before any."""
         return median(self._overheads) * 1e6 if self._overheads else 0.0
 
 
 def _rounded_middle(n: int) -> int:
-    """Return the middle between the powers of two around n, at least 96."""
+    """Return the middle between the powers of two below and above n, at least 96."""
     return 3 * max(64, 1 << n.bit_length()) // 4
 
 

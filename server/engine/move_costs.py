@@ -7,35 +7,34 @@ from collections.abc import Sequence
 from server.cache.catalogue import Found
 from server.estimators import N_MOMENTS, Slope, Smoothed, numbers
 
-# Of a measured time: a start value ten times too high is within a quarter after 17. 0.4: after 8, but one
-# disturbed step has conversations evaluated that should be loaded; 0.1: after 35.
 WEIGHT = 0.2
-"""Weight of a new measurement: an initial value ten times too high is within a quarter after 17.
+"""Weight of a new measurement: an initial value ten times too high is within a quarter of the truth after 17.
 
 At 0.4 it takes 8, but one disturbed step makes duo evaluate conversations that it should load; at 0.1, 35.
 """
-# Most that one move counts, in times of what moving a byte took so far. Without this a process that was
-# stopped for a minute while it saved a conversation saves none again, since only moves tell what they take.
-# Half: that moves take ten times as long is known after 12 of them instead of 7; twice: one such stop makes
-# moving look 2.4 times as slow, not 1.6.
+# One move's time per byte counts as at most this multiple of the current estimate. Otherwise a process that
+# was suspended for a minute during a save would never save again, since only moves correct the estimate.
+# Half: a tenfold slowdown is known after 12 moves instead of 7; twice: one such pause makes moving look 2.4
+# times as slow, not 1.6.
 MAX_BYTE_RATIO = 4.0
-# Of the past, per measured step: about the last 50 count. 3 percent of scatter in one reply make a slope
-# uncertain by 0.9 of itself (simulated). 25: by 2; 100: by 0.45, but a slower machine shows after as many.
+# Share of its weight that a measured step keeps with each later one: about the last 50 count. If steps
+# scatter by 3 percent, a slope learned from one reply is uncertain by 0.9 of itself (simulated). 25 steps: by
+# 2; 100: by 0.45, but a slower machine shows after as many.
 STEPS_KEPT = 0.98
-REPLY = 64  # steps that a reply is taken to have: assumed. Twice: a slope half as steep moves a conversation
-FORM = 1.0  # of memory(): numbers of another one may mean something else
-LONGEST_S, SLOWEST_S = 60.0, 1e-3  # of a token or a step, and of a byte: a file that says more is wrong
+REPLY = 64  # assumed steps of a reply. Twice: a slope half as steep moves a conversation
+FORM = 1.0  # version of the numbers that memory() returns
+LONGEST_S, SLOWEST_S = 60.0, 1e-3  # maximum seconds of a token or step, and of a byte, that recall() accepts
 
 
 class MoveCosts:
     """Learned costs: per evaluated token, per occupied KV cell, per byte moved between cache tiers."""
 
     def __init__(self) -> None:
-        self.token_s = Smoothed(WEIGHT, 0.001)  # at first: a model of 1,000 prompt tokens a second,
-        self.byte_s = Smoothed(WEIGHT, 1e-9)  # and 1 GB/s
+        self.token_s = Smoothed(WEIGHT, 0.001)  # initially 1,000 prompt tokens per second
+        self.byte_s = Smoothed(WEIGHT, 1e-9)  # initially 1 GB/s
         self.cell_bytes = 0.0  # 0: not known yet
-        self._token = Slope(STEPS_KEPT)  # seconds of a prompt token by cells in use
-        self._step = Slope(STEPS_KEPT)  # seconds of a step without prompt rows by cells in use
+        self._token = Slope(STEPS_KEPT)  # seconds of a prompt token, as a function of cells in use
+        self._step = Slope(STEPS_KEPT)  # seconds of a step without prompt rows, likewise
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
         """Learn from a step of n_tokens prompt rows."""
@@ -53,7 +52,12 @@ class MoveCosts:
         self.byte_s.observe(min(seconds / n_bytes, MAX_BYTE_RATIO * self.byte_s.value))
 
     def loading_pays(self, found: Found, n_resident: int) -> bool:
-        """Return True if loading beats evaluating; n_resident prompt tokens are in the KV cache."""
+        """Return True if loading a snapshot is faster than evaluating the prompt.
+
+        Args:
+            found: The snapshot.
+            n_resident: Prompt tokens that are in the KV cache already.
+        """
         return (found.length - n_resident) * self.token_s.value > found.n_bytes * self.byte_s.value
 
     @property
@@ -76,8 +80,8 @@ class MoveCosts:
         re-evaluate it.
 
         Args:
-            n_tokens: Of the prompt.
-            n_moves: 2 for saving and loading; 1 if it is saved already.
+            n_tokens: Tokens of the prompt.
+            n_moves: 2 if the conversation has to be saved and loaded; 1 if it is saved already.
         """
         slower_s = self._token.value * n_tokens + self._step.value * REPLY
         return slower_s > min(n_moves * self.cell_bytes * self.byte_s.value, self.token_s.value)
@@ -88,7 +92,7 @@ class MoveCosts:
         return [FORM, *known, *self._token.moments, *self._step.moments]
 
     def recall(self, memory: object) -> bool:
-        """Continue from memory(); return False, with nothing changed, if that is not plausible."""
+        """Continue with what memory() returned; return False and change nothing if it is not plausible."""
         known = numbers(memory)
         if len(known) != 4 + 2 * N_MOMENTS or known[0] != FORM or not all(known[1:3]):
             return False

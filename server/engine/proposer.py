@@ -1,4 +1,4 @@
-"""Seam between the engine and whatever drafts: drafters on the bus, a model in the lead, lookups, or nothing.
+"""Interface of the engine to what drafts: drafters on the bus, a model in the lead, lookups, or nothing.
 
 Called by the engine thread only.
 """
@@ -28,15 +28,15 @@ class Proposal:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # by node: its parent, an earlier node or ROOT
     sources: tuple[str, ...] = ()  # by node: who guessed it
-    # by node: the distribution it was sampled from; only for rejection.py
+    # by node: the distribution that it was sampled from; only for rejection.py
     drafted: tuple[Distribution, ...] = ()
-    probabilities: tuple[float, ...] = ()  # by node: that it is reached and right; descending
+    probabilities: tuple[float, ...] = ()  # by node: probability that its whole path is right; descending
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def take(self, n: int) -> Proposal:
-        """Return the first n guesses, for verification by lookup."""
+        """Return a proposal of the first n guesses, without their distributions."""
         if n == len(self.tokens) and not self.drafted:
             return self
         return Proposal(self.tokens[:n], self.parents[:n], self.sources[:n]) if n else NOTHING
@@ -52,7 +52,7 @@ class Proposal:
         return None
 
     def tally(self, accepted: Sequence[int]) -> CountsBySource:
-        """Count the verified and accepted guesses of each source; `accepted` are indices of nodes."""
+        """Return the (verified, accepted) guesses of each source; `accepted` are indices of nodes."""
         if not self.sources:
             return {}
         right = [self.sources[node] for node in accepted]
@@ -64,10 +64,10 @@ NOTHING = Proposal()
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
-    """A session to guess for."""
+    """A session to guess for, as a proposer sees it."""
 
     id: int
-    # the engine's own list, which grows; tokens[i] is drawn with the noise of i + n_dropped
+    # the engine's own list, which grows; the noise of tokens[i] has the position i + n_dropped
     tokens: Sequence[int]
     sampling: SamplingParams  # the parameters that drafters mirror
     bounds: Speculation
@@ -79,10 +79,10 @@ class Ask(NamedTuple):
 
     session: int
     limit: int  # maximum guesses
-    forced: tuple[int, ...] = ()  # tokens that must follow, by the session's grammar
-    # returns True if a path of guesses may follow; None: any may
+    forced: tuple[int, ...] = ()  # tokens that the session's grammar forces to follow
+    # returns True if the grammar allows this path of guesses; None: it allows any
     allows: Callable[[Sequence[int]], bool] | None = None
-    n_pending: int = 1  # rows of the session that are decoded before the guesses anyway
+    n_pending: int = 1  # rows that the step decodes for the session even without guesses
     seq: int = -1  # its sequence in the target's KV cache
 
 
@@ -91,7 +91,7 @@ class Upcoming(NamedTuple):
 
     n_active: int  # sessions that have a slot, or wait for one
     n_deciding: int = 0  # of these, sessions that draw a token in this step and may have guesses
-    n_rows: int = 0  # rows without guesses
+    n_rows: int = 0  # rows of the step without guesses
     n_cells: int = 0  # cells of the KV cache in use
     has_grammar: bool = False  # a session that draws a token has a grammar
     asks: Callable[[], Sequence[Ask]] = tuple  # returns one Ask for each session that draws a token
@@ -107,12 +107,12 @@ class Plan:
 
     proposals: Sequence[Proposal] = ()  # one for each Ask; empty: no guesses
     width: int = 0  # rows to pad the step to; 0: no padding
-    # keep the step's layout fixed down to its sequences, so its CUDA graph can be reused
+    # True: keep the sequences of the step's rows fixed too, so that its CUDA graph can be reused
     is_shape: bool = False
-    # measured seconds of the decode without guesses; 0: there are none, or it is unknown
+    # estimated seconds of the decode without guesses, from measured ones; 0: the step has none, or unknown
     plain_s: float = 0.0
     spent_s: float = 0.0  # seconds that a model in the lead took to draft
-    asked: bool = True  # a source was asked, so learn() needs the outcomes
+    asked: bool = True  # a source was asked for guesses, so learn() needs the outcomes
 
 
 class Outcome(NamedTuple):
@@ -120,7 +120,7 @@ class Outcome(NamedTuple):
 
     session: int
     n_tokens: int  # committed tokens, the last ones of the session's list
-    tally: CountsBySource  # of the verified proposal
+    tally: CountsBySource  # guesses of the verified proposal
 
 
 class StepTiming(NamedTuple):
@@ -156,11 +156,11 @@ class Proposer:
 
         Args:
             session: Its id.
-            keep: The conversation may continue.
+            keep: True if the conversation may continue later.
         """
 
     def plan(self, step: Upcoming) -> Plan:
-        """Return the plan of the next step. Also called, without sessions, while the engine is idle."""
+        """Return the plan of the next step. Called while the engine is idle, too, then without sessions."""
         return Plan(asked=False)
 
     def learn(self, step: Step) -> None:
@@ -171,7 +171,7 @@ class Proposer:
 
         Args:
             plan: The plan of the step that is decoded.
-            decodes: False if the decode, of many sessions, begins after this call: do only what is urgent.
+            decodes: False if the decode, of many sessions, begins after this call: do only urgent work.
         """
 
 

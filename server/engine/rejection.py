@@ -1,12 +1,12 @@
 """Classical speculative sampling: keep a guess with probability min(1, p/q), else draw from p over q.
 
-See Leviathan, Kalman, Matias, arXiv:2211.17192, and Chen et al., arXiv:2302.01318. For synchronous drafting
-in the lead's own process only. The rule gives the target's distribution if, and only if, each guess is a
-sample of its q, and whether a guess is judged does not depend on its token. A dishonest or outdated q breaks
-the first condition. An asynchronous drafter breaks the second: its guesses arrive in time or not depending on
-how drafting went so far, so those that are judged are biased. `verify` needs neither condition, and its text
-does not depend on drafts; here only the distribution does not. A greedy guess is a sample of q only if q
-gives its token all the probability.
+See Leviathan, Kalman, Matias, arXiv:2211.17192, and Chen et al., arXiv:2302.01318. The rule is only for
+synchronous drafting in the lead's own process. It gives the target's distribution under two conditions: each
+guess is a sample of its q, and whether a guess is judged does not depend on its token. A dishonest or
+outdated q breaks the first condition, and so does a greedy guess unless q gives its token all the
+probability. An asynchronous drafter breaks the second: whether its guesses arrive in time depends on how
+drafting went so far, so those that are judged are biased. `verify` needs neither condition, and its text does
+not depend on drafts; here only the distribution of texts does not.
 """
 
 from __future__ import annotations
@@ -34,23 +34,22 @@ def judge(
     stop_tokens: frozenset[int],
     limit: int,
 ) -> Verdict:
-    """Accept or replace a linear chain of guesses. Pure but for `target`.
+    """Accept or replace the guesses of a linear chain, one by one. Pure except for `target`.
 
-    It ends at the first replaced guess, one token after the last guess, at a stop token, or after `limit`
-    tokens.
+    The new tokens end at the first replaced guess, one token after the last guess, at a stop token, or after
+    `limit` tokens.
 
     Args:
         guesses: The chain; guesses[i] was sampled from drafted[i].
-        drafted: Distributions of the guesses.
-        target: Returns the distribution, after the samplers, of the i-th new token after guesses[:i]. Called
-            once
-            per committed token, in order, so it may advance a sampler.
-        randomness: Seed, and position of the first new token.
+        drafted: The distribution q of each guess.
+        target: Returns the target's distribution p of the i-th new token, after guesses[:i] and after the
+            samplers. Called once per committed token, in order, so it may advance a sampler.
+        randomness: (seed, position of the first new token).
         stop_tokens: Tokens that end the generation.
         limit: Maximum tokens, at least 1.
 
     Returns:
-        The verdict; its nodes count the accepted guesses.
+        The verdict; its nodes are the indices of the accepted guesses.
 
     Raises:
         ValueError: A guess has no probability in its distribution.
@@ -82,7 +81,7 @@ def residual(p: Distribution, q: Distribution) -> Floats:
 
 
 def _sample_weighted(p: Distribution, weights: Floats, u: float) -> int:
-    """Return one of p.ids by weight: the inverse of the cumulative weight at u, in [0, 1)."""
+    """Return the one of p.ids at which the cumulative share of the weights passes u, a number in [0, 1)."""
     cumulative = np.cumsum(weights)
     at = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))
     return int(p.ids[min(at, int(np.flatnonzero(weights)[-1]))])

@@ -1,4 +1,4 @@
-"""What the engine is asked for, in token ids: text exists only outside the engine."""
+"""Requests to the engine, in token ids: text exists only outside the engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Exactness: TypeAlias = Literal["default", "width-stable"]
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """A request's settings of drafts; None is the server's default."""
+    """Settings of a request about drafts; None is the server's default."""
 
     n_max: int | None = None  # maximum drafted tokens verified per step; 0: none
     n_min: int = 0  # fewer drafted tokens than this are not verified
-    p_min: float = 0.0  # guesses on paths less likely than this are dropped
+    p_min: float = 0.0  # guesses whose path is less probable than this are dropped
     # "width-stable": all steps have one width, so no bit depends on drafts
     exactness: Exactness | None = None
-    # only guesses of these: ids, or names without the part after the host
+    # use only guesses of these drafters: their ids, or their names without the part after the host
     drafters: frozenset[str] | None = None
     prediction: tuple[int, ...] = ()  # what the client expects the reply to be
     salt: str = ""  # lookups use texts of this salt only
@@ -34,25 +34,25 @@ class GenerationRequest:
     prompt: Sequence[int]  # token ids, at least one
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the context ends
-    # ids that end the generation; the last Committed event has it, the text does not
+    # ids that end the generation; the last Committed event contains the one that did, the text does not
     stop_tokens: frozenset[int] = frozenset()
     speculation: Speculation = field(default_factory=Speculation)
-    constraint: Callable[[], Constraint] | None = None  # makes a new grammar state
-    # likeliest tokens to report beside the chosen one, 0 to 20; None: no logprobs
+    constraint: Callable[[], Constraint] | None = None  # returns a new state of the reply's grammar
+    # number of likeliest tokens to report beside the chosen one, 0 to 20; None: no logprobs
     n_logprobs: int | None = None
-    n_keep: int | None = None  # at the context's end, drop half of the tokens after these; None: end there
+    n_keep: int | None = None  # at the context's end, drop half of the tokens after these; None: end
     n_beams: int = 1  # above 1: beam search (beams.py), not with n_keep
-    salt: str = ""  # only requests of one salt share what is cached
-    slot: int | None = None  # the only slot for it; None: any
-    reuse: bool = True  # use what is cached
-    drawn_from: bool = False  # report logprobs after the samplers, not the model's
+    salt: str = ""  # cached conversations are shared only among requests of one salt
+    slot: int | None = None  # the slot that the request must have; None: any
+    reuse: bool = True  # False: evaluate the whole prompt, whatever is cached
+    drawn_from: bool = False  # report logprobs after the samplers instead of the model's
     progress: bool = False  # report how far the prompt is evaluated
     prompt_logprobs: bool = False  # report the prompt's logprobs; not with reuse or n_beams
     precompute: bool = False  # only evaluate the prompt, and only until a reply is requested
-    # a precompute that waits while replies are generated, and is cancelled only once begun
+    # with precompute: it waits while replies are generated, and they cancel it only if it has begun
     patient: bool = False
-    tenant: str = ""  # whose share of the slots it takes (tenants.py)
+    tenant: str = ""  # the tenant whose share of the slots it takes (tenants.py)
     logprobs_of: tuple[int, ...] = ()
     """Tokens whose logprobs are reported in place of the likeliest ones."""
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields that GET /slots shows of the request beside its sampling."""
+    """Fields of the request that GET /slots shows, beside its sampling."""

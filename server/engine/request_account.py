@@ -19,10 +19,10 @@ class RequestAccount(Tally):
     """Tokens of one request so far. For the event loop only."""
 
     id: str = field(kw_only=True)
-    tenant: str = ""  # whose share it takes (tenants.py)
-    place: Place | None = None  # kept for its first generation until that is submitted
+    tenant: str = ""  # the tenant whose share it takes (tenants.py)
+    place: Place | None = None  # place in the queue, kept until its first generation is submitted
     n_generations: int = 0
-    n_prompt: int = 0  # a prompt with several replies counts for each
+    n_prompt: int = 0  # tokens of prompts; a prompt with several replies counts once for each
     n_cached: int = 0
 
     def see(self, event: Event) -> None:
@@ -45,7 +45,7 @@ def tenant() -> str:
 
 @contextmanager
 def expected(places: Places) -> Generator[None]:
-    """Keep a place for a generation of this request, so that no prompt is prepared in vain.
+    """Keep a place in the queue for a generation of this request while its prompt is prepared.
 
     Raises:
         BusyError: The queue is full.
@@ -58,7 +58,7 @@ def expected(places: Places) -> Generator[None]:
     try:
         yield
     finally:
-        if account.place is kept:  # it was not submitted
+        if account.place is kept:  # no generation was submitted
             account.place = None
             kept.give_back()
 

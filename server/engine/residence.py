@@ -1,7 +1,7 @@
 """Keep conversations in the KV cache while there is room, else as snapshots in host memory and on disk.
 
-The engine claims a sequence for a session and releases it. A conversation that has to leave the KV cache is
-saved; a snapshot is loaded if that takes less time than evaluating its tokens again.
+The engine claims a sequence for a session, and releases it afterwards. A conversation that has to leave the
+KV cache is saved. A snapshot is loaded if that takes less time than evaluating its tokens again.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ class Residence:
     """Carries out what PrefixCache decides."""
 
     def __init__(self, backend: Backend, sequences: Sequences, n_held: Callable[[], int]) -> None:
-        """Begin without tiers below; n_held returns the cells in use, including those of busy sequences."""
+        """Begin without tiers below the KV cache; n_held returns its cells in use, busy sequences' too."""
         self._backend = backend
         self._n_held = n_held
         self._sequences = sequences
-        self.snapshots = Snapshots(memory_bytes=0)  # the tiers below: none
+        self.snapshots = Snapshots(memory_bytes=0)  # the tiers below the KV cache; none yet
         self._keep: Callable[[list[float]], None] = lambda memory: None
         self.copies = Copies()
-        self._written: dict[int, int] = {}  # by sequence: tokens when what rests there was last written
+        self._written: dict[int, int] = {}  # by sequence: tokens of its conversation when last written
         self.cache = PrefixCache(sequences.n_main, partial=backend.can_trim)
         self.move_costs = MoveCosts()
 
     def save_to(
         self, snapshots: Snapshots, memory: object = None, keep: Callable[[list[float]], None] | None = None
     ) -> None:
-        """Set the tiers below, before the first request.
+        """Set the tiers below the KV cache. Call it before the first request.
 
         Args:
             snapshots: The tiers.
-            memory: What `keep` was last given, or anything else.
-            keep: Stores learned costs for the next start.
+            memory: Costs that an earlier process gave to its `keep`; anything else is ignored.
+            keep: Stores learned costs for the next process.
         """
         self.snapshots, self._keep = snapshots, keep or self._keep
         self.move_costs.recall(memory)
@@ -68,9 +68,10 @@ class Residence:
     def place(
         self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens], slot: int | None = None
     ) -> Placed:
-        """Claim a sequence that holds as much of the prompt as any tier has, or the sequence `slot`.
+        """Claim a sequence for a prompt (`slot` if given), with as much of the prompt as any tier has.
 
-        Call it while a sequence, or that one, is not busy. Returns LATER while a snapshot is read from disk.
+        Call it only if `slot`, or without it any sequence, is not busy. Returns LATER while a snapshot is
+        read from disk.
         """
         found = self._worth_loading(tokens, salt, busy)
         self._fit_copies()
@@ -79,7 +80,7 @@ class Residence:
             return LATER
         reuse = self.cache.take(tokens, busy, salt=salt, only=slot)
         assert reuse is not None, "all sequences are busy"
-        # before anything is saved, which may push it out of memory
+        # get the payload before anything is saved, which may push it out of memory
         data = self.snapshots.get(found.key, found.length) if found else None
         for leaving in (reuse.evicted, reuse.lost):
             self._save_leaving(leaving)
@@ -90,25 +91,25 @@ class Residence:
         return Reuse(reuse.seq, n_loaded, reuse.seq)
 
     def make_way(self, n_tokens: int) -> None:
-        """Move idle conversations to host memory before n_tokens are evaluated, while that pays."""
+        """Move idle conversations to host memory, as long as that pays, before n_tokens are evaluated."""
         if not self.snapshots.memory_bytes or (not self.move_costs.cell_bytes and n_tokens <= LONG):
             return
         if not self.move_costs.leaving_pays(n_tokens, 1):
-            return  # not even if all are saved; to find out whether they are takes 0.1 ms with 32 of them
+            return  # leaving would not pay even if all are saved; checking that takes 0.1 ms with 32 of them
         n_moves = 1 if all(self._is_safe(one) for one in self._worth_saving()) else 2
         while self.move_costs.leaving_pays(n_tokens, n_moves) and (resting := self.cache.idle()):
             if not self._is_safe(resting[-1]) and not self._would_keep(
                 resting[-1], idle=self._sequences.n_main
             ):
-                return  # it would push out one that may come back as soon
+                return  # its snapshot would push out one that may be needed as soon
             self.evict()
 
     def copy_ahead(self) -> bool:
         """Do one piece of work of an idle engine; return False if there is none.
 
-        Write an idle conversation to disk; if all are there, copy the state of one, so that it can leave the
-        KV cache at once; if all are copied, read one of the latest from disk. Copies and read snapshots use
-        only free host memory, and are made only if loading them would pay.
+        The first of these that is possible: write an idle conversation to disk; copy the state of one, so
+        that it can leave the KV cache at once; read one of the latest snapshots from disk. Copies and read
+        snapshots use only free host memory, and are made only if loading them would pay.
         """
         if self._write_ahead():
             return True
@@ -126,7 +127,7 @@ class Residence:
         return self.snapshots.fetch_ahead(self._sequences.n_main, room)
 
     def _write_ahead(self) -> bool:
-        """Write an idle conversation that a kill of this process would lose; return False if there is none.
+        """Write to disk an idle conversation that a crash would lose; return False if there is none.
 
         It is for the next start, or for another lead with this directory. Each is tried once per length.
         """
@@ -144,7 +145,7 @@ class Residence:
         return False
 
     def _fit_copies(self) -> None:
-        """Drop copies until there is room for snapshots, which may have come from disk."""
+        """Drop copies until they fit into the memory that snapshots leave."""
         self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
@@ -162,7 +163,7 @@ class Residence:
         return reuse
 
     def evict(self) -> bool:
-        """Save and empty the idle conversation of least value. Returns False if there is none."""
+        """Save the idle conversation of least value and empty its sequence; return False if there is none."""
         evicted = self.cache.evict()
         if evicted is None:
             return False
@@ -184,7 +185,7 @@ class Residence:
 
         Raises:
             ValueError: The sequence is busy.
-            BackendError: The state cannot be used; the sequence is free then.
+            BackendError: The state cannot be used. The sequence is then free.
         """
         self._save_leaving(self.cache.resting().get(seq))
         self.erase(seq)
@@ -198,7 +199,12 @@ class Residence:
         self.cache.release(seq, tokens, salt)
 
     def save_all(self, timeout_s: float, *, copied: bool = False) -> None:
-        """Save all idle conversations (only copied ones if `copied`), and wait until they are on disk."""
+        """Save all idle conversations (if `copied`, only those with copies), and wait for the disk.
+
+        Args:
+            timeout_s: Maximum seconds to wait.
+            copied: True if the model cannot be asked for states.
+        """
         self._keep(self.move_costs.memory())
         self.snapshots.at_work(False)
         for resting in self.cache.idle():
@@ -218,7 +224,7 @@ class Residence:
         self._written.pop(seq, None)
 
     def _worth_loading(self, tokens: list[int], salt: str, busy: Mapping[int, BusyTokens]) -> Found | None:
-        """Return the snapshot that is worth loading for this prompt, None if none is."""
+        """Return the best snapshot for this prompt if loading it pays, else None."""
         if len(tokens) <= WORTH_SAVING:
             return None
         found = self.snapshots.match(tokens[:-1], salt)
@@ -228,7 +234,7 @@ class Residence:
         return found if self.move_costs.loading_pays(found, n_resident) else None
 
     def _load_snapshot(self, found: Found, data: bytes, seq: int) -> bool:
-        """Replace the sequence's content by a snapshot. Returns False if it has no room or is refused."""
+        """Replace the sequence's content by a snapshot. Return False without room, or if it is refused."""
         self._sequences.trim(seq, 0)
         while self._n_held() + found.n_tokens > self._backend.n_cells:
             if not self.evict():
@@ -245,7 +251,12 @@ class Residence:
         return True
 
     def _save_leaving(self, leaving: Evicted | None, *, at_end: bool = False) -> None:
-        """Save a leaving conversation, unless evaluating it is quicker; at the server's end nobody waits."""
+        """Save a leaving conversation, unless evaluating it again is quicker.
+
+        Args:
+            leaving: The conversation; None: do nothing.
+            at_end: The server ends, and no request waits: save it even if evaluating is quicker.
+        """
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return
         tokens, salt = leaving.tokens, leaving.salt
@@ -268,7 +279,7 @@ class Residence:
         return data
 
     def _would_keep(self, leaving: Evicted, idle: int = 0) -> bool:
-        """Return True if its saved state would be kept until `idle` other snapshots are used."""
+        """Return True if a snapshot of this conversation would be kept until `idle` others are used."""
         n = len(leaving.tokens)
         return self.snapshots.keeps(n, n * self.move_costs.cell_bytes, idle)
 
@@ -276,6 +287,6 @@ class Residence:
         return [one for one in self.cache.idle() if len(one.tokens) >= WORTH_SAVING]
 
     def _is_safe(self, resting: Evicted) -> bool:
-        """Return True if its state was copied or saved already."""
+        """Return True if this conversation was copied or saved already."""
         copied = self.copies.has(resting.seq, resting.tokens)
         return copied or self.snapshots.holds(resting.tokens, resting.salt)

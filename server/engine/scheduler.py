@@ -1,4 +1,4 @@
-"""Choose the rows of the next decode: sessions in, rows out. Pure."""
+"""Choose which rows of which sessions the next decode has. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Limits:
     draft_max: int = 8  # maximum drafted tokens per session and step
     leaves: int = 3  # maximum leaves of a session's tree; each needs a KV sequence
     stable_width: int = 8  # rows of every step of a width-stable session
-    exactness: Exactness = "default"  # default of requests
+    exactness: Exactness = "default"  # for requests that do not set it
     by_rejection: bool = False  # use the rule of rejection.py
-    again: bool = False  # after a wrong guess, all rows of the session are evaluated again (checkpoints.py)
-    # each sequence has its own KV cache; llama.cpp decodes those with consecutive numbers together
+    again: bool = False  # a wrong guess makes all rows of its session be evaluated again (checkpoints.py)
+    # True: each sequence has its own KV cache; llama.cpp decodes sequences with consecutive numbers together
     streams: bool = False
 
     def is_stable(self, session: Session) -> bool:
-        """Return True if the session's bits must not depend on drafts or other sessions; it runs alone."""
+        """Return True if the session's logits must not depend on drafts or other sessions; it runs alone."""
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
     def bounds(self, session: Session) -> Speculation:
-        """Return what the session's request says about drafts, with its exactness and salt filled in."""
+        """Return the request's settings of drafts, with the exactness and salt that hold for it."""
         asked = session.request.speculation
         return replace(asked, exactness=asked.exactness or self.exactness, salt=session.request.salt)
 
@@ -40,12 +40,12 @@ class Work:
 
     session: Session
     n_pending: int
-    completes: bool  # they are all, so the next token can be drawn
+    completes: bool  # these are all pending tokens, so the next token can be drawn
     n_draft: int = 0
 
     @property
     def n_rows(self) -> int:
-        """Return the rows without guesses."""
+        """Return the number of rows without guesses."""
         return self.n_pending - 1 + self.session.n_rows
 
 
@@ -53,8 +53,8 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     """Plan rows for every decoding session, then for prompts; guesses share the rest of the batch.
 
     Args:
-        sessions: The active ones.
-        limits: Of a step.
+        sessions: The active sessions.
+        limits: Limits of the step.
     """
     works, left = list[Work](), limits.n_batch
     decoding, prompts = list[Session](), list[Session]()
@@ -88,13 +88,13 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
 def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
     """Plan at most n_rows rows of prompts.
 
-    The prompt admitted first gets at least half of the rows, and any that the others do not need; these share
-    the rest, the shortest first.
+    The prompt admitted first gets at least half of the rows. The others share the rest, the shortest first,
+    and the first one also gets what they do not need.
 
     Args:
         prompts: Sessions in prefill, in order of admission.
         n_rows: Maximum rows in all.
-        n_told: Maximum rows of a session whose prompt's logprobs are reported, since each has logits.
+        n_told: Maximum rows of a session whose prompt's logprobs are reported, since each row needs logits.
     """
     works = list[Work]()
     others = sorted(prompts[1:], key=lambda other: other.n_due)
@@ -114,8 +114,8 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[
 def _draft_max(session: Session, limits: Limits) -> int:
     """Return the maximum guesses for the session.
 
-    There are none beyond the last token that may be committed, and none where a wrong one would make many
-    rows be evaluated again.
+    Nothing is guessed beyond the last token that may be committed. Nothing is guessed either if a wrong guess
+    would make many rows be evaluated again.
     """
     asked, most = session.request.speculation, limits.draft_max
     if asked.n_max is not None:

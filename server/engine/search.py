@@ -19,17 +19,17 @@ class _Search:
     """A running beam search."""
 
     beams: BeamSearch
-    seqs: list[int]  # by live beam: the sequence that holds the prompt and all but its last token
-    free: dict[int, int]  # sequences without a beam, with their tokens of the prompt: all or none
-    further: list[int]  # sequences of other conversations' slots that it uses
+    seqs: list[int]  # for each live beam, the sequence with the prompt and all of its tokens but the last
+    free: dict[int, int]  # sequences without a beam, and the prompt tokens that each holds: all or 0
+    further: list[int]  # sequences of other conversations' slots that this search uses
     n_decided: int = 0  # committed tokens
 
 
 class Searches:
     """All running beam searches.
 
-    They set their session's n_kv, n_rows and n_extra once the prompt is evaluated. Session.tokens are then
-    the prompt and the decided tokens.
+    A search sets its session's n_kv, n_rows and n_extra once the prompt is evaluated. From then on
+    Session.tokens are the prompt and the decided tokens.
     """
 
     def __init__(self, backend: Backend, sequences: Sequences, n_slots: int) -> None:
@@ -47,7 +47,7 @@ class Searches:
             raise FieldError("n_beams", "context_shift does not work with beams: leave one of them out")
 
     def n_conversations(self, request: GenerationRequest) -> int:
-        """Return how many conversations' sequences the request needs, its own included."""
+        """Return the number of conversations whose sequences the request needs, its own included."""
         return -(-request.n_beams // self._sequences.most_leaves)
 
     def begin(self, session: Session, further: list[int]) -> None:
@@ -64,7 +64,7 @@ class Searches:
         self._searches[session.id] = _Search(BeamSearch(session.request, limit), [session.seq], free, further)
 
     def add(self, batch: Batch, session: Session) -> None:
-        """Add rows for the rest of the prompt, the last with logits, or for each beam's last token."""
+        """Add rows for the rest of the prompt or for each beam's last token, and want the last logits."""
         search = self._searches[session.id]
         for seq, beam in zip(search.seqs, search.beams.live, strict=True):
             if beam.tokens:
@@ -79,8 +79,8 @@ class Searches:
         """Choose the beams to follow, and commit their common tokens.
 
         Args:
-            session: Of the search.
-            rows: Logits of the rows of add().
+            session: The session of the search.
+            rows: Logits of the rows that add() added.
             now: Seconds by the engine's clock.
 
         Returns:
@@ -103,9 +103,9 @@ class Searches:
         return committed if tokens else None, ending if search.beams.done else None
 
     def end(self, session: Session) -> list[int]:
-        """Forget the session's search, if it has one, and return the sequences to trim.
+        """Forget the session's search, if it has one, and return the sequences to empty.
 
-        Its own sequence still holds the evaluated part of the prompt.
+        The session's own sequence still holds the evaluated part of the prompt.
         """
         search = self._searches.pop(session.id, None)
         session.n_rows, session.n_extra = 1, 0
@@ -116,9 +116,9 @@ class Searches:
 
         Args:
             search: The search.
-            n_prompt: Tokens of the prompt.
-            n_held: Tokens of each sequence.
-            parents: The old beam that each new beam continues.
+            n_prompt: Number of the prompt's tokens.
+            n_held: Number of tokens that each beam's sequence holds.
+            parents: For each new beam, the index of the old one that it continues.
         """
         old, used = search.seqs, set[int]()
         for i, seq in enumerate(old):
@@ -137,7 +137,7 @@ class Searches:
     def _count_cells(self, session: Session, search: _Search) -> None:
         """Set n_kv, n_rows and n_extra for the next step.
 
-        n_extra is an upper bound: cells that beams share beyond the decided tokens count for each of them.
+        n_extra is an upper bound: a cell beyond the decided tokens counts once for each beam that shares it.
         """
         session.n_kv = len(session.tokens) - 1
         live = search.beams.live

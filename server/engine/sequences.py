@@ -1,8 +1,8 @@
-"""Lay out sessions' rows in the KV cache: a sequence each, and a shadow per further leaf of a tree.
+"""Lay out sessions' rows in the KV cache: each session has a sequence, and a shadow for each further leaf.
 
-A shadow shares the cells of its session's sequence, so it needs none of its own; before a step only the tail
-that it lacks is copied. Conversations that begin with the same tokens share cells too. Where sequences cannot
-be trimmed there are checkpoints instead of shadows.
+A shadow is a sequence that shares the cells of its session's sequence, so it needs none of its own. Before a
+step only the positions that it lacks are copied. Conversations that begin with the same tokens share cells
+too. Where sequences cannot be trimmed, there are checkpoints instead of shadows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PAD = 0
 class RowLayout:
     """Places of one session's rows in the batch."""
 
-    tree: Branches | None  # None if only its own sequence got rows
+    tree: Branches | None  # leaves of its proposal; None if only the session's own sequence got rows
     n_rows: int  # rows after the pending tokens
-    n_pad: int  # of these, padding
-    n_shadows: int  # shadows that got the pending tokens too
+    n_pad: int  # how many of these rows are padding
+    n_shadows: int  # number of shadows that got the pending tokens too
 
 
 NO_LAYOUT = RowLayout(None, 0, 0, 0)
@@ -40,7 +40,7 @@ class Sequences:
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
         """Divide the backend's sequences among slots.
 
-        Trees of several leaves need at least `leaves` sequences per slot. A backend that can copy but not
+        Trees of `leaves` leaves need at least as many sequences per slot. A backend that can copy but not
         trim needs two per slot for guesses beyond its tail, and three with marks.
         """
         self._backend = backend
@@ -50,25 +50,25 @@ class Sequences:
         n_spare = max(0, min(2, backend.n_seqs // n_slots - 1)) if checks else 0
         self.n_main = backend.n_seqs // (1 + self._n_shadows + n_spare)
         self.checkpoints = Checkpoints(backend, self.n_main, n_spare)
-        self._shared = [0] * self.n_main  # cells of each conversation that others may share
+        self._shared = [0] * self.n_main  # leading cells of each conversation that others may share
         for seq in range(backend.n_seqs):
             backend.trim(seq, 0)
 
     @property
     def most_leaves(self) -> int:
-        """Return the maximum leaves of a session's tree."""
+        """Return the maximum number of leaves of a session's tree."""
         return 1 + self._n_shadows
 
     def take(self, reuse: Reuse) -> int:
-        """Make the sequence hold exactly what is reused, and return its length.
+        """Make the sequence hold exactly the tokens to reuse, and return their number.
 
-        The length is 0 if the cells are not intact (Backend.intact).
+        The number is 0 if the cells are not intact (Backend.intact).
         """
         length = reuse.length if self._backend.intact(reuse.source, reuse.length) else 0
         if reuse.source == reuse.seq:
             self.trim(reuse.seq, length)
             return length
-        if not self._backend.can_share and length < ONE_STEP:  # all of the source would be moved for it
+        if not self._backend.can_share and length < ONE_STEP:  # copying would move all of the source
             length = 0
         self.trim(reuse.seq, 0)
         if length:
@@ -85,9 +85,14 @@ class Sequences:
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
     ) -> RowLayout:
-        """Add rows for all pending tokens, the last with logits, for the proposal, and n_pad of padding.
+        """Add rows for all pending tokens, the last one with logits, for the proposal, and for padding.
 
-        wide: all shadows take part, so that all steps with this number of rows have one shape.
+        Args:
+            batch: The batch of the step.
+            session: The session.
+            proposal: Its guesses.
+            n_pad: Number of padding rows.
+            wide: Give all shadows rows, so that all steps with this number of rows have one shape.
         """
         rows, n = session.tokens[session.n_kv :], len(proposal.tokens)
         if len(rows) == 1 and not (n or n_pad or wide):
@@ -120,8 +125,8 @@ class Sequences:
     def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
         """Keep only the pending tokens and these nodes of the proposal in the sequence.
 
-        If its end cannot be trimmed, none of them are kept, and all are evaluated again. Sets session.n_kv,
-        which must still be that of before the step, and n_again.
+        If the sequence cannot be trimmed, it keeps none of the step's tokens, and all are evaluated again.
+        Sets session.n_again and session.n_kv, which must still have its value from before the step.
         """
         if not self._can_take_back(layout.n_rows - len(nodes)):
             self.checkpoints.back(session.seq, session.n_kv)
@@ -140,17 +145,17 @@ class Sequences:
         if main < len(nodes):
             winner = shadows[tree.below[nodes[-1]][0] - 1]
             self._backend.copy(winner, session.seq, base + main, session.n_kv)
-        for shadow in shadows[: max(0, tree.n_leaves - 1)]:  # the others got the pending tokens only
+        for shadow in shadows[: max(0, tree.n_leaves - 1)]:  # further ones got only the pending tokens
             self._backend.trim(shadow, base)
 
     def _can_take_back(self, n_rows: int) -> bool:
-        """Return True if the last n_rows rows of a step can be removed."""
+        """Return True if the last n_rows rows of a step can be removed from their sequence."""
         return self._backend.can_trim or n_rows <= self._backend.n_tail
 
     def trim(self, seq: int, length: int) -> None:
         """Remove positions >= length from a session's sequence, and empty its shadows.
 
-        Where sequences cannot be trimmed, `length` is 0, the mark, or all that it holds.
+        Where sequences cannot be trimmed, `length` must be 0, that at the mark, or the sequence's own.
         """
         self.checkpoints.trim(seq, length)
         self._shared[seq] = min(self._shared[seq], length)
@@ -167,7 +172,7 @@ class Sequences:
         self._shared[seq] = min(self._shared[seq], start)
 
     def claim(self, seq: int) -> list[int]:
-        """Return a conversation's sequence and its shadows, for any use until it is trimmed."""
+        """Return a conversation's sequence and its shadows, for any use until trim() is called."""
         return [seq, *self._shadows_of(seq)]
 
     def _free_shadows(self, seq: int) -> None:

@@ -32,24 +32,24 @@ class Session:
     seq: int = NO_SEQ
     n_kv: int = 0
     n_again: int = 0
-    mark_at: int = 0  # token of the prompt after which its state is kept; 0: none
-    n_intact: int | None = None  # leading cells equal to those of evaluating `tokens`; None: all
-    n_rows: int = 1  # rows of a decoding step; more than 1 for beam searches only
-    n_extra: int = 0  # cells beyond the first n_kv; above 0 for beam searches only
+    mark_at: int = 0  # number of prompt tokens after which the state is kept (checkpoints.py); 0: not kept
+    n_intact: int | None = None  # leading cells equal to those that evaluating `tokens` gives; None: all
+    n_rows: int = 1  # rows of a decoding step without guesses; more than 1 only for beam searches
+    n_extra: int = 0  # cells beyond the first n_kv; above 0 only for beam searches
     drafts: bool = False  # the proposer knows the session
-    # what the context had no room for, in order: position and tokens
+    # (position, tokens) of each part dropped because the context was full, in order
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
-    # committed tokens after `tokens` that are not evaluated again yet (rewind())
+    # committed tokens that follow `tokens` during a replay (rewind()), to be evaluated again
     ahead: list[int] = field(default_factory=list[int])
     n_cached: int = 0
     admitted_at: float | None = None
     first_at: float = 0.0
     last_at: float = 0.0
-    undrafted_s: float = 0.0  # estimated seconds from the first token to the last without drafts
+    undrafted_s: float = 0.0  # estimated seconds from first to last token, had nobody drafted
     n_steps: int = 0
     accepted_per_step: list[int] = field(default_factory=list[int])
     drafters: dict[str, DrafterCount] = field(default_factory=dict[str, DrafterCount])
-    _rewound: tuple[int, list[int]] | None = None  # number of drops to repeat, and the tokens after them
+    _rewound: tuple[int, list[int]] | None = None  # drops to repeat, and what `tokens` is after them
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt)
@@ -78,7 +78,7 @@ class Session:
 
     @property
     def n_due(self) -> int:
-        """Return the pending tokens that may be evaluated; the last one of a full context has to wait."""
+        """Return the number of pending tokens that may be evaluated; in a full context the last one waits."""
         return self.n_pending - self.is_full
 
     @property
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def position(self) -> int:
-        """Return the next token's position in the whole text, with dropped tokens: the key of its noise."""
+        """Return the next token's position, dropped tokens included: it selects the noise to draw with."""
         return len(self.tokens) + self.n_dropped
 
     @property
@@ -101,12 +101,12 @@ class Session:
 
     @property
     def n_reusable(self) -> int:
-        """Return the leading cells that another session may copy, or the next turn continue."""
+        """Return the number of leading cells that another session may copy or the next turn continue."""
         return self.n_kv if self.n_intact is None else min(self.n_kv, self.n_intact)
 
     @property
     def n_left(self) -> int:
-        """Return the tokens that may still be committed, by max_tokens and the context."""
+        """Return the number of tokens that max_tokens and the context still allow."""
         room = self.n_ctx - len(self.tokens)
         if self.request.max_tokens is None:
             return room
@@ -117,9 +117,9 @@ class Session:
 
         Args:
             verdict: The tokens.
-            tally: Of the verified proposal.
+            tally: Verified and accepted guesses of the proposal, by source.
             now: Seconds by the engine's clock.
-            plain_s: See Plan.
+            plain_s: Estimated seconds of the step without guesses, as in Plan.
         """
         if not self.n_steps:
             self.first_at = self.last_at = now
@@ -144,16 +144,16 @@ class Session:
         return None if goes_on or self.n_left > 0 else "length"
 
     def next_drop(self) -> tuple[int, int]:
-        """Return start and end of the tokens to drop when the context is full.
+        """Return (start, end) of the tokens to drop when the context is full.
 
-        As in llama-server, the first half of the evaluated tokens after n_keep, of which at least three are
-        left.
+        As in llama-server, that is the first half of the evaluated tokens after n_keep, which is limited so
+        that there are at least three.
         """
         start = max(0, min(self.request.n_keep or 0, self.n_ctx - 4))
         return start, start + (len(self.tokens) - 1 - start) // 2
 
     def drop(self, start: int, end: int) -> None:
-        """Remove tokens[start:end] from `tokens`, which becomes another list."""
+        """Remove tokens[start:end]; `tokens` becomes a new list, since others may hold the old one."""
         self.n_again = self.mark_at = 0
         self.drops.append((start, self.tokens[start:end]))
         rest = self.tokens[:start] + self.tokens[end:]
@@ -176,7 +176,7 @@ class Session:
         self.tokens, self.ahead, self.drops = whole[: self.n_ctx], whole[self.n_ctx :], []
 
     def lose_cells(self) -> None:
-        """Forget what is cached of the session.
+        """Count none of the session's tokens as evaluated.
 
         A beam search restarts after the prompt, a session with shifted cells before its first drop.
         """

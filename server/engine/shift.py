@@ -1,8 +1,8 @@
-"""Shift the context of a reply that outgrows it: drop tokens in the middle, and update the KV cache.
+"""Make room for a reply that outgrows its context: drop tokens in the middle, and update the KV cache.
 
 Where the backend can shift, the cells after the gap are moved, which costs nothing; they still depend on the
 dropped tokens. Elsewhere the remaining tokens are evaluated again. The text depends neither on drafts nor on
-other sessions: cells that another conversation shares cannot be moved and are evaluated again first, and a
+other sessions. Cells that another conversation shares cannot be moved, so they are evaluated again first. A
 session that lost its moved cells repeats everything from its first drop (Session.rewind).
 """
 
@@ -14,9 +14,10 @@ from server.llama.backend import Backend
 
 
 def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
-    """Make room in a full session with one token pending; return True if it has room now.
+    """Make room in a full session that has one pending token; return True if it has room now.
 
-    If not, tokens are pending that have to be evaluated again before the next try. Sets n_kv and n_intact.
+    If not, more tokens are pending now: they have to be evaluated again before the next try. Sets n_kv and
+    n_intact.
     """
     start, end = session.next_drop()
     if not (backend.can_shift and backend.can_trim):

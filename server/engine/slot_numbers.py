@@ -1,7 +1,7 @@
 """Number the engine's slots; each holds one reply at a time.
 
-There may be more KV sequences than slots, for idle conversations. A slot is the sequence of its latest
-session.
+There may be more KV sequences than slots, for idle conversations. Each slot stands for the sequence of its
+latest session.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from server.engine.session import Session
 
 
 class SlotNumbers:
-    """Sequence and latest session by number of slot. For the engine's thread."""
+    """Maps the number of each slot to its sequence and latest session. For the engine's thread."""
 
     def __init__(self, n_slots: int) -> None:
         """Begin with n_slots free slots."""
         self._seqs = list(range(n_slots))
         self._latest: list[Session | None] = [None] * n_slots
-        self._order = list(range(n_slots))  # numbers, the one that has been free for longest first
+        self._order = list(range(n_slots))  # numbers of slots, the one begun longest ago first
 
     def __len__(self) -> int:
         return len(self._seqs)
@@ -28,14 +28,14 @@ class SlotNumbers:
         return self._seqs[number]
 
     def latest(self, number: int) -> Session | None:
-        """Return the session that a slot has, or had last."""
+        """Return the slot's running or latest session, None if it had none."""
         return self._latest[number]
 
     def begin(self, session: Session, active: Sequence[Session]) -> int:
         """Give a session a slot, and return its number.
 
         Args:
-            session: It has a KV sequence.
+            session: A session that has a KV sequence.
             active: All sessions that have a sequence.
         """
         if session.seq in self._seqs:

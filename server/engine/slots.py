@@ -1,7 +1,7 @@
-"""List, save, restore and erase the engine's slots by hand.
+"""List the engine's slots, and save, restore and erase their conversations for clients.
 
-A slot is busy with a session, or idle, perhaps with a conversation. Only idle slots can be changed. For the
-engine's thread, between steps.
+A slot is busy with a session, or idle and may hold a conversation. Only idle slots can be changed. Used on
+the engine's thread, between steps.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class SlotBusyError(InvalidRequestError):
 
 @dataclass(frozen=True, slots=True)
 class SlotTask:
-    """The latest reply of a slot, which may still run."""
+    """The latest reply in a slot, which may still run."""
 
-    id: int  # of its session
+    id: int  # id of its session
     request: GenerationRequest
     n_cached: int  # tokens of its prompt that were in the KV cache
     n_evaluated: int  # tokens of its prompt that were evaluated for it
@@ -63,11 +63,11 @@ class Slots:
         ]
 
     def save(self, id: int, salt: str = "") -> tuple[list[int], bytes]:
-        """Return the tokens that a slot holds, none of an empty one, and their state.
+        """Return the tokens that an idle slot holds (none if it is empty), and their state.
 
         Args:
-            id: Of the slot.
-            salt: Of the conversation, which is not for others.
+            id: Id of the slot.
+            salt: Salt of the conversation; one of another salt is refused.
 
         Raises:
             NotFoundError, SlotBusyError, InvalidRequestError, BackendError.
@@ -80,7 +80,7 @@ class Slots:
         return list(held.tokens), self._state.backend.save(self._state.slot_numbers.seq(id))
 
     def restore(self, id: int, tokens: list[int], data: bytes, salt: str = "") -> None:
-        """Make a slot hold what save() returned, for prompts of this salt. Its own conversation is evicted.
+        """Load what save() returned into a slot, for prompts of this salt; evict the slot's conversation.
 
         Raises NotFoundError, SlotBusyError, InvalidRequestError.
         """
@@ -128,7 +128,7 @@ class Slots:
         if session is not None:
             return Slot(id, True, session.drafts, session.n_kv, task)
         drafts = self._state.limits.draft_max > 0
-        if held is None:  # lent to a beam search
+        if held is None:  # a beam search uses it
             return Slot(id, True, False, task=task)
         return Slot(id, False, drafts, len(held.tokens), task)
 

@@ -1,4 +1,4 @@
-"""State that admission, drafting, commits and endings share: the sessions, and what they run on."""
+"""State that admission, drafting, commits and endings share: sessions, backend, proposer and caches."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class EngineState:
     ) -> None:
         self.backend = backend
         self.proposer = proposer
-        self.emit = emit  # of (session id, event); must not block
+        self.emit = emit  # called with (session id, event); must not block
         self.n_slots = n_slots
         self.clock = clock  # seconds
-        self.active: list[Session] = []  # those with a KV sequence, in order of admission
-        self.waiting: deque[Session] = deque()  # those without, in order of arrival
-        self.turns = Turns()  # of tenants
+        self.active: list[Session] = []  # sessions with a KV sequence, in order of admission
+        self.waiting: deque[Session] = deque()  # sessions without one, in order of arrival
+        self.turns = Turns()  # which tenant is next
         self.sequences = Sequences(backend, n_slots, limits.leaves)
         if not backend.can_trim:
             most = limits.draft_max if self.sequences.checkpoints.can_guess else backend.n_tail
@@ -54,5 +54,5 @@ class EngineState:
         return [*self.active, *self.waiting]
 
     def n_held(self) -> int:
-        """Return the cells of the KV cache in use."""
+        """Return the number of KV cells in use."""
         return self.cache.n_cells + sum([session.n_kv + session.n_extra for session in self.active])

@@ -39,21 +39,21 @@ Observer: TypeAlias = Callable[[int, Event], None]
 Command: TypeAlias = Callable[[Engine], None]
 T = TypeVar("T")
 
-IDLE_S = 0.1  # between the steps of an idle engine, which take in who joined or left
-# After the last reply, before an idle engine prepares for what may come, and between two parts of that; as
-# long as the latest part took, if that is longer: a request that comes meanwhile waits for it. Half: who
-# asks again after 10 ms waits for a copy; twice: 16 conversations are copied within 0.6 s, not 0.3.
+IDLE_S = 0.1  # seconds between steps of an idle engine, which notice drafters that joined or left
+# Seconds after the last reply until an idle engine copies conversations, and between two such pieces of work.
+# It pauses longer, as long as the latest piece took, since a request that comes meanwhile waits for it. Half:
+# a client that asks again after 10 ms waits for a copy; twice: 16 conversations are copied in 0.6 s, not 0.3.
 PAUSE_S = 0.02
-MOST_PAUSE_S = 60.0  # between two failed steps without a request: the pause doubles with each of them
-# Seconds between hand-overs of tokens to the event loop, by whether a GPU decodes meanwhile. On a CPU the
-# loop takes a core from the decode. Bundled, two cores, by llama-server's rate: 0.93 with 5 ms, 0.97 with
-# 8, 0.99 with 16, which is a frame of a screen, 1.02 with 32 (section J of benchmarks/RESULTS.md). Beside a
-# GPU, twice: steps of 3.9 ms (8B in Q8_0) are told two at a time, as those of 4.7 ms were with 5 (section
-# E); half: a model that makes 700 tokens per second sends each by itself.
+MOST_PAUSE_S = 60.0  # maximum seconds between failed steps without a request; the pause doubles each time
+# Seconds between hand-overs of tokens to the event loop; the key is True if a GPU decodes. On a CPU the loop
+# takes a core from the decode. Rate relative to llama-server's (bundled model, two cores): 0.93 with 5 ms,
+# 0.97 with 8, 0.99 with 16, which is a frame of a screen, 1.02 with 32 (section J of benchmarks/RESULTS.md).
+# Beside a GPU, twice: steps of 3.9 ms (8B in Q8_0) are sent two at a time, as those of 4.7 ms were with 5
+# (section E); half: a model that makes 700 tokens per second sends each by itself.
 GATHER_S = {False: 0.016, True: 0.002}
-SAVE_S = 10.0  # at most, until conversations are on disk when the server ends
-JOIN_S = 0.5  # at most, for a thread that is to end, before it is looked at again
-QUESTION_TIMEOUT_S = 60.0  # at most for a question, which is answered between two steps
+SAVE_S = 10.0  # maximum seconds to save conversations to disk when the server ends
+JOIN_S = 0.5  # maximum seconds to wait for the thread's end before checking it for progress again
+QUESTION_TIMEOUT_S = 60.0  # maximum seconds until ask() has its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Bounds:
     """Server-wide limits per generation; None: no limit."""
 
     max_tokens: int | None = None  # cap, also the default when the request gives none
-    time_s: float | None = None  # from submission to the end; a generation that takes longer fails
-    step_s: float | None = None  # without a finished step, before the engine is given up
+    time_s: float | None = None  # maximum seconds from submission to the end; a longer generation fails
+    step_s: float | None = None  # seconds without a finished step after which the engine is given up
 
 
 class EngineThread:
@@ -81,14 +81,14 @@ class EngineThread:
         """Prepare the thread.
 
         Args:
-            make_engine: Called once, here, with `emit`.
-            n_ctx: Tokens of the context.
+            make_engine: Called once, in this constructor, with the engine's `emit`.
+            n_ctx: Length of the context in tokens.
             max_queued: Requests in the engine, running ones included, before submit() raises BusyError.
-            bounds: Of every generation.
+            bounds: Limits of every generation.
             observers: Called on the event loop with the events of all replies; they must not raise.
             profile: File for the thread's profile (pstats), written when it ends.
         """
-        self.engine = make_engine(self._emit_event)  # for others only its counts, which any thread may read
+        self.engine = make_engine(self._emit_event)  # other threads may only read its counts
         self.engine.before, self.engine.meanwhile = self._before_decode, self._during_decode
         self._overlaps = self.engine.overlaps
         self.gather_s = GATHER_S[self._overlaps]
@@ -98,7 +98,7 @@ class EngineThread:
         self._observers = observers
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._outbox: list[tuple[int, Event]] = []
-        self._urgent = False  # whether the outbox holds a beginning, an end, or first tokens
+        self._urgent = False  # True if the outbox holds a beginning, an end, or first tokens
         self._silent: set[int] = set()  # generations that have begun and have no token yet
         self._flushed_at = 0.0
         self._pause_s = PAUSE_S
@@ -117,7 +117,7 @@ class EngineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Cancel what runs and end the thread. Idempotent. Raises LostModelError if it does not end."""
+        """Cancel all generations and end the thread. Idempotent. Raises LostModelError if it does not end."""
         self.drain()
         self.cancel_all()
         self._commands.put(None)
@@ -160,7 +160,7 @@ class EngineThread:
         """Call a question on the engine thread between two steps, and return its result or raise its error.
 
         Raises:
-            BusyError: It took longer than QUESTION_TIMEOUT_S; if it had not begun, it is dropped.
+            BusyError: It took longer than QUESTION_TIMEOUT_S. If it had not begun, it is dropped.
         """
         answer: Future[T] = Future()
 
@@ -190,21 +190,21 @@ class EngineThread:
             generation.cancel()
 
     def abandon(self, error: DuoError) -> None:
-        """Fail all generations without the engine's thread, which is stuck. Idempotent."""
+        """Fail all generations without the help of the engine's thread, which is stuck. Idempotent."""
         self.drain()
         self._deliver_events([(id, Failed(error)) for id in self._generations])
 
     @property
     def n_live(self) -> int:
-        """Return the generations that run, without those that only precompute. Safe from any thread."""
+        """Return the number of generations, without those that only precompute. Safe from any thread."""
         return sum(not generation.precompute for generation in list(self._generations.values()))
 
     def look(self) -> None:
-        """Check the thread; call it a few times a second, for stuck() and lost()."""
+        """Check the thread for progress; stuck() and lost() need a call a few times a second."""
         self.watchdog.look(bool(self._generations))
 
     def stuck(self) -> str | None:
-        """Return a message if no step has finished for long while there is work, else None."""
+        """Return a message if there is work but no step has finished for long, else None."""
         return self.watchdog.complaint
 
     def lost(self) -> LostModelError | None:
@@ -255,7 +255,7 @@ class EngineThread:
                 )
                 wait_s = min(max(PAUSE_S, 2 * wait_s), MOST_PAUSE_S)
                 self.hand_over()
-            if idle or not self._overlaps:  # else during the next decode: before it, the loop would delay it
+            if idle or not self._overlaps:  # otherwise during the next decode, which the loop would delay
                 self.hand_over()
         self.watchdog.sleep()
         self._urgent = True
@@ -266,7 +266,11 @@ class EngineThread:
             logger.exception("conversations could not be saved")
 
     def _prepare_idle(self, due_at: float) -> float:
-        """Do work of an idle engine if it is due, and return when to do more; infinity: nothing is left."""
+        """Do one piece of an idle engine's work if it is due.
+
+        Returns:
+            When the next piece is due, on the clock of due_at; infinity if nothing is left.
+        """
         began = time.monotonic()
         if began < due_at:
             return due_at
@@ -286,7 +290,7 @@ class EngineThread:
             self._emit_event(id, Failed(BackendError("the server failed before generating")))
 
     def _obey_commands(self, wait_s: float) -> bool:
-        """Run waiting commands, wait wait_s for the first one; return False if the thread has to end."""
+        """Run waiting commands, after waiting up to wait_s for one; return False if the thread has to end."""
         try:
             while wait_s or not self._commands.empty():
                 command, wait_s = self._commands.get(timeout=wait_s or None), 0.0
@@ -305,18 +309,20 @@ class EngineThread:
             logger.exception("a command of the engine failed")
 
     def _before_decode(self) -> None:
-        """Hand over before a decode of many sessions; on a CPU _work_loop() has done it."""
+        """Hand over the outbox before a decode of many sessions; on a CPU _work_loop() has done it."""
         if self._overlaps:
             self.hand_over()
 
     def _during_decode(self) -> None:
-        """Hand over while a GPU decodes."""
+        """Hand over the outbox while a GPU decodes."""
         self.hand_over()
 
     def hand_over(self, *, guessing: bool = False) -> None:
-        """Hand the outbox to the loop in one call, if it is urgent or gather_s have passed.
+        """Hand the outbox to the event loop in one call, if it is urgent or GATHER_S have passed.
 
-        guessing: a draft model runs next, which the loop would delay; so beside a GPU only urgent events go.
+        Args:
+            guessing: A draft model runs next, which the loop would delay: beside a GPU hand over only urgent
+                events.
         """
         now = time.monotonic()
         waits = now - self._flushed_at < self.gather_s or (guessing and self._overlaps)
@@ -327,4 +333,4 @@ class EngineThread:
             urgent, self._urgent, self._flushed_at = self._urgent, False, now
             self._loop.call_soon_threadsafe(self._deliver_events, events)
             if urgent and not self._overlaps:
-                time.sleep(0)  # else the next decode takes all cores, and the loop waits for one for 1 ms
+                time.sleep(0)  # lets the loop begin: once a decode takes all cores, it waits 1 ms

@@ -1,7 +1,8 @@
-"""Sample and look up: the target draws every token; a draft only makes its logits available early.
+"""Verify guesses: the target draws every token, and a guess is accepted if it equals the token drawn.
 
-Exact for any draft, honest or not, at any temperature: the committed tokens are the target's own draws
-(llama.cpp and SpecExec, arXiv:2406.02532, look up the target's sample, too).
+This is exact for any draft, honest or not, at any temperature, since the committed tokens are the target's
+own draws. Guesses only make its logits available early. llama.cpp and SpecExec (arXiv:2406.02532) do the
+same.
 """
 
 from __future__ import annotations
@@ -12,26 +13,25 @@ from dataclasses import dataclass
 from server.engine.proposer import ROOT, Proposal
 
 
-@dataclass(slots=True)  # as Committed
+@dataclass(slots=True)  # not frozen, for the reason given at Committed
 class Verdict:
-    """Tokens to commit, and the guesses that they accept. Not to be changed."""
+    """Tokens to commit, and which guesses they confirm. Not to be changed."""
 
     tokens: tuple[int, ...]  # at least one
-    nodes: tuple[int, ...]  # the proposal's nodes that tokens[:len(nodes)] confirm
+    nodes: tuple[int, ...]  # accepted nodes of the proposal; tokens[i] confirms nodes[i]
 
 
 def verify(
     proposal: Proposal, draw: Callable[[int, int], int], stop_tokens: frozenset[int], limit: int
 ) -> Verdict:
-    """Walk the proposal along the target's draws. Pure but for `draw`.
+    """Follow the target's draws through the proposal's tree. Pure except for `draw`.
 
-    It ends at the first draw without a matching child, at a stop token, or after `limit` tokens.
+    The walk ends at the first draw without a matching child, at a stop token, or after `limit` tokens.
 
     Args:
         proposal: The guesses.
-        draw: Draws the i-th new token from the logits after a node (ROOT: after the last committed token);
-            called
-            once per committed token.
+        draw: draw(node, i) draws the i-th new token from the logits after this node (ROOT: after the last
+            committed token). Called once per committed token.
         stop_tokens: Tokens that end the generation.
         limit: Maximum tokens, at least 1.
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 
-# Without a finished step, before health tells; half: slow steps look stuck, twice: told late.
+# Seconds without a finished step until health tells. Half: slow steps look stuck; twice: it is told late.
 STEP_STUCK_S = 60.0
-LOOK_S = 1.0  # at most, that counts between two looks: a process that was stopped and goes on is not stuck
+LOOK_S = 1.0  # maximum seconds that count between two looks: a process that was suspended is not stuck
 
 
 class Watchdog:
@@ -18,7 +18,7 @@ class Watchdog:
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
-        """Begin; the engine is given up after limit_s without a finished step, never if None."""
+        """Begin; the engine is given up after limit_s seconds without a finished step (None: never)."""
         self.clock = time.monotonic
         self._limit_s = limit_s or math.inf
         self._n_begun = self._n_seen = 0
@@ -34,7 +34,7 @@ class Watchdog:
         self._n_begun = 0
 
     def look(self, work: bool) -> None:
-        """Check for progress; called on the event loop a few times a second. `work`: there is some."""
+        """Check for progress; called on the event loop a few times a second. `work`: there is work to do."""
         now = self.clock()
         passed, self._looked_at = min(now - self._looked_at, LOOK_S), now
         waits = work and self._n_begun and self._n_begun == self._n_seen
@@ -42,7 +42,7 @@ class Watchdog:
 
     @property
     def complaint(self) -> str | None:
-        """Return a message if no step has finished for long, else None."""
+        """Return a message if no step has finished for a long time, else None."""
         told = self._silent_s > min(STEP_STUCK_S, self._limit_s)
         return f"no step of the model has finished for {self._silent_s:.0f} s" if told else None
 

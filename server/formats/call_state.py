@@ -1,4 +1,4 @@
-"""Base of all readers of a tool call's arguments. Pure."""
+"""Define the base of all readers of a tool call's arguments. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class CallState(Enum):
 
 
 class ArgumentReader(ABC):
-    """Base class: read the arguments of one call, in one syntax, from a growing text."""
+    """Base class: reads the arguments of one call, in one syntax, from a growing text."""
 
     def __init__(self, begun: CallBegun | None = None) -> None:
         """Begin; pass `begun` if the call's name is known already."""
-        self.pieces: list[Piece] = []  # what was found; the caller takes it from here
+        self.pieces: list[Piece] = []  # pieces found so far; the caller takes them out
         self.state = CallState.MORE
         self.begun: CallBegun | None = None  # the call, once its name is known
-        self.n_told = 0  # characters of the arguments that are in `pieces`, or were
+        self.n_told = 0  # characters of the arguments that have been put into `pieces`
         if begun:
             self._announce(begun)
 
@@ -43,7 +43,7 @@ class ArgumentReader(ABC):
 
     @property
     def forgets(self) -> bool:
-        """True if text that was read once is not needed again."""
+        """True if text before the index that read() returned is not needed again."""
         return False
 
     @property
@@ -67,6 +67,6 @@ def new_call_id(index: int) -> str:
 
 
 def after_blank(text: str, at: int = 0) -> int:
-    """Return the index behind the white space that begins at `at`."""
+    """Return the index behind the white space, if any, at `at`."""
     blank = _BLANK.match(text, at)
     return blank.end() if blank else at

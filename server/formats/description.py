@@ -55,7 +55,7 @@ class Thoughts:
 
     open: str
     close: str
-    anywhere: bool = False  # thoughts may also come after content
+    anywhere: bool = False  # True: thoughts may also come after content
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Calls:
     open: str = ""  # text before the first call
     close: str = ""  # text after the last call
     between: str = ""  # text between two calls
-    each: bool = False  # every call has its own open and close
+    each: bool = False  # True: every call has its own open and close
     parameter: str = ""  # pattern of one parameter, for ⟨parameters⟩
     # keys of ⟨object⟩ in their order: name and arguments; three if the id is one of them
     members: tuple[str, ...] = ("name", "arguments")
-    bare: bool = False  # a reply that begins with a call needs no `open`
+    bare: bool = False  # True: a reply may begin with a call without `open`
 
     @cached_property
     def arguments(self) -> str:
@@ -79,12 +79,12 @@ class Calls:
 
     @cached_property
     def _around_arguments(self) -> list[str]:
-        """Return the pattern before and after its arguments."""
+        """Return the parts of `call` before and behind its arguments."""
         return self.call.split(f"⟨{self.arguments}⟩")
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
-        """Match all text before the arguments of a first call; `open` is optional if calls have a mark."""
+        """Match the text before the arguments of a first call; `open` is optional if calls have a mark."""
         own = words(self._around_arguments[0])
         opens = r"\s*".join(map(re.escape, words(self.open)))
         return re.compile(
@@ -93,7 +93,7 @@ class Calls:
 
     @cached_property
     def another(self) -> re.Pattern[str]:
-        """Match all text before the arguments of a call that follows another."""
+        """Match the text before the arguments of a call that follows another call."""
         return re.compile(self._head_regex)
 
     @property
@@ -114,7 +114,7 @@ class Calls:
         return tuple(dict.fromkeys([*words(self.open)[:1], *own]))
 
     def may_begin(self, text: str) -> bool:
-        """Return True if text that starts with a mark may still become the head of a first call."""
+        """Return True if text that starts with a mark may become the head of a first call as it grows."""
         begun, own = "".join(text.split()), self._around_arguments[0]
         for head in (self.open + own, own):
             fixed, *free = re.split("[⟨⟦]", head if "⟨" in head else head + "{", maxsplit=1)
@@ -132,9 +132,9 @@ class Calls:
 
     @cached_property
     def behind_value(self) -> tuple[str, ...]:
-        """Return the texts, one of which follows a parameter: another one, or what ends the arguments.
+        """Return the texts of which one follows each value: another parameter, or what ends the arguments.
 
-        A tag that ends a value is text where neither follows it.
+        If none follows, the tag that ends values is a part of the value.
         """
         return words(self.parameter)[0], *self.follow[:1]
 
@@ -145,7 +145,7 @@ class Calls:
         return re.compile(pattern(head.rstrip("\n")) + ("\n?" if head.endswith("\n") else ""))
 
     def key_among(self, names: Sequence[str]) -> re.Pattern[str]:
-        """Return `key`, which matches these names too, whatever characters they have."""
+        """Return `key`, extended to match these names too, whatever characters they have."""
         if not names:
             return self.key
         known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
@@ -170,12 +170,12 @@ class Calls:
 
 @dataclass(frozen=True)
 class Channels:
-    """Messages that each begin with a header: start, header, message mark, text, end."""
+    """Marks of messages with headers. Each message is: start, header, message mark, text, end."""
 
     start: str  # text that begins a header
     message: str  # text that ends a header
-    header: str  # how a call's header is written, up to and including its end
-    content: str  # the same for content
+    header: str  # pattern of a call's header, up to and including its end
+    content: str  # header of content, likewise
     ends: tuple[str, ...] = ()  # texts, beside `start`, that end a message
     thought: str | None = None  # regex found in a header of thoughts
     call: str | None = None  # regex found in a header of a call; its group "name" is the function
@@ -204,10 +204,10 @@ class Channels:
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models that write thoughts and calls alike."""
+    """A family of models that write thoughts and calls in the same way."""
 
     name: str
-    # texts that all its chat templates contain; of a tuple, at least one
+    # texts that all chat templates of the family contain; of a tuple of texts, at least one
     signs: tuple[str | tuple[str, ...], ...]
     thoughts: Thoughts | None = None
     calls: Calls | None = None
@@ -222,7 +222,7 @@ class Family:
 
 
 def tokens_in(text: str) -> list[str]:
-    """Split fixed text into pieces that may be control tokens, and what is between them."""
+    """Split fixed text into pieces that may be control tokens, and the texts between these."""
     return [piece for piece in _TOKENS.split(text) if piece]
 
 

@@ -1,4 +1,4 @@
-"""Find how much of a text says a given message. Pure."""
+"""Find how much of a text it takes to say a given message. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from server.text.message import Arguments, CallBegun, Content, Message, Piece, f
 def extent(text: str, form: Form, message: Message) -> int | None:
     """Return the length of the shortest beginning of a guarded text that says the whole message.
 
-    Calls, thoughts and content must be those of the message, apart from white space around them. Guards do
-    not count. None if the text says another message.
+    Calls, thoughts and content must be those of the message, except for white space around them. Guards do
+    not count. None if no beginning of the text says the message.
     """
     reader, pieces = MessageReader(form), list[Piece]()
     content = message.content.lstrip()
@@ -36,7 +36,7 @@ def extent(text: str, form: Form, message: Message) -> int | None:
 
 
 def _meaning_of(message: Message) -> object:
-    """Return a form in which two spellings of one message are equal."""
+    """Return a value that is equal for all spellings of one message."""
     calls = [(call.name, _parsed_arguments(call.arguments)) for call in message.calls]
     return message.content.strip(), message.reasoning.strip(), calls
 
@@ -44,5 +44,5 @@ def _meaning_of(message: Message) -> object:
 def _parsed_arguments(arguments: str) -> object:
     try:
         return json.loads(arguments)
-    except ValueError:  # broken off, or not yet whole
+    except ValueError:  # the arguments are broken off, or not yet complete
         return arguments

@@ -66,7 +66,7 @@ LFM = Calls("⟨name⟩(⟨python⟩)", "<|tool_call_start|>·[", "]<|tool_call_
 
 
 def _dsml_calls(section: str) -> Calls:
-    """Return the calls of a model that writes DeepSeek's tags, within this section."""
+    """Return the calls of a model that writes them in DeepSeek's tags, within tags named `section`."""
     return Calls(
         '<｜DSML｜invoke name="⟨name⟩">\n⟨parameters⟩</｜DSML｜invoke>',
         f"<｜DSML｜{section}>\n",
@@ -309,8 +309,9 @@ _THOUGHTS = tuple(
 def family_of(source: str) -> Family:
     """Return the first family whose signs the template has, UNKNOWN if none fits.
 
-    The order matters: families with the most specific signs come first, since templates mention words of
-    other families. Thoughts at the beginning of a reply are kept only if the template mentions their marks.
+    Families with the most specific signs come first, since templates mention words of other families. If the
+    template does not mention the marks of thoughts at a reply's beginning, the family is returned without
+    thoughts.
     """
     found = next((family for family in FAMILIES if family.fits(source)), UNKNOWN)
     if found.thoughts and found.thoughts.anywhere:

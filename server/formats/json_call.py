@@ -1,7 +1,7 @@
 """Read a tool call in JSON from a growing text. Pure.
 
-Nothing is emitted before the name is known. Until then the text may turn out to be no call, so the caller has
-to keep it.
+Nothing is emitted before the name is known. Until then the text may turn out not to be a call, so the caller
+has to keep it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from server.formats.jsonscan import ValueScanner
 from server.text.guard import unguarded
 from server.text.message import CallBegun
 
-_KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # and what is there for its colon
+_KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # a key, and what is there for its colon
 NAMING_KEYS = frozenset({"name", "function", "tool_name"})
 ID_KEYS = frozenset({"id", "tool_call_id"})
 _SHORT_KEYS = NAMING_KEYS | ID_KEYS | {"type"}
@@ -25,7 +25,7 @@ _KNOWN_KEYS = _SHORT_KEYS | ARGUMENTS_KEYS
 
 
 class JsonCallReader(ArgumentReader):
-    """Read one call: an object with name and arguments, or the arguments behind a name."""
+    """Reads one call: an object with name and arguments, or the arguments behind a name."""
 
     def __init__(
         self, begin: Callable[[str, str], CallBegun | None], *, strict: bool, id_last: bool = False
@@ -33,9 +33,9 @@ class JsonCallReader(ArgumentReader):
         """Begin a call.
 
         Args:
-            begin: Numbers the call of this name and id; returns None if no function has this name.
-            strict: Fail at keys that calls do not have.
-            id_last: The id comes last in the object, so nothing is known before the object ends.
+            begin: Given a name and an id, returns the numbered call; None if no function has this name.
+            strict: True: fail at keys that calls do not have.
+            id_last: True: the id comes last in the object, so nothing is emitted before the object ends.
         """
         super().__init__()
         self._begin = begin
@@ -45,7 +45,7 @@ class JsonCallReader(ArgumentReader):
         self._nesting = 0
         self._value: ValueScanner | None = None
         self._value_from = 0
-        self._streams = False  # the value is told as it grows
+        self._streams = False  # True: the current value is emitted as it grows
         self._key: str | None = None
         self._early = ""  # arguments that came before the name
         self._step = self._open_object
@@ -71,12 +71,12 @@ class JsonCallReader(ArgumentReader):
         return at
 
     def named(self, begun: CallBegun) -> None:
-        """Announce a call whose name the text tells elsewhere: only arguments follow."""
+        """Announce a call whose name stood outside this text, so that only arguments follow."""
         self._announce(begun)
         self._key = "arguments"
         self._step = self._begin_value
 
-    # Steps, each of which begins within the text. Each returns how far it got, None if it needs more text.
+    # Steps. Each reads on from `at`, and returns the index that it reached; None if it needs more text.
 
     def _open_object(self, text: str, at: int) -> int | None:
         if text[at] != "{":
@@ -100,7 +100,7 @@ class JsonCallReader(ArgumentReader):
             return None
         self._key = _decode_string(key[1]) if key else None
         if not key or key[2] != ":" or (self._strict and self._key not in _KNOWN_KEYS):
-            return self._end_object()  # no key: this is no call, or a broken one
+            return self._end_object()  # there is no key: the call is broken, or not a call
         self._step = self._begin_value
         return key.end()
 
@@ -132,13 +132,13 @@ class JsonCallReader(ArgumentReader):
             self._whole_value(text[self._value_from : end])
         self._value, self._key = None, None
         self._step = self._read_member
-        if not self._nesting and self.state is CallState.MORE:  # a value without an object around it
+        if not self._nesting and self.state is CallState.MORE:  # the value has no object around it
             self._end_object()
         return end
 
     @property
     def _is_arguments(self) -> bool:
-        """True if the current value is the call's arguments; only the first of both keys counts."""
+        """True if the current value is the call's arguments; of several keys for them the first counts."""
         return self._key in ARGUMENTS_KEYS and not (self._early or self.n_told)
 
     def _whole_value(self, value: str) -> None:
@@ -175,7 +175,7 @@ class JsonCallReader(ArgumentReader):
 
 
 def _decode_string(string: str) -> str:
-    """Return the text of a JSON string, with U+FFFD for what cannot be encoded."""
+    """Return the text of a JSON string, with U+FFFD for lone surrogates."""
     string = unguarded(string)
     try:
         value = json.loads(string, strict=False)
@@ -185,9 +185,9 @@ def _decode_string(string: str) -> str:
 
 
 def _as_object(value: str) -> str:
-    """Return arguments as the JSON text of an object, also where a model wrote the object as a string.
+    """Return arguments as the JSON text of an object, even if the model wrote the object as a string.
 
-    Any other value becomes the object's member `arguments`; an empty text and null become an empty object.
+    An empty text and null become an empty object; any other value becomes the object's member `arguments`.
     """
     text = _decode_string(value).strip() if value.startswith('"') else value
     scanner = ValueScanner()

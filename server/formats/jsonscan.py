@@ -14,7 +14,7 @@ _WORD_END = re.compile(r"(?=[\s,}\]])")
 
 
 class ValueScanner:
-    """Find the end of one JSON value: an object, an array, a string, or a word."""
+    """Finds the end of one JSON value: an object, an array, a string, or a word."""
 
     def __init__(self) -> None:
         self.done = False
@@ -27,7 +27,7 @@ class ValueScanner:
 
         Args:
             text: The text so far.
-            at: Where the last scan ended; at first where the value begins, behind white space.
+            at: Where the last scan ended; for the first scan, where the value begins, behind white space.
         """
         while at < len(text) and not self.done:
             if self._next is None:
@@ -58,14 +58,14 @@ class ValueScanner:
 
 
 class BracketScanner:
-    """Find the closing bracket of text with nested brackets and strings."""
+    """Finds the closing bracket of text with nested brackets and strings."""
 
     def __init__(self, quotes: tuple[str, ...], depth: int) -> None:
         """Begin a scan.
 
         Args:
-            quotes: Quotation marks of strings; in those of one character a backslash escapes.
-            depth: Brackets that are open already.
+            quotes: Quotation marks of strings. In a string whose mark is one character, a backslash escapes.
+            depth: Number of brackets that are open already.
         """
         self.done = False
         self._depth = depth

@@ -1,8 +1,8 @@
 """Learn how a model writes calls by rendering a made-up one with its chat template. Pure.
 
-Used for templates that no described family fits. The template renders a turn with one call, and with two.
-The text around the known name, keys and values is the pattern of a call. The text outside the calls opens,
-separates and closes them.
+Used for templates that no described family fits. The template renders one turn with one call, and one with
+two calls. The text around the known name, keys and values is the pattern of a call. The text outside the
+calls opens, separates and closes them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _SIGNS = "<[{(|`"
 
 
 def learned(family: Family, render: Render) -> Family:
-    """Return the family with calls and thoughts as the template writes them, where both can be told."""
+    """Return the family with calls and thoughts as the template writes them, if its output shows how."""
     before, after = _text_around_reply(render)
     thoughts = family.thoughts or _learn_thoughts(render)
     for as_text in (False, True):
         try:
             one, two = (_render_turn(render, n, before, after, as_text=as_text) for n in (1, 2))
-        except Exception:  # it refuses calls, or arguments in this form
+        except Exception:  # the template refuses calls, or arguments in this form
             continue
         calls = _learn_calls(one, two)
         if calls is not None and _reads_back(calls, one, 1) and _reads_back(calls, two, 2):
@@ -93,7 +93,7 @@ def _common_beginning(text: str, other: str) -> str:
 
 
 def _text_after(text: str, before: str) -> str:
-    """Return the text behind the common beginning; a mark that is shared in part is included whole."""
+    """Return `text` from where it departs from `before`; a mark that they share in part is included whole."""
     n = len(_common_beginning(text, before))
     mark = text.rfind("<", 0, n)
     return text[mark if mark > text.rfind(">", 0, n) else n :]
@@ -114,7 +114,7 @@ def _learn_calls(one: str, two: str) -> Calls | None:
         made = replace(core.calls, open=open, close=close, each=True)
         return replace(made, between=between[len(close) : len(between) - len(open)])
     head, tail = _shared_end(open, between), _common_beginning(close, between)
-    if len(head) + len(tail) > len(between):  # a bracket of both, say
+    if len(head) + len(tail) > len(between):  # they overlap, for example in a bracket
         tail = between[: len(between) - len(head)]
     made = replace(core.calls, open=open.removesuffix(head), close=close.removeprefix(tail))
     made = replace(made, between=between[len(tail) : len(between) - len(head)])
@@ -130,7 +130,7 @@ class _Core:
 
 
 def _shared_end(text: str, other: str) -> str:
-    """Return the common end of two texts, from the beginning of a mark on."""
+    """Return the common end of two texts, cut so that it starts with a whole mark."""
     shared = _common_beginning(text[::-1], other[::-1])[::-1]
     return shared[
         next((i for i, sign in enumerate(shared) if sign in _SIGNS or sign.isspace()), len(shared)) :

@@ -1,4 +1,4 @@
-"""Search a growing text for marks, and for text that may still become one. Pure."""
+"""Search a growing text for marks, and for text that may still become a mark. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MarkFound(NamedTuple):
 
 
 class Marks:
-    """Search for any of several texts; where several begin, the longest wins."""
+    """Searches for any of several marks; where several begin, the longest wins."""
 
     def __init__(self, marks: Sequence[str]) -> None:
         self._marks = sorted({mark for mark in marks if mark}, key=lambda mark: (-len(mark), mark))
@@ -34,7 +34,7 @@ class Marks:
 
         Args:
             text: The text so far.
-            ended: No text follows, so an unfinished mark is ordinary text.
+            ended: True if no text follows, so that an unfinished mark is ordinary text.
         """
         found = self._any.search(text)
         stop = found.start() if found else len(text)
@@ -47,14 +47,14 @@ class Marks:
         return MarkFound(stop, found[0] if found else "")
 
     def at_beginning(self, text: str, *, ended: bool) -> str | None:
-        """Return the mark that the text begins with, "" if none, None if more text must decide."""
+        """Return the mark that the text begins with; "" if there is none, None if only more text can tell."""
         if not ended and self.grows(text):
             return None
         found = self._any.match(text)
         return found[0] if found else ""
 
     def broken_off(self, text: str) -> int | None:
-        """Return where a text that has ended breaks off within a mark, if a whole token of it is there."""
+        """Return where a mark begins that an ended text breaks off, if a whole token of the mark is there."""
         for start in self._first.finditer(text, max(0, len(text) - self._longest + 1)):
             rest = text[start.start() :]
             if is_token(tokens_in(rest)[0]) and self.grows(rest):
@@ -62,7 +62,7 @@ class Marks:
         return None
 
     def grows(self, text: str, than: str = "") -> bool:
-        """Return True if the text may still become a mark, longer than `than`."""
+        """Return True if the text may still become a mark that is longer than `than`."""
         return any(
             len(mark) > len(text) and len(mark) > len(than) and mark.startswith(text) for mark in self._marks
         )

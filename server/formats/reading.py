@@ -1,7 +1,7 @@
 """Read a growing reply as a message: thoughts, content and tool calls. Pure.
 
 Text that may still become a mark is held back, and so is white space that counts only if text follows it.
-However the text is cut, the pieces are the same once adjacent pieces of one kind are joined.
+The pieces do not depend on how the text was cut, once adjacent pieces of one kind are joined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_CALLS = Calls("⟨object⟩")
 
 
 class MessageReader(SettledText):
-    """Reads one guarded reply. Guarded text is never a mark; positions count the guards."""
+    """Reads one guarded reply. Guarded text is never a mark; positions are counted with guards."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class MessageReader(SettledText):
         """Begin a reply.
 
         Args:
-            form: How to read it.
-            call_id: Makes an id for the call of this number, where the model gives none.
-            stops: Strings in the content that end the reply; they and what follows are not emitted.
+            form: How to read the reply.
+            call_id: Returns an id for the call of this number, if the model gives none.
+            stops: Strings in the content that end the reply; neither they nor what follows is emitted.
             n_indent: Minimum indentation, in spaces, of later lines of content; less ends the reply.
         """
         super().__init__((*form.stops, *stops), n_indent, plain=form.plain)
@@ -50,18 +50,18 @@ class MessageReader(SettledText):
         self._calls = calls = form.calls or _NO_CALLS
         self._call_id = call_id
         self._at = 0  # how far the call at the buffer's beginning has been read
-        self._within = False  # between what opens calls and what closes them
+        self._within = False  # True between the text that opens calls and the text that closes them
         begins = calls.marks if form.calls and not form.channels else ()
         ends = (form.channels.start, *form.channels.ends) if form.channels else ()
         again = (thoughts.open,) if thoughts.anywhere and not form.channels else ()
         self._in_content = Marks((*begins, *form.drops, *ends, *again))
-        # a call within thoughts has ended them, which the model may do once more
+        # True: a call within thoughts has ended them, and the model may still write their closing mark
         self._behind_thoughts = Marks((*begins, *form.drops, thoughts.close, *again))
         close = ends if form.channels else (thoughts.close,)
         self._in_thoughts = Marks((*close, *begins))
         self._before_call = self._in_content
         self._after = Marks((*calls.follow, *begins) if form.calls else ())
-        self._named = ""  # the function that a channel's header names
+        self._named = ""  # name of the function in a channel's header
         self._step = self._first_step()
 
     def _first_step(self) -> Callable[[], bool]:
@@ -70,12 +70,12 @@ class MessageReader(SettledText):
         return self._begin_reply if self.form.headed else self._read_header
 
     def feed(self, text: str) -> list[Piece]:
-        """Read more of the text, and return the pieces that are now certain."""
+        """Read more text, and return the pieces that are now certain."""
         self._buffer += text
         return self._run_steps()
 
     def end(self, *, cut: bool = False) -> list[Piece]:
-        """Return the remaining pieces. If a limit `cut` the text, drop a call that has no name yet."""
+        """Return the remaining pieces. If a limit has cut the text (`cut`), drop a call without a name."""
         self._ended, self._cut = True, cut
         return self._run_steps()
 
@@ -84,7 +84,7 @@ class MessageReader(SettledText):
             pass
         return self._take_pieces()
 
-    # Steps. Each returns True if the next step can run on the text that is there.
+    # Steps. Each returns True if the next step can run, False if more text is needed.
 
     def _read_plain(self) -> bool:
         self._tell_up_to(len(self._buffer), mark=False, keeps_blank=True)
@@ -92,7 +92,7 @@ class MessageReader(SettledText):
         return False
 
     def _begin_reply(self) -> bool:
-        """Read the beginning of a reply: thoughts or the answer. A lone closing mark is dropped."""
+        """Read the beginning of a reply, which decides if thoughts come first. Drop a lone closing mark."""
         thoughts = self.form.thoughts
         if thoughts is None:
             return self._begin_answer()
@@ -191,13 +191,13 @@ class MessageReader(SettledText):
         return True
 
     def _skip_silent(self) -> bool:
-        """Skip text that is for nobody, up to the next message."""
+        """Skip a silent message's text, up to the next message."""
         found = self._in_content.first(self._buffer, ended=self._ended)
         self._drop(found.at)
         return bool(found.mark) and self._act_on_mark(found.mark)
 
     def _read_header(self) -> bool:
-        """Read a message's header. A broken-off header is dropped; a too long one becomes content."""
+        """Read a message's header. Drop a broken-off one; take one that is too long for content."""
         channels = self.form.channels
         assert channels
         at = after_blank(self._buffer)
@@ -209,7 +209,7 @@ class MessageReader(SettledText):
                 return False
             if self._ended and (begun or channels.may_begin_header(self._buffer)):
                 return self._drop_rest()
-            if begun:  # as text its mark is told, too: it would begin the same header again
+            if begun:  # emit its mark as text, too, since the mark would begin the same header again
                 self._tell_content(at)
             self._step = self._read_content
             return bool(self._buffer)
@@ -309,7 +309,7 @@ class MessageReader(SettledText):
         return self._blank + next(marks, 0)
 
     def _after_call(self) -> bool:
-        """Read what follows a call: its close, another call, or content."""
+        """Read what follows a call: the text that closes calls, another call, or content."""
         self._drop(after_blank(self._buffer))
         if not self._buffer:
             return False
@@ -320,7 +320,7 @@ class MessageReader(SettledText):
         mark = self._after.at_beginning(self._buffer, ended=self._ended)
         if mark is None:
             return False
-        if self._ended and self._after.grows(self._buffer):  # broken off in what ends the call
+        if self._ended and self._after.grows(self._buffer):  # the text breaks off within the call's end
             return self._drop_rest()
         if mark in calls.marks:
             self._step = partial(self._open_call, calls.opening, self._no_call)

@@ -1,4 +1,4 @@
-"""Find which types and values a JSON schema allows, through its references. Pure."""
+"""Find which types and values a JSON schema allows, following its references. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 
 def resolved(schema: Any, root: Schema) -> Schema:
-    """Return a schema from within `root` without `$ref` and single `allOf`, with root's definitions."""
+    """Return a part of `root` without `$ref` and single `allOf`, but with the definitions of `root`."""
     return {**_follow_references(schema, frozenset(), root)[0], **definitions(root)}
 
 
@@ -33,7 +33,7 @@ def limited(schema: Schema, types: Sequence[str]) -> Schema:
 
 
 def ways(schema: Schema) -> Sequence[Schema]:
-    """Return alternatives that together equal the schema, each with `enum` or one `type` where known."""
+    """Return alternative schemas that together equal this one, each with `enum` or one `type` if known."""
     found = list[Schema]()
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
     for _ in range(_MOST_WAYS):
@@ -41,7 +41,7 @@ def ways(schema: Schema) -> Sequence[Schema]:
             break
         plain, seen = _follow_references(*pending.pop(), schema)
         choice = next((key for key in _CHOICES if isinstance(plain.get(key), list)), None)
-        if str(plain.get("$ref")) in seen:  # it refers to itself and adds nothing
+        if str(plain.get("$ref")) in seen:  # a schema that refers to itself adds nothing
             continue
         if choice is None or "enum" in plain or "const" in plain:
             found += _of_one_type(plain)
@@ -66,13 +66,13 @@ def types_of(schema: Schema) -> frozenset[str] | None:
 
 
 def only_values(schema: Schema) -> Sequence[Any]:
-    """Return the values that a schema enumerates, none if it allows others as well."""
+    """Return the values that a schema enumerates; () if it allows other values too."""
     each = ways(schema)
     return [value for way in each for value in way["enum"]] if all("enum" in way for way in each) else ()
 
 
 def fits(value: Any, types: frozenset[str] | None) -> bool:
-    """Return True if the value has one of these types; None is any type."""
+    """Return True if the value has one of these JSON types; None means any type."""
     kind = _type_name(value)
     return types is None or kind in types or (kind == "integer" and "number" in types)
 
@@ -89,7 +89,7 @@ def _type_names(schema: Schema) -> list[str]:
 
 
 def _follow_references(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, frozenset[str]]:
-    """Follow `$ref` and single choices; return the schema found and all references followed."""
+    """Follow `$ref` and choices of one schema; return the schema found, and the references followed."""
     found: Schema = {key: value for key, value in _as_mapping(schema).items() if key not in _DEFINITIONS}
     while True:
         reference = str(found.get("$ref", ""))
@@ -110,7 +110,7 @@ def _is_single(choices: Any) -> bool:
 
 
 def _as_mapping(found: Any) -> Schema:
-    """Return a schema as a mapping; `true`, which allows anything, as {}."""
+    """Return a schema as a mapping: {} for `true`, which allows anything."""
     return cast(Schema, found) if isinstance(found, Mapping) else {}
 
 
@@ -138,7 +138,7 @@ def _intersection(one: Schema, other: Schema) -> Schema:
 
 
 def _common_types(one: Sequence[str], other: Sequence[str]) -> list[str]:
-    """Return the types that both lists allow; an integer is a number."""
+    """Return the types that both lists allow; an integer counts as a number, too."""
     common = {*one} & {*other}
     if "number" not in common and not _NUMBERS.isdisjoint(one) and not _NUMBERS.isdisjoint(other):
         common.add("integer")

@@ -1,4 +1,4 @@
-"""Collect what a reader has found of a reply, up to a stop string. Pure."""
+"""Collect the pieces that a reader finds in a reply, up to a stop string. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from server.text.stops import StopStrings
 
 
 class SettledText:
-    """Base of MessageReader: the text read so far, and what has been emitted. Positions count guards."""
+    """Base of MessageReader: the text read so far, and the pieces emitted. Positions count guards."""
 
     def __init__(self, stops: Sequence[str], n_indent: int, *, plain: bool) -> None:
         """Begin a reply.
 
         Args:
-            stops: Strings in the content that end the reply; they and what follows are not emitted.
+            stops: Strings in the content that end the reply; neither they nor what follows is emitted.
             n_indent: Minimum indentation, in spaces, of each line of content but the first; less ends the
                 reply.
-            plain: All of the text is content.
+            plain: True if all of the text is content.
         """
         self.n_settled = 0  # characters whose meaning is certain
         self.n_thought = 0  # index behind the thoughts and their marks
@@ -33,7 +33,7 @@ class SettledText:
         self.may_stop = bool(self._stops) or n_indent > 0
         self._pieces: list[Piece] = []
         self._buffer: str = ""  # the text from n_settled on
-        self._n_plain = 0  # characters at the buffer's beginning that begin nothing
+        self._n_plain = 0  # characters at the buffer's beginning that are known to be plain text
         self._blank: int = (
             0  # white space in front of what may be a call: it belongs to the text if it is none
         )
@@ -67,9 +67,9 @@ class SettledText:
         """Emit the first n characters as content, up to a stop string that is there or may still form.
 
         Args:
-            n: Characters that are text whatever follows.
-            mark: A mark follows them.
-            keeps_blank: Emit white space at their end.
+            n: Number of characters that are content whatever follows.
+            mark: True if a mark follows them.
+            keeps_blank: True to emit white space at their end.
         """
         text = self._buffer[:n]
         n = self._stops.n_tellable(text, whole=mark or self._ended)

@@ -7,7 +7,7 @@ class ContentSpans:
     """Ranges of content characters, added in ascending order."""
 
     def __init__(self, *, plain: bool = False) -> None:
-        """Begin without content, or with `plain` as text that is all content."""
+        """Begin without content; if `plain`, all text counts as content."""
         self._spans = [(0, 0)] if plain else list[tuple[int, int]]()
 
     def add(self, start: int, end: int) -> None:
@@ -17,14 +17,14 @@ class ContentSpans:
         self._spans.append((start, end))
 
     def has(self, start: int, end: int) -> bool:
-        """Return True if any character of this settled range is content.
+        """Return True if any character of this range, which must be settled, is content.
 
-        An empty range counts as content within or beside content.
+        An empty range counts as content if it is within or beside content.
         """
         return self._span_at(start, end) is not None
 
     def part(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of this range that is content; some of it has to be."""
+        """Return the part of this range that is content; at least one character must be."""
         first, last = self._span_at(start, end) or (start, start)
         return max(start, first), min(end, last)
 

@@ -22,7 +22,7 @@ _MAYBE = re.compile(r"⟦([^⟧]*)⟧")
 
 
 def written(calls: Sequence[Mapping[str, Any]], syntax: Calls) -> str:
-    """Return the text of calls in OpenAI's shape; arguments that are no JSON object are copied."""
+    """Return the text of calls, given in OpenAI's shape. Arguments that are no JSON object are copied."""
     each = [_fill_slots(syntax.call, _slot_texts(call, nth, syntax)) for nth, call in enumerate(calls)]
     if syntax.each:
         each = [syntax.open + one + syntax.close for one in each]
@@ -39,7 +39,7 @@ def _slot_texts(call: Mapping[str, Any], nth: int, syntax: Calls) -> dict[str, s
 
 
 def _fill_slots(pattern: str, slots: Mapping[str, str]) -> str:
-    """Fill a pattern's slots, and omit optional text that has an empty slot."""
+    """Fill a pattern's slots; omit optional text that contains an empty slot."""
 
     def kept(maybe: re.Match[str]) -> str:
         return maybe[1] if all(slots[slot] for slot in SLOT.findall(maybe[1])) else ""

@@ -1,6 +1,6 @@
 """Convert values that models do not write as JSON to JSON. Pure.
 
-They are typed by a schema, or in Python's or Gemma's own writing.
+Either a schema tells their types, or they are in Python's or Gemma's own writing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\
 
 
 def typed(text: str, types: frozenset[str] | None) -> str:
-    """Return a value's text as JSON of one of these types, or as a string if it is none of them."""
+    """Return a value's text as JSON: as it is if it has one of these types, else as a string."""
     if types == STRING:
         return quoted(text)
     stripped = text.strip()
@@ -54,7 +54,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def _finite_or_text(word: str) -> float | str:
-    """Return a number, or the text of one that JSON cannot hold, such as 1e999."""
+    """Return the number that a word spells, or the word if JSON cannot hold the number, such as 1e999."""
     number = float(word)
     return number if math.isfinite(number) else word
 
@@ -73,12 +73,12 @@ def dumped(value: Any) -> str:
 
 
 def nested(text: str, mark: str, schema: Schema) -> Any:
-    """Return a value written as elements <key>…</key>; those of an array are named <item>.
+    """Return a value written as elements <key>…</key>; the elements of an array are named <item>.
 
     Args:
         text: The elements, or the text of a plain value.
-        mark: Stands before each tag.
-        schema: Of the value.
+        mark: Text before each tag.
+        schema: Schema of the value.
     """
     if mark not in text:
         types = types_of(schema) or STRING
@@ -101,7 +101,7 @@ def nested(text: str, mark: str, schema: Schema) -> Any:
 
 
 def _closing_tag(text: str, open: str, close: str) -> tuple[int, int] | None:
-    """Return the start and end of the end tag of the element that the text begins within, None if none."""
+    """Return (start, end) of the tag that closes the element in which `text` begins; None without one."""
     depth = 1
     for tag in re.finditer(f"{re.escape(open)}|{re.escape(close)}", text):
         depth += 1 if tag[0] == open else -1
@@ -117,9 +117,9 @@ def _schema_within(schema: Schema, key: str) -> Schema:
 
 
 class LooseText:
-    """Parse values in Python, JSON or Gemma's own writing, which differ in quotation marks and bare words.
+    """Parses values in Python, JSON or Gemma's own writing, which differ in quotation marks and bare words.
 
-    Methods raise ValueError for text that is no such value.
+    Methods raise ValueError for any other text.
     """
 
     def __init__(self, text: str, quotes: tuple[str, ...] = ('"', "'")) -> None:
@@ -128,14 +128,14 @@ class LooseText:
         self._quotes = quotes
 
     def whole(self) -> Any:
-        """Return the value that the whole text is."""
+        """Return the value that the whole text spells."""
         value = self._read_value(0)
         if self._next_character():
             raise ValueError(self._text)
         return value
 
     def members(self, sign: str, close: str = "") -> dict[str, Any]:
-        """Return the pairs of key, sign, value up to the closing bracket or the text's end."""
+        """Read pairs of key, sign and value, up to the closing bracket or the text's end."""
         return self._read_members(sign, close, 0)
 
     def _read_members(self, sign: str, close: str, depth: int) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class LooseText:
         return between if quote is None else key
 
     def _end_of_key(self, sign: str) -> int:
-        """Return where the sign behind a key is: keys may contain it, so a value has to follow."""
+        """Return the index of the sign behind a key: the first before a value, as keys may contain it."""
         first = end = self._text.find(sign, self._at)
         while end >= 0:
             behind = self._text[end + len(sign) :].lstrip()
@@ -207,7 +207,7 @@ class LooseText:
 
     def _read_string(self, quote: str) -> str:
         start = self._at = self._at + len(quote)
-        if len(quote) > 1:  # no escapes
+        if len(quote) > 1:  # long quotation marks have no escapes
             end = self._text.find(quote, start)
         else:
             end = next(

@@ -20,7 +20,7 @@ _ODD_KEY = re.compile(r'[<>"|]')
 
 
 class TaggedCallReader(ArgumentReader):
-    """Read tagged parameters. Strings are emitted as they grow, other values when they end."""
+    """Reads tagged parameters. Strings are emitted as they grow, other values once they end."""
 
     def __init__(self, calls: Calls, begun: CallBegun, schema: Schema) -> None:
         super().__init__(begun)
@@ -52,7 +52,7 @@ class TaggedCallReader(ArgumentReader):
         return True
 
     def finish(self) -> None:
-        """End the arguments: no parameter follows."""
+        """End the arguments, after the last parameter."""
         self._tell_arguments("}" if self._keys else "{}")
         self.state = CallState.DONE
 
@@ -72,12 +72,12 @@ class TaggedCallReader(ArgumentReader):
                 self.finish()
             return None
         if any(one.startswith(text[head.start("key") :]) for one in self._odd):
-            return None  # one of these keys may go on
+            return None  # the head may still become that of a known key
         self._begin_value(head)
         return head.end()
 
     def _read_end(self, text: str, at: int, start: int) -> int | None:
-        """Handle text at `start` that ends the call, or may become such text."""
+        """Handle text at `start` that ends the call, or may become such text as it grows."""
         if not text.startswith(self._calls.follow[0], start):
             return None
         self.finish()
@@ -117,15 +117,15 @@ class TaggedCallReader(ArgumentReader):
         return end + len(mark)
 
     def _find_value_end(self, text: str, at: int) -> tuple[int, bool]:
-        """Return where the value's end tag may be, -1 if it is not there yet, and whether that is certain.
+        """Return where the value's end tag may be (-1: not there yet), and True if it surely ends the value.
 
-        A value may contain the tag itself: it ends where another parameter or the call's end follows.
+        A value may contain the tag itself. It ends only where another parameter or the call's end follows.
         """
         mark, _ = self._end
         end = text.find(mark, at)
         while end >= 0:
             rest = text[after_blank(text, end + len(mark)) :]
-            if mark.startswith(rest):  # the tag again, perhaps, which may look like another parameter's
+            if mark.startswith(rest):  # perhaps the same tag again, which may look like another one's
                 return end, False
             if not rest.startswith(mark):
                 if any(rest.startswith(one) for one in self._calls.behind_value):
@@ -172,7 +172,7 @@ class TaggedCallReader(ArgumentReader):
 
 
 class LooseCallReader(ArgumentReader):
-    """Read arguments between brackets in Python's or Gemma's writing; emitted when they end."""
+    """Reads arguments between brackets in Python's or Gemma's writing. They are emitted once they end."""
 
     def __init__(self, calls: Calls, begun: CallBegun) -> None:
         super().__init__(begun)

@@ -1,4 +1,4 @@
-"""Compile the grammars of requests, and keep them for the next request with the same one."""
+"""Compile the grammars of requests, and keep them for later requests with the same grammar."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Start: TypeAlias = Callable[[], Constraint]
 
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
-KEPT_BYTES = 256 << 20  # by CompiledGrammar.n_bytes: hundreds of usual schemas, or four with 128 tools each
+KEPT_BYTES = 256 << 20  # in all (n_bytes): hundreds of usual schemas, or four with 128 tools each
 
 
 class Compiler:
-    """Compiles for one vocabulary, on any thread, in milliseconds, at worst some seconds.
+    """Compiles grammars for one vocabulary, on any thread, in milliseconds, at worst some seconds.
 
-    Every method raises InvalidRequestError that names the place; param is the field of the request.
+    Every method raises InvalidRequestError, which names the wrong place; `param` is the field of the request.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, kept_bytes: int = KEPT_BYTES) -> None:
@@ -37,18 +37,18 @@ class Compiler:
         self._vocabulary = vocabulary
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Kind, str, str], CompiledGrammar] = {}  # most recently asked for last
+        self._kept: dict[tuple[Kind, str, str], CompiledGrammar] = {}  # least recently used first
 
     def gbnf(self, text: str) -> Start:
         """Compile a grammar in llama.cpp's notation."""
         return self._compiled_once("gbnf", text, "grammar")
 
     def json_schema(self, schema: Schema, param: str = "json_schema") -> Start:
-        """Compile JSON texts that a schema describes."""
+        """Compile a grammar of the JSON texts that a schema describes."""
         return self._compiled_once("schema", Allowance().written(schema, param), param)
 
     def json_object(self, param: str = "response_format") -> Start:
-        """Compile any JSON object."""
+        """Compile a grammar of all JSON objects."""
         return self.json_schema({"type": "object"}, param)
 
     def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
@@ -57,7 +57,7 @@ class Compiler:
         Args:
             text: The rules.
             param: The field of the request.
-            schemas: Those in the rules, each after its place in the request: one of them may be to blame.
+            schemas: (place in the request, schema) of each schema in the rules, to find a wrong one.
         """
         try:
             return self._compiled_once("lark", text, param)
@@ -75,9 +75,9 @@ class Compiler:
         self._compile_deep("lark", text, param)
 
     def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
-        """Return the part of a schema that a grammar can hold, and the places of what was left out.
+        """Return the part of a schema that a grammar can enforce, and the places of what it leaves out.
 
-        If nothing can be held, the part is any object, and the place "".
+        If it can enforce nothing, the part allows any object, and the place is "".
 
         Raises:
             InvalidRequestError: It does not have the form of a schema.
@@ -88,7 +88,7 @@ class Compiler:
         found = on_deep_stack(lambda: relaxed(schema, fault_of))
         try:
             self.check(found[0], param)
-        except InvalidRequestError:  # too much, say, which only shows when it is compiled
+        except InvalidRequestError:  # for example, it is too large, which shows only when it is compiled
             return ANY_OBJECT, [""]
         return found
 
@@ -118,7 +118,7 @@ class Compiler:
         return on_deep_stack(lambda: self._compile_here(kind, text, param))
 
     def _compile_here(self, kind: Kind, text: str, param: str) -> CompiledGrammar:
-        from server.grammar import grammar_constraint as constraint  # llguidance loads when somebody needs it
+        from server.grammar import grammar_constraint as constraint  # loads llguidance on first use
 
         match kind:
             case "gbnf":
@@ -130,7 +130,7 @@ class Compiler:
 
 
 def prepare(vocabulary: Vocabulary) -> None:
-    """Do ahead what a vocabulary's first grammar would wait for: half a second for 50,000 tokens."""
+    """Prepare a vocabulary, or its first grammar would wait for that: half a second for 50,000 tokens."""
     from server.grammar import grammar_constraint as constraint
 
     constraint.tokenizer(vocabulary)

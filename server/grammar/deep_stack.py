@@ -14,17 +14,17 @@ STACK_BYTES = 128 << 20
 24 to 32 MiB with llguidance 1.9.1 on x86-64, 3 to 10 KB a level. A usual stack has 8 MiB, which 1,000 levels
 overflow, and an overflow ends the process. Only what is used takes memory, until the work has ended. Too low
 by half, there is room for twice the deepest schema."""
-_STARTING = threading.Lock()  # the size is one for all threads that start
+_STARTING = threading.Lock()  # the stack size is a setting for all threads that start
 
 
 def on_deep_stack(work: Callable[[], T]) -> T:
-    """Return what `work` returns, or raise what it raises, after it has run on a thread."""
+    """Run `work` on a thread with a large stack; return what it returns, or raise what it raises."""
     done = Future[T]()
 
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # for the caller
+        except BaseException as error:  # raised again for the caller
             done.set_exception(error)
 
     thread = threading.Thread(target=run, name="duo-grammar", daemon=True)

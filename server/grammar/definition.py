@@ -1,4 +1,4 @@
-"""Definitions, in Lark or as a regular expression, of the input that a custom tool takes."""
+"""Read definitions, in Lark or as a regular expression, of the input that a custom tool takes."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The texts that a custom tool takes."""
+    """A definition of the texts that a custom tool takes."""
 
     syntax: Literal["lark", "regex"]
     text: str
 
     def rules(self) -> dict[str, Node]:
-        """Return the rules by name, which begin with `start`.
+        """Return the definition's rules by name; the first one is `start`.
 
         Raises:
-            InvalidRequestError: With the line, for a definition that cannot be used.
+            InvalidRequestError: The definition cannot be used; the message names the line.
         """
         return _rules_of(self)
 
     def held(self, end: Node, *, in_json: bool, prefix: str) -> tuple[str, list[str]]:
-        """Return the name of a rule for a text of this grammar and its end, and all rules in our Lark.
+        """Return the name of a rule for a text of this grammar followed by `end`, and all rules in our Lark.
 
         Args:
-            end: What stands behind the text.
-            in_json: The text is within a JSON string.
+            end: What follows the text.
+            in_json: True if the text is within a JSON string.
             prefix: Prefix of the rules' names, of lower-case letters and digits.
         """
         rules = self.rules()
@@ -74,19 +74,19 @@ class Definition:
 
 
 def input_of_custom(schema: Mapping[str, Any]) -> Definition | None:
-    """Return the definition that holds a custom tool's input, from the schema of its arguments."""
+    """Return the definition of a custom tool's input from the schema of its arguments, None without one."""
     properties = cast(Mapping[str, Any], schema.get("properties") or {})
     found = properties.get(INPUT)
     return definition_of(cast(Mapping[str, Any], found)) if isinstance(found, Mapping) else None
 
 
 def text_node(text: str) -> Node:
-    """Return the tree that matches exactly this text."""
+    """Return a tree that matches exactly this text."""
     return series([Chars(((ord(sign), ord(sign)),)) for sign in text])
 
 
 def custom_parameters(syntax: Literal["lark", "regex"] | None = None, definition: str = "") -> dict[str, Any]:
-    """Return the parameters of the function that stands for a custom tool: one text."""
+    """Return the parameters of the function that stands for a custom tool: a single text."""
     held = {KEYWORD: Definition(syntax, definition).as_json} if syntax else {}
     return {
         "type": "object",
@@ -106,7 +106,7 @@ def check_definition(syntax: Literal["lark", "regex"], definition: str, param: s
     """Raise an error for a definition that cannot be used.
 
     Raises:
-        InvalidRequestError: With the field `param` and the line.
+        InvalidRequestError: It names the field `param` and the line.
     """
     try:
         Definition(syntax, definition).held(EMPTY, in_json=True, prefix="c")
@@ -128,7 +128,7 @@ def _rules_of(definition: Definition) -> dict[str, Node]:
 
 
 def _escaped_for_json(node: Node) -> Node:
-    """Return the tree of the same texts, escaped as within a JSON string."""
+    """Return a tree that matches the same texts, escaped as within a JSON string."""
     match node:
         case Chars(ranges):
             return _escaped_chars(ranges)

@@ -11,9 +11,9 @@ _COMPOUND = frozenset({"object", "array"})
 
 
 def endless_at(root: Schema) -> Path | None:
-    """Return where the schema refers to itself without end, if no value fits it, else None."""
+    """If no value fits the schema, return where it refers to itself without end, else None."""
     places = [(path, cast(Schema, one)) for path, one in within(root) if isinstance(one, dict)]
-    ending = set[int]()  # schemas, by identity, that some value fits
+    ending = set[int]()  # ids of schemas that some value fits
     n_known = -1
     while n_known < len(ending):
         n_known = len(ending)
@@ -27,7 +27,7 @@ def endless_at(root: Schema) -> Path | None:
 
 
 def _has_end(one: Schema, root: Schema, ending: set[int]) -> bool:
-    """Return True if some value fits a schema, as far as known of the schemas within it."""
+    """Return True if some value fits a schema, given the parts that some value is known to fit (`ending`)."""
 
     def ends(inner: Any) -> bool:
         return not isinstance(inner, dict) or id(cast(Any, inner)) in ending

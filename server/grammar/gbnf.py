@@ -25,9 +25,9 @@ from server.grammar.syntax import (
 )
 from server.llama.backend import Vocabulary
 
-MAX_CHARACTERS = 1 << 16  # parsed in half a second at worst
+MAX_CHARACTERS = 1 << 16  # of a grammar: parsing takes half a second at worst
 MAX_RULES = 1000  # usual grammars have some dozens
-MAX_NESTING = 50  # parentheses: each takes four calls of Python's stack, which allows 1,000
+MAX_NESTING = 50  # of parentheses: each takes four calls on Python's stack, which allows 1,000
 MAX_REPETITIONS = 2000  # llama.cpp's own limit
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -42,16 +42,16 @@ ANYTHING = Chars(normalised([(0, MAX_CODE_POINT)], negated=False))
 
 
 def parse(text: str, vocabulary: Vocabulary) -> dict[str, Node]:
-    """Return the rules by name.
+    """Return the rules of a grammar by name.
 
-    One is named root, every reference is defined, and every rule matches some text.
+    One is named root, every reference is defined, and every rule matches at least one text.
 
     Args:
         text: The grammar.
-        vocabulary: Has the tokens written as <text> or <[id]>.
+        vocabulary: Vocabulary of the tokens that the grammar writes as <text> or <[id]>.
 
     Raises:
-        InvalidRequestError: With line and column.
+        InvalidRequestError: It names line and column.
     """
     if len(text) > MAX_CHARACTERS:
         raise _invalid_grammar(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
@@ -73,9 +73,9 @@ def _invalid_grammar(message: str) -> InvalidRequestError:
 
 
 def productive(rules: dict[str, Node], budget: Budget) -> set[str]:
-    """Return the rules that match at least one text."""
+    """Return the names of the rules that match at least one text."""
 
-    def leaf(node: Node) -> Ends:  # any text stands for the empty one
+    def leaf(node: Node) -> Ends:  # that it matches something is all that counts here
         budget.spend()
         return 0, 0, not isinstance(node, Ref) or node.name in known
 
@@ -212,7 +212,7 @@ class _Parser:
         return int(digits, 16)
 
     def _read_repetition(self) -> tuple[int, int | None] | None:
-        """Return the minimum and maximum of the repetition after a part, None without one."""
+        """Return (minimum, maximum) of the repetition behind a part, None if there is none."""
         begin, c = self._at, self._peek_character()
         if c in _REPEATS:
             self._at += 1

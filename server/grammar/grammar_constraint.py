@@ -20,9 +20,9 @@ from server.grammar.schema_form import Schema, misfit
 from server.grammar.syntax import Budget
 from server.llama.backend import Vocabulary
 
-MAX_REASON = 300  # characters of what llguidance says
+MAX_REASON = 300  # characters of llguidance's message that clients get
 KEPT_VOCABULARIES = 4
-_NO_WAY_ON = "NoExtension"  # not a failure of llguidance: no token of the vocabulary spells what must come
+_NO_WAY_ON = "NoExtension"  # no failure of llguidance: the vocabulary has no token for what must come
 _BETTER = (
     ("Unimplemented keys", "this keyword is not supported"),
     (
@@ -67,16 +67,16 @@ each state of MAX_MULTIPLE, and for each token accepted by its texts. Resident m
 llguidance 1.9.1 and vocabularies of 259 and 8,192 tokens: 20 kinds of schemas took 4 to 335 for a byte, usual
 ones 50 to 130, and up to 4,800 for a token. Too low by half, the kept grammars hold twice the memory they
 should."""
-# Of all texts of one compiled grammar: its lexer has grown by 100 MB at most then.
+# Maximum tokens of all texts of one compiled grammar: by then its lexer has grown by at most 100 MB.
 MAX_GRAMMAR_TOKENS = 20_000
 
 
 class CompiledGrammar:
-    """Begins a text with each call.
+    """A compiled grammar. Each call begins a text and returns its GrammarConstraint.
 
-    The texts share what llguidance's lexer works out, so each makes the next one faster; it takes memory
-    until all of them have ended. Guesses have their own lexer: its work does not count for the limits of the
-    texts, which must not depend on guesses.
+    The texts share what llguidance's lexer has worked out, so each makes the next one faster. This takes
+    memory until all of them have ended. Guesses have their own lexer, since the limits of texts must not
+    depend on them.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CompiledGrammar:
 
     @property
     def n_bytes(self) -> int:
-        """Return an estimate of the memory that it holds."""
+        """Return an estimate of the bytes of memory that this grammar holds."""
         return 2 * (self._first_bytes + TOKEN_BYTES * self.n_tokens)
 
     @property
@@ -103,7 +103,7 @@ class CompiledGrammar:
         return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
-        """Raise InvalidRequestError if a text's matcher is beyond LIMITS, as all of its lexer then are."""
+        """Raise InvalidRequestError if a text's matcher is beyond LIMITS; then this grammar is worn."""
         try:
             _check_matcher(matcher, self.param)
         except InvalidRequestError:
@@ -125,7 +125,7 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
     The first one of a large vocabulary takes about a second.
 
     Raises:
-        InvalidRequestError: With line and column.
+        InvalidRequestError: It names line and column.
     """
     rules = parse(text, vocabulary)
     return _compile_lark(vocabulary, to_lark(lex(rules, Budget()), rules), "grammar")
@@ -134,10 +134,10 @@ def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
 def compile_json_schema(
     vocabulary: Vocabulary, schema: Schema, param: str = "json_schema"
 ) -> CompiledGrammar:
-    """Compile the JSON texts that a schema within an Allowance describes.
+    """Compile a grammar of the JSON texts that a schema, admitted by an Allowance, describes.
 
     Raises:
-        InvalidRequestError: With the place within the schema, which is the field `param`.
+        InvalidRequestError: It names the place within the schema, which is the field `param`.
     """
     try:
         return _compile_lark(vocabulary, schema_to_lark(schema), param)
@@ -171,15 +171,15 @@ def _compile_lark(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGram
 
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
-    """Raise for a grammar that is too large, which often shows after what every text begins with."""
+    """Raise InvalidRequestError for a grammar that is too large, as often shows behind a forced beginning."""
     matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()
     _check_matcher(matcher, param)
 
 
 def _forced_tokens(matcher: LLMatcher) -> list[int]:
-    """Return the tokens of the text that must follow."""
-    matcher.compute_ff_bytes()  # looks for forced text, which the next call splits into tokens
+    """Return the tokens of the text that must follow; none if several texts may follow."""
+    matcher.compute_ff_bytes()  # finds the forced text, which the next call splits into tokens
     tokens = matcher.compute_ff_tokens()
     return tokens[: matcher.validate_tokens(tokens)]
 
@@ -194,7 +194,7 @@ def _check_matcher(matcher: LLMatcher, param: str) -> None:
 
 
 def fault_of(schema: Schema) -> str | None:
-    """Return llguidance's complaint about a schema, None without one."""
+    """Return llguidance's complaint about a schema, None if it has none."""
     reason = LLMatcher.validate_grammar(schema_to_lark(schema), None, limits=LIMITS)
     return _reason_sentence(reason) if reason else None
 
@@ -204,7 +204,7 @@ def _better_message(why: str) -> str:
 
 
 def _reason_sentence(reason: str) -> str:
-    """Return a reason without its place in our Lark; of a regular expression only the end, which tells."""
+    """Return a reason without its place in our Lark; of a regular expression's error only the telling end."""
     lines = reason.strip().splitlines()
     text = _PREAMBLE.sub("", lines[0])
     said = next((line for line in lines if line.startswith("error: ")), None)
@@ -229,20 +229,20 @@ class _Pieces:
 
 @functools.lru_cache(maxsize=KEPT_VOCABULARIES)
 def tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
-    """Return a cached trie of all tokens; a large vocabulary takes a second."""
+    """Return llguidance's trie of all tokens, cached; making it takes a second for a large vocabulary."""
     return LLTokenizer(Wrapper(_Pieces(vocabulary)), eos_token=sorted(vocabulary.eog))
 
 
 class _Guessing:
-    """Follows the text a second time, for forced tokens and guesses.
+    """Follows a text with a matcher of its own, to tell forced tokens and judge guesses.
 
-    Beyond LIMITS nothing is known of them.
+    Beyond LIMITS no token is forced, and every guess is allowed.
     """
 
     def __init__(self, matcher: LLMatcher, grammar: CompiledGrammar) -> None:
         self._matcher = matcher
         self._grammar = grammar
-        self._committed: list[int] = []  # and not read yet
+        self._committed: list[int] = []  # committed tokens that the matcher has not read yet
         self._n_unmasked = REFILL_TOKENS  # tokens since the last mask
 
     def accept(self, token: int) -> None:
@@ -256,7 +256,7 @@ class _Guessing:
         return n if self._grammar.can_go_on(self._matcher) else len(tokens)
 
     def _catch_up(self, n_tokens: int) -> bool:
-        """Read what was committed, before judging n_tokens; return False if the matcher cannot go on."""
+        """Read committed tokens, before n_tokens guesses are judged; return False beyond LIMITS."""
         read, self._committed = self._committed, []
         if read:
             self._matcher.consume_tokens(read)
@@ -268,9 +268,9 @@ class _Guessing:
 
 
 def _n_leading(matcher: LLMatcher, tokens: Sequence[int], vocabulary: Vocabulary) -> int:
-    """Return how many of these tokens may follow."""
+    """Return how many of these tokens, from the first one on, may follow."""
     n = matcher.validate_tokens(list(tokens))
-    if matcher.is_stopped():  # nothing but an end, which this call does not count
+    if matcher.is_stopped():  # only an end token may follow, which validate_tokens() does not count
         return int(bool(tokens) and tokens[0] in vocabulary.eog)
     return n
 
@@ -278,8 +278,7 @@ def _n_leading(matcher: LLMatcher, tokens: Sequence[int], vocabulary: Vocabulary
 class GrammarConstraint:
     """Implements Constraint.
 
-    allows(), mask() and accept() also raise InvalidRequestError when the text has led the grammar to a state
-    beyond LIMITS.
+    allows(), mask() and accept() also raise InvalidRequestError once the text has exceeded LIMITS.
     """
 
     def __init__(self, matcher: LLMatcher, for_guesses: LLMatcher, grammar: CompiledGrammar) -> None:
@@ -297,7 +296,7 @@ class GrammarConstraint:
         return self._may_follow(token) or bool(self.mask()[token])
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Return a read-only mask, the same array until accept()."""
+        """Return which tokens may follow, as a read-only array that is the same one until accept()."""
         if self._mask is None:
             self._mask = self._compute_mask()
             self._mask.flags.writeable = False
@@ -318,7 +317,7 @@ class GrammarConstraint:
             self._grammar.check(self._matcher)
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens of the text that must follow; other tokens of this text are allowed too."""
+        """Return tokens of the text that must follow; other tokens that spell this text are allowed too."""
         return () if self._ended else self._guessing.forced()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
@@ -342,6 +341,6 @@ class GrammarConstraint:
         bits = np.frombuffer(self._mask_bits(self._matcher), dtype=np.uint8)
         self._grammar.check(self._matcher)
         mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
-        if not mask.any():  # the vocabulary cannot spell what must come
+        if not mask.any():  # no token of the vocabulary can follow
             mask[list(self._vocabulary.eog)] = True
         return mask

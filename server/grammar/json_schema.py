@@ -1,4 +1,4 @@
-"""Limit the JSON schemas of a request, and find the part of one that is to blame."""
+"""Limit the JSON schemas of a request, and find the wrong part of a schema."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from server.grammar.unfolding import n_unfolded
 
 Fault: TypeAlias = Callable[[Schema], str | None]
 
-MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known, of URIs with lengths, takes 2 s to compile
+MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known one, URIs with limited lengths, compiles in 2 s
 MAX_TOGETHER = 4 * MAX_CHARACTERS  # of all schemas of a request
 MAX_UNFOLDED = 20_000
-"""Schemas once references are written out. 16,000 take 1 s and 140 MB with llguidance 1.9.1, and each further
-level of two such references twice that: 2 million took 86 s and 1.2 GB. Schemas of MAX_CHARACTERS have 6,500
-without. Too large by half: twice the time and memory."""
+"""Maximum schemas in a schema once its references are written out. With llguidance 1.9.1, 16,000 take 1 s and
+140 MB, and 2 million took 86 s and 1.2 GB. Without references a schema of MAX_CHARACTERS has 6,500. Too large
+by
+half: twice the time and memory."""
 MAX_DEPTH = 120  # llguidance's parser gives up at 128
 MAX_MULTIPLE = 50_000
-"""States of the automata for multipleOf in a request. One schema has as many as the least common multiple of
-its own has, decimal points and final zeros left out. 50,000 take half a second and 20 MB."""
+"""Maximum states of all automata for multipleOf in a request. A schema has as many states as the least common
+multiple of its values, without decimal points and final zeros. 50,000 take half a second and 20 MB."""
 MAX_BLAME = 200_000
 """Characters of schemas compiled to find the wrong part: up to 5 s for the slowest schemas known."""
-TRY = 1_000  # characters that compile as long as it takes to begin with any part
+TRY = 1_000  # fixed cost of compiling any part, in characters that take as long
 
 MAX_COUNT = 1 << 31
-"""Characters, items or members that no reply has: such a limit changes nothing. llguidance 1.9.1 takes limits
-of texts below 2^32."""
+"""Number of characters, items or members that no reply reaches, so that a limit from here on changes nothing.
+llguidance 1.9.1 takes limits of texts below 2^32."""
 MAX_BOUND, LEAST_BOUND = 9e18, 1e-30
-"""Bounds of numbers that llguidance 1.9.1 takes: it has 64-bit integers, and writes digits out."""
+"""Largest and smallest bounds that llguidance 1.9.1 takes: it has 64-bit integers, and writes digits out."""
 _MOST_COUNTS = frozenset({"maxLength", "maxItems", "maxProperties", "maxContains"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
@@ -60,13 +61,13 @@ _OF_MEMBERS = (
     *("enum", "const", "$ref", "$dynamicRef", "$recursiveRef"),
 )
 """Keywords beside `properties` and `required` that may define members of an object."""
-_HOME = ("$defs", "whole")  # where blame() puts the schema to ask for parts of it
+_HOME = ("$defs", "whole")  # where blame() puts a schema, to compile parts of it
 _REFERENCES = ("Pointer", "Resource", "circular")
 _PATTERNS = ("regex", "regexes")
 
 
 def tells_no_member(schema: Schema) -> bool:
-    """Return True if it is an object's schema that says nothing of members."""
+    """Return True for the schema of an object that says nothing about members."""
     none = schema.get("properties", {}) == {} and schema.get("required", []) == []
     return none and not any(keyword in schema for keyword in _OF_MEMBERS)
 
@@ -86,8 +87,7 @@ class Allowance:
             param: Its place in the request.
 
         Raises:
-            FieldError: It is no schema, no value fits it, or it would take the compiler too much time or
-                memory.
+            FieldError: It is no schema, no value fits it, or compiling it would take too much time or memory.
         """
         if depth(schema) > MAX_DEPTH:
             raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
@@ -109,7 +109,7 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """Return a copy without keywords that change nothing but that the compiler refuses, and 1 for 1.0."""
+    """Return a copy with 1 for 1.0, without keywords that the compiler refuses though they change nothing."""
     copy: Schema = json.loads(json.dumps(schema))
     for _, found in within(copy):
         one = cast(dict[str, Any], found) if isinstance(found, dict) else {}
@@ -136,7 +136,7 @@ def _is_idle(keyword: str, value: Any) -> bool:
 
 
 def _n_states(schema: Schema, param: str, most: int) -> int:
-    """Return the states of the automaton for its multipleOf, 0 without any."""
+    """Return the number of states of the automata for all multipleOf in a schema, 0 without any."""
     multiple = 1
     left: list[tuple[Path, Schema]] = [((), schema)]
     while left:
@@ -176,9 +176,9 @@ def _significant_digits(number: Any) -> int:
 
 
 def _leaky_bound(schema: Schema) -> str | None:
-    """Return an exclusive bound that the compiler would let through, None if there is none.
+    """Return the keyword of an exclusive bound that the compiler would let values reach, None without one.
 
-    That is an integer, if the other bound is less than 1 away on the side away from 0.
+    The compiler does so if the bound is an integer and the other bound is less than 1 farther away from 0.
     """
     pairs = [
         (low, high)
@@ -204,15 +204,15 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
-    """Return where the fault of a schema is, and what it is.
+    """Return where the fault of a schema is, and the message about it.
 
-    That is the innermost part that has the fault by itself, followed by the keyword if the fault names one of
-    that part. Compiles at most MAX_BLAME characters.
+    The place is the innermost part that has the fault by itself, followed by a keyword if the message names
+    one of that part. Compiles at most MAX_BLAME characters.
     """
     whole = _moved_copy(schema)
     at: Path = ()
     first = fault(_moved_part(whole, at))
-    if first is None:  # it only shows where the schema really is
+    if first is None:  # the fault does not show in the moved copy
         return at, fault(schema) or ""
     n_whole = len(json.dumps(schema))
     left = MAX_BLAME
@@ -231,7 +231,7 @@ def blame(schema: Schema, fault: Fault) -> tuple[Path, str]:
 
 
 def _moved_part(whole: Schema, path: Path) -> Schema:
-    """Return a schema that means one part of a schema, which has moved."""
+    """Return a schema that contains `whole` at _HOME, and refers to the part of it at this path."""
     home, name = _HOME
     return {"$ref": f"#{_json_pointer((*_HOME, *path))}", home: {name: whole}}
 
@@ -242,7 +242,7 @@ def _json_pointer(path: Path) -> str:
 
 
 def _moved_copy(schema: Schema) -> Schema:
-    """Return a copy whose references to its own parts are right where _moved_part() puts it."""
+    """Return a copy whose references to its own parts suit the place where _moved_part() puts it."""
     moved: Schema = json.loads(json.dumps(schema))
     todo = [cast(dict[str, Any], moved)]
     while todo:

@@ -9,17 +9,17 @@ from typing import Any
 from server.grammar.lexing import Lexed
 from server.grammar.syntax import ROOT, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
 
-# Masks then do not depend on how a tokeniser would split forced text: they allow exactly the tokens that
-# n_allowed() does.
+# With this option masks do not depend on how a tokeniser would split forced text: they allow exactly the
+# tokens that n_allowed() does.
 _HEADER = '%llguidance {"no_forcing": true}'
-# White space about as llama.cpp allows it: a blank, or a new line and its indentation. Bounded, since weak
-# models fill an object with white space without end. Overrides what a schema says of it.
+# White space allowed in JSON, about as in llama.cpp: a blank, or a new line and its indentation. It is
+# bounded, since weak models may write white space without end. It overrides what a schema says.
 _JSON = {"x-guidance": {"whitespace_pattern": r"[ ]|\n{1,2}[ \t]{0,40}"}}
-_NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme: those that may be empty become optional
+_NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme, so lexemes that may be empty become optional
 
 
 def as_written(lark: str) -> str:
-    """Return rules in this notation, with our options."""
+    """Return rules in Lark as a whole grammar with our options."""
     return f"{_HEADER}\n{lark}\n"
 
 
@@ -29,7 +29,7 @@ def schema_to_lark(schema: Mapping[str, Any]) -> str:
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:
-    """Return a whole grammar; `rules` are those that the lexemes refer to."""
+    """Return a lexed grammar in Lark; `rules` are those that its lexemes refer to."""
     _, lines = part_of_lark(lexed, rules)
     return "\n".join([_HEADER, *lines]) + "\n"
 
@@ -39,7 +39,7 @@ def part_of_lark(lexed: Lexed, rules: Rules, prefix: str = "") -> tuple[str, lis
 
     Args:
         lexed: The grammar, cut into lexemes.
-        rules: Those that the lexemes refer to.
+        rules: The rules that its lexemes refer to.
         prefix: Prefix of all names.
     """
     start = f"{prefix}start"

@@ -45,7 +45,7 @@ def lark_rules(text: str) -> dict[str, Node]:
     """Return the rules of a grammar by name; they begin with `start`.
 
     Raises:
-        InvalidRequestError: With the line, for text that is not Lark or not supported.
+        InvalidRequestError: The text is not Lark or not supported; the message names the line.
     """
     if len(text) > MAX_CHARACTERS:
         raise InvalidRequestError(f"a grammar may have at most {MAX_CHARACTERS} characters, not {len(text)}")
@@ -76,7 +76,7 @@ class _Rules:
         self._at = 0
         self._nesting = 0
         self._rules: dict[str, Node] = {}
-        self._mentioned: dict[str, int] = {}  # names and the lines that mention them
+        self._mentioned: dict[str, int] = {}  # line of the mention of each name
         self._ignored: list[Node] = []
 
     def all(self) -> dict[str, Node]:
@@ -139,7 +139,7 @@ class _Rules:
 
     def _read_rule(self, word: _Word) -> None:
         name = word.text.lstrip("?!")
-        if self._take_if("."):  # a priority, which changes no language
+        if self._take_if("."):  # a priority, which does not change what texts match
             self._take_word()
         if not self._take_if(":"):
             self._fail_at(self._peek_word())

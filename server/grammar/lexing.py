@@ -1,9 +1,10 @@
 """Cut a grammar into lexemes without changing its language.
 
-GBNF has characters only; llguidance reads text through a lexer that prefers the longest match, and computes
-masks quickly where lexemes are long. So every largest part without recursion becomes one lexeme (the whole
-grammar if it has no recursion). A lexeme that would take what belongs to the next one is cut into its parts,
-down to single characters, until none does.
+GBNF describes characters. llguidance reads text through a lexer, which prefers the longest match, and
+computes masks quickly where lexemes are long. So each largest part without recursion becomes one lexeme (the
+whole grammar
+if it has no recursion). If a lexeme would take characters of the next one, it is cut into its parts, down to
+single characters, until none does.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from server.grammar.syntax import (
     series,
 )
 
-MAX_LEXEME_CHARS = 50_000  # character sets: states of its automaton, a tenth of what Budget has
-MAX_LEXEME_DEPTH = 200  # nodes within each other: Python's stack allows 1,000 calls
+MAX_LEXEME_CHARS = 50_000  # character sets, which are its automaton's states: a tenth of Budget's steps
+MAX_LEXEME_DEPTH = 200  # nested nodes: Python's stack allows 1,000 calls
 
 
 @dataclass(frozen=True, slots=True)
 class Lexed:
     """A grammar in lexemes."""
 
-    rules: Rules  # those that the root needs
-    automata: dict[Lexeme, Automaton]  # of the lexemes
+    rules: Rules  # the rules that the root needs
+    automata: dict[Lexeme, Automaton]  # the automaton of each lexeme
 
 
 def lex(rules: Rules, budget: Budget) -> Lexed:
@@ -68,7 +69,7 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
 
 
 def _greedy_lexemes(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
-    """Return the lexemes that would take what belongs to the next one."""
+    """Return the lexemes that would take characters of the next one."""
     follow = follows(cut, automata, budget)
     return {
         lexeme
@@ -85,7 +86,7 @@ def _regular_sizes(rules: Rules, budget: Budget) -> dict[str, Size]:
     """Return the sizes of rules that can be one lexeme: no recursion, no tokens, not too large."""
     order = TopologicalSorter({name: references(node) for name, node in rules.items()})
     with suppress(CycleError):
-        order.prepare()  # and then rules that need a circle of rules never become ready
+        order.prepare()  # so rules that depend on a circle of rules never become ready
     sizes: dict[str, Size] = {}
     while names := order.get_ready():
         for name in names:
@@ -114,13 +115,13 @@ def _lexeme_size(node: Node, sizes: dict[str, Size], budget: Budget) -> Size | N
 
 
 class _Cutter:
-    """Cuts rules into lexemes; nodes in `apart` are cut though they could be one."""
+    """Cuts rules into lexemes; nodes in `apart` are cut even if they could be one lexeme."""
 
     def __init__(self, rules: Rules, sizes: dict[str, Size], apart: set[Node], budget: Budget) -> None:
         self._rules, self._sizes, self._apart, self._budget = rules, sizes, apart, budget
 
     def cut(self) -> Rules:
-        """Return the rules that the root needs, cut."""
+        """Return the rules that the root needs, cut into lexemes."""
         result: dict[str, Node] = {}
         todo = [ROOT]
         while todo:
@@ -157,17 +158,17 @@ class _Cutter:
                 return node
 
     def _part_options(self, options: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        """Split options into those that become lexemes, and all others, cut."""
+        """Return the options that become lexemes, and all others cut into lexemes."""
         whole = [option for option in options if self._is_whole(option)]
         return whole, [self._cut_node(option) for option in options if not self._is_whole(option)]
 
     def _join_if_whole(self, nodes: list[Node], join: Callable[[list[Node]], Node]) -> list[Node]:
-        """Return one lexeme for all nodes if they can be one, else one for each."""
+        """Return one lexeme for all nodes joined if that is possible, else one for each."""
         together = [join(nodes)] if nodes else []
         return [Lexeme(node) for node in (together if all(map(self._is_whole, together)) else nodes)]
 
     def _cut_loop(self, inner: Node) -> Node:
-        """Return the inside of an unbounded loop, with its adjacent ends joined to one lexeme."""
+        """Return the inside of an unbounded loop, with its end and next beginning joined to one lexeme."""
         whole, others = self._part_options(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)
         return Choice((Lexeme(run), *others)) if whole and self._is_whole(run) else self._cut_node(inner)

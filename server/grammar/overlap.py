@@ -1,9 +1,9 @@
 """Find where a lexer that prefers the longest match would misread a grammar.
 
-It continues a lexeme as long as it can. That is wrong exactly if one lexeme has matched, the text continues
-with something that may follow it, and this or another lexeme could take that too. The test errs on the safe
-side: it looks only at the first bytes of characters, treats every counted repetition except an option as
-unbounded, and every pair of lexemes as possible at one place.
+The lexer continues a lexeme as long as it can. That is wrong if a lexeme has matched, the text continues with
+something that may follow it, and this or another lexeme could take that too. The test errs on the safe side:
+it looks only at the first bytes of characters, treats counted repetitions other than options as unbounded,
+and treats all pairs of lexemes as possible at one place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def first_bytes(chars: Chars) -> Bytes:
 class Automaton:
     """Glushkov's automaton of a lexeme: one state for each of its character sets.
 
-    A state is entered by one of its characters.
+    A state is entered by a character of its set. Sets of states are integers, one bit for each.
     """
 
     reads: list[Bytes] = field(default_factory=list[Bytes])
@@ -49,7 +49,7 @@ class Automaton:
         return self.read_by(self.first)
 
     def read_by(self, states: int) -> Bytes:
-        """Return the bytes that lead into these states."""
+        """Return the bytes that lead into any of these states."""
         return _union_of(states, self.reads.__getitem__)
 
 
@@ -92,7 +92,7 @@ def follows(rules: Rules, automata: Mapping[Lexeme, Automaton], budget: Budget) 
     """Return the bytes that may come directly after each lexeme; none at the end of the text."""
     lexemes = {lexeme: (one.begins, 1 << i, one.nullable) for i, (lexeme, one) in enumerate(automata.items())}
     known: dict[str, Ends] = dict.fromkeys(rules, (0, 0, False))
-    links: dict[int, Bytes] = defaultdict(int)  # by the lexemes before
+    links: dict[int, Bytes] = defaultdict(int)  # by sets of the lexemes before, the bytes that may follow
 
     def leaf(node: Node) -> Ends:
         budget.spend()
@@ -141,7 +141,7 @@ def swallows(long: Automaton, short: Automaton, follow: Bytes, budget: Budget) -
 
 
 def _next_states(automaton: Automaton, states: int, reads: Bytes, budget: Budget) -> int:
-    """Return the states that one of these bytes leads into."""
+    """Return the states that any of these bytes leads to from `states`."""
     possible = bits(states)
     budget.spend(len(possible))
     return sum(1 << state for state in possible if automaton.reads[state] & reads)

@@ -22,14 +22,14 @@ _CLASSES: dict[str, _Ranges] = {
 
 
 class RegexError(ValueError):
-    """A regular expression that a grammar cannot express."""
+    """The regular expression is invalid, or a grammar cannot express it."""
 
 
 def regex_node(text: str, flags: str = "") -> Node:
-    """Return the tree of texts that a whole regular expression matches.
+    """Return a tree that matches the texts which the regular expression matches as a whole.
 
     Raises:
-        RegexError: It is invalid, or a grammar of characters cannot express it.
+        RegexError: The expression is invalid, or a grammar of characters cannot express it.
     """
     try:
         parsed = cast(Any, parser).parse(text, sum(_FLAGS[flag] for flag in set(flags)))
@@ -107,7 +107,7 @@ class _Converter:
 def _edge_of(kind: str) -> Node:
     if kind not in ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING"):
         raise RegexError("word boundaries are not supported")
-    return EMPTY  # the whole text is matched anyway
+    return EMPTY  # an anchor: the whole text is matched anyway
 
 
 def _class_ranges(name: str) -> _Ranges:

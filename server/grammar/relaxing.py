@@ -1,4 +1,4 @@
-"""Remove from a schema what no grammar can hold, for calls that need not fit all of it."""
+"""Remove from a schema what no grammar can enforce, for calls that need not fit the whole schema."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ _OF_PARTS = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
-    """Return the part of a schema that can be held, and the places of what was left out, "" for all of it.
+    """Return the part of a schema that a grammar can enforce, and the places of what it leaves out.
+
+    The place "" stands for the whole schema.
 
     Args:
-        schema: In the form of JSON Schema.
-        fault: Returns a compiler's complaint about a schema, None without one.
+        schema: A valid JSON schema.
+        fault: Returns the compiler's complaint about a schema, None if it has none.
     """
     held: dict[str, Any] = json.loads(json.dumps(schema))
     left_out: list[str] = []
@@ -45,7 +47,7 @@ def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
 
 
 def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
-    """Return the place that cannot be held; () if it is unknown, None if all can be held."""
+    """Return the place of what cannot be enforced; () if unknown, None if everything can."""
     try:
         written = json.loads(Allowance().written(schema, ""))
     except FieldError as error:
@@ -60,7 +62,7 @@ def _place_of_fault(schema: Schema, fault: Fault) -> Path | None:
 
 
 def _named_steps(schema: Schema, place: str) -> Path:
-    """Return the steps of a place in the notation of error messages."""
+    """Return the steps to a place, given as error messages write it."""
     for path, one in within(schema):
         for keyword in cast(Schema, one) if isinstance(one, dict) else ():
             if ".".join(map(str, ("", *path, keyword))) == place:

@@ -45,7 +45,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_bound(value: Any) -> bool:
-    return isinstance(value, bool) or _is_number(value)  # true beside `minimum`: draft 4's
+    return isinstance(value, bool) or _is_number(value)  # draft 4 has true and false beside `minimum`
 
 
 def _is_text(value: Any) -> bool:
@@ -96,21 +96,21 @@ _FORMS: Mapping[str, _Form] = {
 def is_absent(keyword: str, value: Any) -> bool:
     """Return True if a keyword counts as absent.
 
-    That is null, which some clients write for absent fields, or `required` at a property, as in draft 3.
+    So do null, which some clients write for absent fields, and `required` at a property, as in draft 3.
     """
     known = keyword in _FORMS or keyword in _SINGLE
     return (value is None and known) or (keyword == "required" and isinstance(value, bool))
 
 
 def subschemas(schema: Schema) -> list[tuple[Path, Schema]]:
-    """Return the object schemas directly within this one, with the steps to each."""
+    """Return the schemas (except true and false) directly within this one, with the steps to each."""
     return [(steps, inner) for steps, inner in _inner_schemas(schema) if isinstance(inner, dict)]
 
 
 def within(schema: Schema) -> Iterator[tuple[Path, Any]]:
-    """Yield all schemas within this one and at the ends of references, with the steps to each.
+    """Yield all schemas within this one and those that they refer to, with the steps to each.
 
-    It begins with the schema itself, and includes whatever stands where a schema should.
+    The first one is the schema itself. Anything else in the place of a schema is included.
     """
     seen = set[int]()
     todo: list[tuple[Path, Any]] = [((), schema)]
@@ -136,7 +136,7 @@ def _inner_schemas(schema: Schema) -> Iterator[tuple[Path, Any]]:
 
 
 def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield the object that a reference to a part of the root means."""
+    """Yield the schema that this one refers to within the root, with the steps to it; nothing otherwise."""
     start, *steps = str(schema.get("$ref")).split("/")
     found: Any = root
     for step in steps:
@@ -153,7 +153,7 @@ def check_form(schema: Schema, param: str) -> None:
         param: Its place in the request.
 
     Raises:
-        FieldError: With the keyword's place.
+        FieldError: It names the keyword's place.
     """
     for path, one in within(schema):
         if isinstance(one, bool):

@@ -1,6 +1,6 @@
-"""Represent a grammar as a tree: the content of GBNF without its notation, or the same cut into lexemes.
+"""Represent a grammar as a tree, of characters or cut into lexemes.
 
-Nodes are values: equal trees are one key.
+Nodes are values: equal trees are equal keys of a dict.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ROOT = "root"
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character in these ranges: ascending, disjoint, inclusive, at least one."""
+    """One character of these ranges, of which there is at least one; ascending, disjoint, ends included."""
 
     ranges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the vocabulary, or any but this one."""
+    """One token of the vocabulary, or any token but this one."""
 
     id: int
     negated: bool = False
@@ -33,7 +33,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The rule of this name; `at`: position of the mention in the text, for messages."""
+    """A reference to the rule of this name; `at` is its position in the grammar's text, for messages."""
 
     name: str
     at: int = field(default=0, compare=False)
@@ -41,7 +41,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Parts in a row; without any, the empty text."""
+    """Parts in a row; without parts, the empty text."""
 
     parts: tuple[Node, ...]
 
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A node repeated `least` to `most` times, most >= 1; None: no maximum."""
+    """A node repeated `least` to `most` times; most >= 1, or None for no maximum."""
 
     node: Node
     least: int
@@ -62,7 +62,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Lexeme:
-    """A part of the grammar that the lexer reads at once. May match the empty text."""
+    """A part of the grammar that the lexer reads as one. It may match the empty text."""
 
     node: Node
 
@@ -138,7 +138,7 @@ def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], ob
     Args:
         node: The node.
         leaf: Returns the Ends of a node without parts.
-        link: Called with an end and what may come directly after it.
+        link: Called with the last elements of a part, and the first ones of what may follow it directly.
     """
 
     def of(node: Node) -> Ends:
@@ -176,7 +176,7 @@ def _united_options(options: Iterable[Ends]) -> Ends:
 
 
 def _is_run(node: Node) -> bool:
-    """Return True if two of these in a row are one of these, so a loop need not separate them."""
+    """Return True if the node matches any two of its texts in a row: a loop need not separate them."""
     match node:
         case Lexeme(Repeat(_, least, None)):
             return least <= 1
@@ -185,7 +185,7 @@ def _is_run(node: Node) -> bool:
 
 
 def normalised(ranges: list[tuple[int, int]], *, negated: bool) -> tuple[tuple[int, int], ...]:
-    """Return ranges ascending and disjoint, complemented if negated, without surrogates; perhaps empty."""
+    """Return the ranges ascending, disjoint and without surrogates, complemented if negated; perhaps none."""
     merged = _merged_ranges(ranges)
     if negated:
         starts = [0, *(high + 1 for _, high in merged)]

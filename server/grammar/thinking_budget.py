@@ -1,4 +1,4 @@
-"""Limit a reply's thoughts, as a constraint: at the limit they are closed, and the answer begins.
+"""Limit the length of a reply's thoughts by a constraint that closes them at the limit.
 
 A character that the limit would cut is completed first, since a grammar could not continue after half of it.
 """
@@ -24,29 +24,30 @@ from server.text.guard import OrdinaryText
 class ThoughtLimit:
     """A limit on the length of thoughts."""
 
-    most: int  # tokens of thoughts, with the mark by which the model ends them itself
-    open: str  # the mark that opens them
-    close: str  # the mark that closes them
-    ending: str  # what is written at the limit, `close` within it
-    opened: bool  # the prompt has opened them
+    most: int  # maximum tokens of thoughts, including a closing mark of the model's own
+    open: str  # the mark that opens thoughts
+    close: str  # the mark that closes thoughts
+    ending: str  # text written at the limit, which contains `close`
+    opened: bool  # True: the prompt has opened the thoughts
 
     def start(self, vocabulary: Vocabulary, inner: Start | None) -> Callable[[], ThinkingBudget]:
-        """Return a function that begins a text; `inner` is a further constraint."""
+        """Return a function that begins a reply; `inner` begins a further constraint of it, if any."""
         forced = tuple(vocabulary.tokenize(self.ending, special=True))
         return lambda: ThinkingBudget(self, vocabulary, forced, inner() if inner else None)
 
 
 class ThinkingBudget:
-    """Implements Constraint.
+    """Implements Constraint: limits the thoughts of one reply.
 
-    Thoughts that are opened again, after content, have what is left. Of what is written at the limit the
-    inner constraint takes as much as it allows: one that is not of the thoughts holds on for the answer.
+    If thoughts are opened again after content, the rest of the limit holds for them. The inner constraint
+    accepts the ending up to the first token that it does not allow. If it concerns only the answer, it thus
+    waits for it.
     """
 
     def __init__(
         self, limit: ThoughtLimit, vocabulary: Vocabulary, ending: tuple[int, ...], inner: Constraint | None
     ) -> None:
-        """Begin a reply. ending: the tokens of what is written at the limit."""
+        """Begin a reply; `ending` are the tokens written at the limit."""
         self._vocabulary = vocabulary
         self._inner = inner
         self._marks = limit.open, limit.close
@@ -55,8 +56,8 @@ class ThinkingBudget:
         self._left = limit.most
         self._ending = ending
         self._forced: tuple[int, ...] = ()
-        self._taken = False  # by the inner constraint, so far
-        self._tail = ""  # the end of the guarded text, as long as no mark is whole in it
+        self._taken = False  # True while the inner constraint has accepted all of the ending
+        self._tail = ""  # end of the guarded text, in which a mark may be forming
         self._character = codecs.getincrementaldecoder("utf-8")("replace")
         self._any = np.ones(vocabulary.size, dtype=np.bool_)
         self._close_at_limit()
@@ -92,7 +93,7 @@ class ThinkingBudget:
         return self._inner.forced() if self._inner is not None else ()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens may follow, none beyond the limit."""
+        """Return how many of these tokens, from the first one on, may follow; none are beyond the limit."""
         if self._forced:
             pairs = enumerate(zip(tokens, self._forced, strict=False))
             return next(
@@ -102,9 +103,9 @@ class ThinkingBudget:
         return min(n, max(self._left, 0)) if self._inside else n
 
     def _inner_takes(self, token: int, inner: Constraint) -> bool:
-        """Return whether the inner constraint takes a token.
+        """Return True if the inner constraint is to accept a token.
 
-        Of what is written at the limit it takes no more after the first that it does not allow.
+        It accepts none of the ending from the first token on that it does not allow.
         """
         if self._forced and token == self._forced[0]:
             self._taken = self._taken and inner.allows(token)

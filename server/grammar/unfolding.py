@@ -1,4 +1,4 @@
-"""Compute how large a JSON schema becomes once a compiler writes out its references. Pure."""
+"""Count the parts of a JSON schema after a compiler has written out its references. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _Key: TypeAlias = tuple[int, bool]
 
 
 def n_unfolded(root: Schema, most: int) -> int:
-    """Return how many schemas a schema has once its references are written out, up to about `most`.
+    """Return how many schemas a schema contains once its references are written out, up to about `most`.
 
-    Written out is each reference that has to hold together with something else, as the compiler does. One to
-    what it is itself part of counts as one: the compiler refuses it.
+    As in the compiler, a reference is written out if it has to hold together with something else. A reference
+    to a schema that contains it counts as one schema, since the compiler refuses it.
     """
     sizes: dict[_Key, int] = {}
-    todo: list[tuple[Schema, bool, bool]] = [(root, False, False)]  # with something else; parts are known
+    todo: list[tuple[Schema, bool, bool]] = [(root, False, False)]  # (schema, met, parts counted)
     while todo:
         one, met, known = todo.pop()
         parts = list(_parts_of(one, root, met=met))
@@ -29,7 +29,7 @@ def n_unfolded(root: Schema, most: int) -> int:
             total = sum(sizes[id(part), with_it] for part, with_it in parts)
             sizes[id(one), met] = min(1 + total, most)
         elif (id(one), met) not in sizes:
-            sizes[id(one), met] = 1  # while its parts are counted
+            sizes[id(one), met] = 1  # counts as one within itself
             todo.append((one, met, True))
             todo += [(part, with_it, False) for part, with_it in parts]
     return sizes[id(root), False]
@@ -41,11 +41,11 @@ def _parts_of(one: Schema, root: Schema, *, met: bool) -> Iterator[tuple[Schema,
     Args:
         one: The schema.
         root: The whole schema, which has the definitions of references.
-        met: This schema holds together with others.
+        met: True if this schema holds together with others.
     """
     n_limits = len(one.keys() - _NEUTRAL)
     together = cast(list[Any], one.get("allOf", []))
-    among = any(other != together[0] for other in together)  # one thing twice is one
+    among = any(other != together[0] for other in together)  # the same schema twice counts as one
     for steps, inner in subschemas(one):
         with_it = met or n_limits > 1 or (steps[0] == "allOf" and among)
         yield inner, steps[0] in _IN_PLACE and with_it

@@ -18,38 +18,43 @@ from server.llama.options import LlamaOptions
 
 logger = logging.getLogger("duo.lead")
 
-# What steps are assumed to be before there were any: as many with one row as with four, in the middle of the
-# first and of the second reply of a conversation with prompts of 70 tokens and replies of 214 (means of
-# LMSYS-Chat-1M, arXiv:2309.11998), while another one of this length is idle in the KV cache. Without that,
+# Steps assumed before any were counted. Half have one row, half four. They are in the middle of the first and
+# of the second reply of a conversation with prompts of 70 tokens and replies of 214 (means of LMSYS-Chat-1M,
+# arXiv:2309.11998), while another conversation of this length is idle in the KV cache. Without the idle one,
 # the bundled model on an EPYC with AVX-512 begins without flash attention, and its replies are 11 percent
-# slower; with two, nothing changes: 400M on an Intel Xeon begin without it (docs/adr/0012).
+# slower. With two idle ones nothing changes: a 400M model on an Intel Xeon begins without it in either case
+# (docs/adr/0012).
 IDLE = 2 * (70 + 214)
 ASSUMED = [StepKind(n_rows, n_tokens + IDLE, n_tokens) for n_rows in (1, 4) for n_tokens in (177, 461)]
 BEFORE = 1000  # weight of ASSUMED, in steps. Twice: real usage takes twice as long to outweigh it
 MOST_STEPS = 100_000  # steps that count; older ones are scaled down. Twice: a change of use shows later
-# Share by which the other kind must be quicker for a later start to change to it: a change makes the saved
+# A later start changes to the other kind if it saves at least this share of the time: a change makes saved
 # conversations on disk useless. 0.02: two measurements differ by as much; 0.1: up to 10 percent are given up.
 MIN_GAIN = 0.05
-# Of a first start. If it is wrong, an EPYC's replies take 11 percent longer and prompts 3 to 30; with "on", a
-# Xeon's steps behind 3,000 tokens take 2.5 times as long, with four rows 5.5 times (docs/adr/0012).
+# Kind that a first start uses. If "off" is wrong, an EPYC's replies take 11 percent longer and prompts 3 to
+# 30; if "on" is, a Xeon's steps after 3,000 tokens take 2.5 times as long, with four rows 5.5 times
+# (docs/adr/0012).
 UNMEASURED: Kind = "off"
 
 
-Kinds = Mapping[StepKind, float]  # steps
+Kinds = Mapping[StepKind, float]  # number of steps of each kind
 
 
 class AttentionChoice:
-    """Chooses for one model, by what earlier starts have measured and done."""
+    """Chooses flash attention for one model, by the times and steps that earlier processes have recorded."""
 
     def __init__(self) -> None:
-        self.kinds: Counter[StepKind] = Counter()  # steps of each kind that this process has had, for keep()
+        self.kinds: Counter[StepKind] = Counter()  # number of this process's steps of each kind
         self._what: tuple[object, ...] = ()
         self._times: AttentionTimes | None = None
-        self._kind: Kind | None = None  # chosen by these times, or None
-        self._earlier: Kinds = {}  # of earlier processes
+        self._kind: Kind | None = None  # chosen by _times; None before
+        self._earlier: Kinds = {}  # steps of earlier processes
 
     def __call__(self, model: LoadedModel, options: LlamaOptions) -> Kind:
-        """Choose without measuring, if the options leave it open: UNMEASURED at the first start."""
+        """Choose by recorded times, without measuring; return UNMEASURED if there are none.
+
+        LlamaBackend calls it if the options leave flash attention open.
+        """
         self._what = (*of_model(replace(options, n_tail=0)), WIDTHS, DEPTHS)
         known = recall("attention", self._what)
         if known is None:
@@ -69,12 +74,12 @@ class AttentionChoice:
     def look_again(
         self, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
     ) -> None:
-        """Measure, unless the known times still hold. It takes effect at the next start.
+        """Measure again, unless the recorded times still hold. The result takes effect at the next start.
 
         Args:
             model: The loaded model.
-            options: As in the call that chose.
-            make: Makes the contexts; what their decodes raise comes through.
+            options: The options given to __call__().
+            make: Returns a new context; exceptions of its decodes pass through.
         """
         if self._times is not None and not was_disturbed(self._times, model, options, make):
             return
@@ -83,7 +88,7 @@ class AttentionChoice:
             self._keep_measured(found, self._earlier)
 
     def keep(self) -> None:
-        """Remember the steps of this process for the next start, if there is anything to choose."""
+        """Record the steps of this process for later starts, if times have been measured."""
         if self._times is not None:
             self._keep_measured(self._times, merged(self._earlier, self.kinds))
 
@@ -95,7 +100,7 @@ class AttentionChoice:
 def was_disturbed(
     times: AttentionTimes, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext]
 ) -> bool:
-    """Return True if decodes are much faster now than when measured; False if that is unknown."""
+    """Return True if decodes are much faster now than the recorded times; False if that is unknown."""
     try:
         now = first_s(model, options, make)
         then = [at[0] for at in times.seconds["off"][: len(now)]]
@@ -106,13 +111,13 @@ def was_disturbed(
 
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
-    """Return the faster kind for these steps and the assumed ones, and its gain relative to the other.
+    """Return the faster kind for these steps and the assumed ones, and the share of time that it saves.
 
     Args:
-        times: As measured.
-        kinds: Steps so far.
-        now: The kind until now.
-        shared: Rows also pass over the cells of other conversations, which costs without flash attention.
+        times: Measured times.
+        kinds: Number of steps of each kind so far.
+        now: The kind used so far.
+        shared: Without flash attention a row also passes over the cells of other conversations.
     """
     on = off = 0.0
     for kind, n in [*kinds.items(), *((kind, BEFORE / len(ASSUMED)) for kind in ASSUMED)]:

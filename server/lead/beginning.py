@@ -1,7 +1,7 @@
-"""How a lead begins: its models are loaded on a thread while the rest of it is imported.
+"""Start a lead: load its models on a thread while the rest of duo is imported.
 
-This module imports what loading needs alone. The rest, which is most of duo, takes Python as long as
-llama.cpp takes to load a small model.
+This module imports only what loading needs. Importing the rest, which is most of duo, takes as long as
+loading a small model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LoadedModels:
 
     target: LlamaBackend
     model: Backend  # the target as the engine uses it, with its prediction block if it has one
-    inline: InlineModel | None  # what drafts in this process, between steps
+    inline: InlineModel | None  # the model that drafts in this process, between steps
     embedder: LlamaEmbedder | None
     ranker: LlamaEmbedder | None
 
@@ -49,28 +49,28 @@ class Loading:
         """Begin to load.
 
         Args:
-            settings: The lead's, prepared.
-            site: Tells the threads and the draft model.
+            settings: The lead's settings, as prepared() returns them.
+            site: Names the number of threads and the draft model.
         """
         self.attention = AttentionChoice()
         self.owned = ExitStack()  # closes the models, and what needs them, in close()
         self.owned.callback(self.attention.keep)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-loading")
         self._loaded = self._thread.submit(self._load, settings, site)
-        # It ends once it has loaded: OpenMP keeps workers for each thread that has decoded. With more of them
-        # than cores, the engine's sleep at every barrier.
+        # The thread ends once it has loaded, since OpenMP keeps workers for each thread that has decoded.
+        # With more workers than cores, those of the engine would sleep at every barrier.
         self._thread.shutdown(wait=False)
 
     def models(self) -> LoadedModels:
-        """Return the models once they are loaded. Raises what loading raised: a StartupError, say."""
+        """Wait until the models are loaded, and return them. Raises what loading raised."""
         return self._loaded.result()
 
     def abandon(self) -> None:
-        """Leave the models as they are at close(): llama.cpp waits for what does not answer."""
+        """Make close() leave the models open: freeing them would wait for a device that hangs."""
         self.owned.pop_all()
 
     def close(self) -> None:
-        """Free the models. Waits for the thread, which ends soon once a signal has asked duo to end."""
+        """Wait for the loading thread, which ends soon after a signal, and free the models."""
         wait([self._loaded])
         self.owned.close()
 
@@ -93,7 +93,7 @@ class Loading:
 
 def serve(settings: LeadSettings) -> int:
     """Run duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
-    console_of(settings)  # tells what is fetched
+    console_of(settings)  # shows what is fetched
     end_when_told()
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
@@ -112,7 +112,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
     """Load the models, serve until stopped, and leave nothing behind. Returns the exit status."""
     console_of(settings)
     end_when_told()
-    settings.keys()  # what cannot be used is told before anything is loaded
+    settings.keys()  # reports unusable keys before anything is loaded
     tls_of(settings)
     with closing(Loading(settings, site)) as loading:
         from server.lead.startup import serve_models
@@ -121,7 +121,7 @@ def run_lead(settings: LeadSettings, site: Site) -> int:
 
 
 def console_of(settings: LeadSettings) -> LogConsole:
-    """Return the console that duo logs to from now on. Raises StartupError."""
+    """Make duo log to a new console from now on, and return it. Raises StartupError."""
     console = LogConsole(highlight=False)
     log_to(console, settings.log_format)
     if settings.log_format == "json" and settings.print != "none":

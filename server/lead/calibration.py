@@ -31,29 +31,30 @@ Ts = TypeVarTuple("Ts")
 
 # Numbers of rows that are timed, the most used first.
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 5, 10, 24, 7, 9, 14, 20, 32, 64, 48)
-# Numbers of rows that steps may be padded to, beside the largest: 14 decodes each.
+# Numbers of rows that steps may be padded to, beside the largest; 14 decodes time each.
 PADDED = (2, 4, 8, 12, 17, 24, 33)
-# Most timed decodes of each width. Where they are a tenth too long on average, the shortest of 5 is 2 percent
-# too long, of 2 it is 5, of 10 it is 1 (simulated).
+# Maximum timed decodes of each width. If decodes are a tenth too long on average, the shortest of 5 is 2
+# percent too long, that of 2 is 5, that of 10 is 1 (simulated).
 MAX_TIMED = 5
-CALIBRATION_S = 3.0  # most seconds that measuring adds to a start. Half: a slow model has fewer WIDTHS timed
-CHECKED, CHECK_S = 4, 0.3  # most rows, and most seconds, of the check of a kept measurement
-# Most rows that a first start times, within CHECK_S. Half: eight rows are taken for 1.2 times four.
+CALIBRATION_S = 3.0  # maximum seconds of a measurement. Half: a slow model has fewer WIDTHS timed
+CHECKED, CHECK_S = 4, 0.3  # maximum rows, and maximum seconds, of the check of a kept measurement
+# Maximum rows that a first start times, within CHECK_S. Half: eight rows are estimated as 1.2 times four.
 FIRST_WIDTH = 8
-# If a decode now takes less than this share of the kept seconds, the machine was busy then: what is kept is
-# at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter costs CALIBRATION_S now and then.
+# If a decode now takes less than this share of the kept seconds, the machine was busy when they were
+# measured. So kept seconds are at most a quarter too long. 0.6: two thirds; 0.9: a ninth, but scatter
+# sometimes costs CALIBRATION_S.
 DISTURBED = 0.8
-# Seconds until a start says that its first decodes have not ended. Half: slow disks are called hanging
-# devices; twice: who waits has given up.
+# Seconds until a start warns that its first decodes have not ended. Half: it warns of slow disks; twice: the
+# user has given up.
 SILENT_S = 60.0
 
 
 def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION_S) -> dict[int, float]:
-    """Return the seconds of a decode by its rows: WIDTHS up to max_rows, until budget_s is spent.
+    """Time decodes of WIDTHS up to max_rows, until budget_s is spent; return seconds by number of rows.
 
-    Each is the shortest of several decodes, since other programs can only make one longer. The KV cache must
-    be empty and is left empty. {} for a model that cannot be trimmed, unless its state can be copied to a
-    second sequence.
+    Each time is the shortest of several, since other programs can only lengthen a decode. The KV cache must
+    be empty, and is left empty. Returns {} for a model that cannot be trimmed, unless its state can be copied
+    to a second sequence.
     """
     widths = [width for width in WIDTHS if width <= min(max_rows, backend.n_batch, backend.n_ctx - CONTEXT)]
     if not widths or not (backend.can_trim or (backend.can_copy and backend.n_seqs > 1)):
@@ -81,25 +82,25 @@ def measure(backend: TimedModel, max_rows: int, *, budget_s: float = CALIBRATION
 
 
 def _forget_timed(backend: TimedModel) -> None:
-    """Go back to the first CONTEXT tokens of sequence 0."""
+    """Reset sequence 0 to its first CONTEXT tokens."""
     if not backend.can_trim:
-        backend.copy(1, 0, CONTEXT, CONTEXT)  # the state there, kept in the second sequence
+        backend.copy(1, 0, CONTEXT, CONTEXT)  # the second sequence keeps the state after CONTEXT tokens
     backend.trim(0, CONTEXT)
 
 
 def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shapes:
-    """Measure the seconds of a decode by its number of rows, among equal ones and in turn.
+    """Time decodes of PADDED widths, each after equal ones and all in turn, to choose what to pad steps to.
 
-    Measured at every start of a lead on a GPU: it is quick.
+    Every start of a lead on a GPU measures this, since it is quick.
 
     Args:
         backend: The model.
         most: Rows of the largest step.
-        own_graphs: Each width has to be recorded before it is quick (graph_keys.py), so few are worth having
-            whatever a change costs.
+        own_graphs: Each width has its own graph (graph_keys.py), which has to be recorded first, so having
+            few widths pays whatever a change of width costs.
 
     Returns:
-        UNKNOWN if it does not matter which width came before (see llama/shapes.py), as on CPUs.
+        The times; UNKNOWN if a change of width costs little (see llama/shapes.py), as on CPUs.
     """
     if not backend.overlaps:
         return UNKNOWN
@@ -115,7 +116,7 @@ def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shap
 def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
     """Return the seconds of measure(), from the file of an earlier start if they still hold.
 
-    A few decodes check the file: if they are much faster, all is measured again.
+    A few decodes check the file. If they are much faster, everything is measured again.
 
     Args:
         backend: The model.
@@ -135,13 +136,13 @@ def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> di
 def remembered_aside(
     backend: LlamaBackend, max_rows: int, what: Sequence[object], make: Callable[[], LlamaContext]
 ) -> dict[int, float]:
-    """Return what remembered() does, measured in a small context of the same weights, from another thread.
+    """Return what remembered() does, but measure in a small context of the same weights, on any thread.
 
     Args:
         backend: The model.
         max_rows: Rows of the widest step.
         what: of_model() of the model's options.
-        make: Makes the context; what its decodes raise comes through.
+        make: Returns a new context; exceptions of its decodes pass through.
     """
     with closing(_Aside(backend, max_rows, make())) as aside:
         return remembered(aside, max_rows, what) if aside.n_ctx else {}
@@ -172,7 +173,7 @@ class _Aside:
 
 
 def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return the seconds to begin with: those of an earlier start, else of a few decodes now.
+    """Return the seconds to begin with: those of an earlier start, else those of a few decodes now.
 
     Args:
         backend: The model.
@@ -183,7 +184,7 @@ def first_times(backend: TimedModel, max_rows: int, what: Sequence[object]) -> d
 
 
 def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:
-    """Return the seconds that an earlier start measured; empty if there are none."""
+    """Return the seconds that an earlier start measured, by number of rows; {} if there are none."""
     known: Any = recall("steps", [*what, max_rows])
     if not isinstance(known, dict):
         return {}
@@ -191,10 +192,10 @@ def kept_times(max_rows: int, what: Sequence[object]) -> dict[int, float]:
 
 
 def on_own_thread(work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-    """Return work(*arguments), called on a thread that ends with it: for decodes before the engine's.
+    """Return work(*arguments), called on a thread that then ends. Use it for decodes before the engine's.
 
-    OpenMP keeps worker threads for each thread that has decoded. With more of them than cores, the engine's
-    would sleep at every barrier. Logs if it takes SILENT_S, since a device may hang.
+    OpenMP keeps worker threads for each thread that has decoded. With more workers than cores, those of the
+    engine would sleep at every barrier. Logs a warning after SILENT_S, since a device may hang.
     """
     with ThreadPoolExecutor(1) as own:
         done = own.submit(work, *arguments)

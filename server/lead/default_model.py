@@ -1,4 +1,4 @@
-"""Model that a lead serves by default."""
+"""Choose the model that a lead serves by default."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ S = TypeVar("S", bound=LeadSettings)
 
 
 def with_default_model(settings: S) -> S:
-    """Return the settings with SmolLM2-135M-Instruct, fetched if necessary, unless they name a model.
+    """Return the settings, with SmolLM2-135M-Instruct (fetched if necessary) if they name no model.
 
-    If it cannot be fetched, one line says why, and the small bundled model stays.
+    If it cannot be fetched, one line of the log says why, and the small bundled model stays.
     """
     if "model" in settings.model_fields_set or settings.hf_repo is not None:
         return settings

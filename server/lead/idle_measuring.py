@@ -1,8 +1,9 @@
 """Measure properties of a lead's model on a CPU while no request waits.
 
-A lead answers at once, with the times kept by an earlier start, or with those of a few decodes. The rest is
-measured here, in a small context of the same weights, and interrupted at the next decode when a request
-comes. All attempts together take a bounded time, and leave no memory behind.
+A lead begins to serve at once, with times that an earlier start kept, or with those of a few decodes. The
+rest is measured here, in a small context of the same weights. When a request comes, the measurement ends
+before its next decode, and is tried again later. All attempts together take a bounded time, and keep no
+memory.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from server.stop_signals import leave_if_told
 
 logger = logging.getLogger("duo.lead")
 
-# Seconds without a reply before a measurement begins, and between two looks whether one runs. Half: whoever
-# opens the page and types at once waits for a decode of the measurement; twice: it begins 2 s later.
+# Seconds without a reply before a measurement begins, and between two looks for a running reply. Half: a user
+# who opens the page and types at once waits for a decode of the measurement; twice: it begins 2 s later.
 QUIET_S = 2.0
 POLL_S = 0.1
-# Most seconds of all attempts at all measurements: three times what they take (CALIBRATION_S of
-# calibration.py, BUDGET_S of attention_times.py). Half: with a client that asks every few seconds they end
-# unfinished; twice: such a lead computes for a minute though nobody waits.
+# Maximum seconds of all attempts at all measurements: three times what these take (CALIBRATION_S of
+# calibration.py, BUDGET_S of attention_times.py). Half: with a client that asks every few seconds none
+# finishes; twice: such a lead computes for a minute though nobody waits.
 MEASURED_S = 30.0
 
 Measurement = Callable[[Callable[[], LlamaContext]], None]
@@ -33,7 +34,7 @@ Measurement = Callable[[Callable[[], LlamaContext]], None]
 
 
 class InterruptedMeasuringError(Exception):
-    """A request came, the time is up, or the lead is ending."""
+    """The measurement must end: a request came, the time is up, or the lead is ending."""
 
 
 class _YieldingContext(LlamaContext):
@@ -51,16 +52,16 @@ class IdleMeasuring:
     """Carries out measurements on its own threads, one after the other, until close()."""
 
     def __init__(self, is_busy: Callable[[], bool], measurements: Sequence[Measurement]) -> None:
-        """Wait to be started.
+        """Prepare; nothing runs before start().
 
         Args:
             is_busy: Returns True while a reply runs or waits. Called from another thread.
-            measurements: Carried out in this order.
+            measurements: What to measure, in this order.
         """
         self._is_busy = is_busy
         self._left = list(measurements)
-        self._left_s = MEASURED_S  # of all attempts
-        self._until = 0.0  # the latest end of the one that runs, by the monotonic clock
+        self._left_s = MEASURED_S  # seconds left for all attempts
+        self._until = 0.0  # monotonic time at which the running attempt must end
         self._ending = threading.Event()
         self._keeper = threading.Thread(target=self._measure_when_idle, name="duo-measuring", daemon=True)
 
@@ -69,14 +70,14 @@ class IdleMeasuring:
         self._keeper.start()
 
     def close(self) -> None:
-        """Interrupt the running measurement and wait for its end; the model may be freed then."""
+        """Interrupt the running measurement, and wait for its end. After that the model may be freed."""
         self._ending.set()
         if self._keeper.ident is not None:
             self._keeper.join()
 
     def _measure_when_idle(self) -> None:
         while self._left and self._left_s > 0 and self._wait_until_quiet():
-            # a thread for each attempt: llama.cpp's worker threads end with it
+            # each attempt has its own thread, so that llama.cpp's worker threads end with it
             attempt = threading.Thread(target=self._attempt_next, name="duo-measuring-once")
             self._until = time.monotonic() + self._left_s
             attempt.start()

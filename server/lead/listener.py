@@ -47,7 +47,7 @@ class Tls:
 
 
 def tls_of(settings: DoorSettings) -> Tls | None:
-    """Return the certificate of these settings, checked, or None. Raise StartupError if it cannot be used."""
+    """Return the checked certificate of these settings, None without one. Raise StartupError if unusable."""
     key, certificate = settings.ssl_key_file, settings.ssl_cert_file
     if (key is None) != (certificate is None):
         raise StartupError("TLS needs both --ssl-key-file and --ssl-cert-file")

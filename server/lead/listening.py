@@ -41,13 +41,13 @@ App: TypeAlias = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Rules for admitting clients."""
+    """Rules by which a server admits clients."""
 
-    edge: Edge  # settings for each request: keys, limits of its body, the log
+    edge: Edge  # rules for each request: keys, limits of its body, the log
     tls: Tls | None  # None: plain HTTP
     grace_s: float  # seconds that running replies get when the process is asked to end
-    bounds: ConnectionBounds = field(default_factory=ConnectionBounds)  # before there is a request
-    made_key: str | None = None  # the one key, if it was made for this start
+    bounds: ConnectionBounds = field(default_factory=ConnectionBounds)  # limits of connections
+    made_key: str | None = None  # the only key, if duo made it for this start
 
     @property
     def clients(self) -> str:
@@ -65,7 +65,7 @@ def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
         address: The IP address on which the server listens.
 
     Raises:
-        StartupError: keys or certificates cannot be used.
+        StartupError: The keys or the certificate cannot be used.
     """
     keys = settings.keys()
     local = ip_address(address).is_loopback
@@ -120,7 +120,7 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     def fail(self, error: DuoError) -> None:
-        """End because of this error, which running replies get; the engine no longer responds."""
+        """End because the engine no longer responds; running replies get this error."""
         self.failure = self.failure or error
         self._engine.abandon(error)
         self.should_exit = True
@@ -159,8 +159,8 @@ def answering(listener: socket, app: App, tls: Tls | None) -> Generator[None]:
 
     The socket stays open: a client that connects between the two servers waits for the second.
     """
-    own = listener.dup()  # uvicorn closes the one that it serves
-    # One response for each connection: the next request is for the other server.
+    own = listener.dup()  # uvicorn closes the socket that it serves
+    # One response for each connection, so that the next request reaches the other server.
     server = uvicorn.Server(configured(app, tls, connection="close"))
 
     def serve() -> None:

@@ -36,15 +36,15 @@ from server.speculation.wire.presence import misfit, vocabulary_card
 
 logger = logging.getLogger("duo.lead")
 
-WARM_UP_ROWS = 32  # as of a short prompt; then one row, as of a step
+WARM_UP_ROWS = 32  # rows of the first decode, as of a short prompt; the second has one row, as a step has
 
 S = TypeVar("S", bound=LeadSettings)
 
 
 def prepared(settings: S) -> S:
-    """Return the settings with files instead of names: of the default model, of repositories, of a template.
+    """Return the settings with paths in place of repositories, and with the chat template's text.
 
-    Fetches what is not there. Raises StartupError.
+    Fetches missing models, the default one too. Raises StartupError.
     """
     settings = downloaded(with_default_model(settings))
     changes: dict[str, object] = {}
@@ -64,7 +64,7 @@ def prepared(settings: S) -> S:
             raise StartupError(why) from error
         changes |= {"chat_template": text, "chat_template_file": None}
     settings = settings.model_copy(update=changes)
-    if head_of(settings) or assistant_of(settings):  # which has nothing to guess from elsewhere
+    if head_of(settings) or assistant_of(settings):  # elsewhere it would have nothing to guess from
         none = {"draft_model": None, "draft_mode": "auto"}
         settings = settings.model_copy(update={"draft_mode": "sync"} if settings.draft_max else none)
     return settings
@@ -116,18 +116,18 @@ def head_of(settings: LeadSettings) -> Path | None:
 def drafting_inside(
     stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
 ) -> tuple[Backend, InlineModel | None]:
-    """Return the target as the engine uses it, and what drafts in this process.
+    """Return the target as the engine uses it, and the model that drafts in this process.
 
-    That is the target's prediction block, unless another model or an EAGLE-3 head was asked for.
+    The target's prediction block drafts, unless the settings name a draft model, a head or an assistant.
 
     Args:
-        stack: Closes what is opened.
-        settings: The lead's.
-        draft: The draft model that was asked for, or a default.
+        stack: Closes what this opens.
+        settings: The lead's settings.
+        draft: The draft model of the settings, or a default.
         target: The target.
 
     Raises:
-        StartupError: what was asked for cannot be loaded, or does not fit.
+        StartupError: A model that the settings name cannot be loaded, or does not fit.
     """
     block = _load_block(stack, settings, draft, target)
     if block is None:
@@ -139,10 +139,10 @@ def drafting_inside(
 def _load_block(
     stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
 ) -> PredictionBlock | None:
-    """Return the block or head that guesses from the target's hidden rows, None if nothing does.
+    """Return the head, assistant or block that guesses from the target's hidden rows, None if there is none.
 
-    That is the head or assistant that was asked for, or the prediction block in the target's file. Raises
-    StartupError about what was asked for.
+    A head or assistant that the settings name has priority over the prediction block in the target's file.
+    Raises StartupError if what the settings name cannot be used.
     """
     if head := target.options.head:
         return _load_head(stack, head, target)
@@ -163,7 +163,7 @@ def _load_block(
 
 
 def assistant_of(settings: LeadSettings) -> Path | None:
-    """Return the draft model if it reads the KV cache of its target. Raise StartupError if it is missing."""
+    """Return the draft model if it is an assistant (assistant.py). Raise StartupError if it is missing."""
     path = settings.draft_model
     return path if path and architecture(path) in ASSISTANTS else None
 
@@ -226,7 +226,10 @@ def load_embedder(stack: ExitStack, settings: LeadSettings, target: LlamaBackend
 
 
 def load_ranker(stack: ExitStack, settings: LeadSettings, target: LlamaBackend) -> LlamaEmbedder | None:
-    """Return the ranker: another model, or the target if asked to or by its file. Raises StartupError."""
+    """Return the ranker: another model, or the target if the settings or its file say so, else None.
+
+    Raises StartupError.
+    """
     other = settings.rerank_model
     if other is None and not settings.reranking and not ranks(target.model):
         return None
@@ -242,7 +245,7 @@ def _embedder_beside(
     other: Path | None,
     pooling: Pooling | None,
 ) -> LlamaEmbedder:
-    """Return an embedder of the target's weights or another model, with half the threads so replies go on."""
+    """Return an embedder of another model, or of the target's weights; replies keep half of the threads."""
     n_threads = max(1, max(target.options.n_threads, target.options.n_threads_batch) // 2)
     if other is not None:
         options = LlamaOptions(
@@ -258,12 +261,12 @@ def _embedder_beside(
 
 
 def leaves_of(settings: LeadSettings, backend: Backend) -> int:
-    """Return the maximum leaves of a session's tree, which share cells."""
+    """Return the maximum leaves of a session's tree: 1 if sequences cannot share cells."""
     return _seqs_each(settings) if backend.can_trim and backend.can_share else 1
 
 
 def _seqs_each(settings: LeadSettings) -> int:
-    """Return the sequences of a conversation, one for each leaf; llama.cpp has MAX_SEQS in all."""
+    """Return the number of sequences of a conversation: one for each leaf, within llama.cpp's MAX_SEQS."""
     return max(1, min(settings.leaves, MAX_SEQS // n_places(settings)))
 
 
@@ -277,13 +280,14 @@ def n_places(settings: LeadSettings) -> int:
 
 
 def warm_up(backend: Backend, inline: InlineModel | None) -> None:
-    """Decode something and forget it, on the thread that will decode, so no request waits for first decodes.
+    """Decode something and forget it, so that no request waits for slow first decodes.
 
-    On a GPU a prediction block also runs each of its first widths, or its first try would seem slow.
+    Call it on the thread that will decode. On a GPU a prediction block also decodes each of its first widths,
+    or its first guesses would seem slow.
 
     Args:
         backend: The target.
-        inline: Guesses in the lead, and is rehearsed.
+        inline: The model that guesses in the lead; it is rehearsed too.
     """
     widths = (min(WARM_UP_ROWS, backend.n_batch), 1)
     for n_rows in (*widths, 2, 3, 4) if backend.overlaps and isinstance(backend, WithBlock) else widths:

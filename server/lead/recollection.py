@@ -1,4 +1,4 @@
-"""Keep measurements of this machine in files between runs; a lost one is measured again."""
+"""Keep measurements of this machine in files between runs. A lost file is measured again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("duo")
 
 
 def recall(kind: str, what: Sequence[object]) -> Any:
-    """Return the value that keep() had for this kind and `what` on this machine, or None."""
+    """Return the value that keep() stored for this kind and `what` on this machine, or None."""
     try:
         return orjson.loads(_path_of(kind, what).read_bytes())
     except (OSError, ValueError, RuntimeError):
@@ -29,7 +29,7 @@ def recall(kind: str, what: Sequence[object]) -> Any:
 
 
 def keep(kind: str, what: Sequence[object], value: Any) -> None:
-    """Store a JSON value; log if it cannot be written."""
+    """Store a JSON value for recall() with the same kind and `what`; log if it cannot be written."""
     try:
         path = _path_of(kind, what)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def of_logits(options: LlamaOptions) -> tuple[object, ...]:
 
 
 def _path_of(kind: str, what: Sequence[object]) -> Path:
-    """Return where the value is kept. Raise RuntimeError for a user without a home."""
+    """Return the path of the value's file. Raise RuntimeError for a user without a home."""
     machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
     key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
     return cache_folder() / f"{kind}-{key}.json"

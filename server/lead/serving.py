@@ -87,7 +87,10 @@ def served_by(
 
 
 def store_of(settings: LeadSettings, background: BackgroundReplies) -> ReplyStore:
-    """Return what keeps the replies: --redis, or memory without it, as the private one ends with the lead."""
+    """Return the store of replies: in the Redis of --redis, else in memory.
+
+    A private Redis ends with the lead, so it would keep replies no longer.
+    """
     if settings.redis is None:
         return MemoryStore()
     store = RedisStore(settings.redis, settings.pool)
@@ -101,7 +104,7 @@ def _hidden_parts(settings: LeadSettings) -> frozenset[Part]:
 
 
 def _template_variables(settings: LeadSettings) -> dict[str, Any]:
-    """Return the template variables that hold unless a request sets them."""
+    """Return the default values of template variables, which requests may override."""
     return {} if settings.reasoning == "auto" else {"enable_thinking": settings.reasoning == "on"}
 
 
@@ -122,7 +125,7 @@ def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
 
 
 def _fallback_template(backend: LlamaBackend) -> Fallback:
-    """Return the template for a model whose file has none; tokens that end its turns end replies."""
+    """Return the template for a model without one; the token that ends its turns then ends replies."""
     vocabulary = backend.vocab
     found = fallback_for(controls_of(vocabulary))
     vocabulary.eog |= {vocabulary.added[mark] for mark in found.marks[-1:]}
@@ -184,7 +187,7 @@ def embedding_by(stack: ExitStack, embedder: LlamaEmbedder | None, lead: ModelCa
     """Return the embedding service, None without an embedder.
 
     Args:
-        stack: Ends its thread.
+        stack: Ends the service's thread when it closes.
         embedder: The model.
         lead: The card of the generating model.
     """

@@ -23,15 +23,15 @@ def nothing() -> None:
 class Site:
     """Where a lead serves, and who drafts for it."""
 
-    listener: socket.socket  # listens
-    redis_url: str | None  # where its drafters are
-    n_threads: int  # of the model on the CPU
-    draft_model: Path | None = None  # drafts in this process, between steps
-    join: str | None = None  # the command with which drafters join from this machine
+    listener: socket.socket  # the listening socket
+    redis_url: str | None  # the Redis through which drafters connect
+    n_threads: int  # CPU threads of the model
+    draft_model: Path | None = None  # the model that drafts in this process, between steps
+    join: str | None = None  # command by which drafters on this machine join
     join_elsewhere: str | None = None  # the same for other machines, with a password: printed, not logged
     reach: str = ""  # which machines can use the printed join command
-    remark: str | None = None  # who drafts here, and why
-    once_loaded: Callable[[], object] = nothing  # called when the models are
+    remark: str | None = None  # text that says who drafts here, and why
+    once_loaded: Callable[[], object] = nothing  # called once the models are loaded
 
 
 def announce(site: Site, door: Door) -> None:

@@ -66,12 +66,13 @@ from server.terminal.reply_printer import ReplyPrinter
 
 logger = logging.getLogger("duo.lead")
 
-# Tokens past the committed ones that drafters draft at most. A draft model makes 4 to 16 in the time of a
-# step; what it makes beyond is wasted at the next wrong guess. Half: a step may commit all there is.
+# Maximum tokens that drafters draft beyond the committed ones. A draft model makes 4 to 16 in the time of a
+# step; what it makes beyond is wasted at the next wrong guess. Half: a step may commit all guesses that there
+# are.
 AHEAD = 32
-GUESSED = 64  # rows of a step for guesses of all sessions: the most that --draft-max allows for one
-GIL_SWITCH_S = 0.0005  # how long the HTTP loop may keep the engine thread waiting after a decode
-RECALLED = 64  # conversations on disk whose exact tokens are known from the start
+GUESSED = 64  # rows of a step for guesses of all sessions: as many as --draft-max allows one session
+GIL_SWITCH_S = 0.0005  # seconds that the HTTP loop may keep the engine's thread waiting after a decode
+RECALLED = 64  # number of conversations on disk whose exact tokens are known from the start
 
 
 def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
@@ -180,7 +181,7 @@ def keep_for_good() -> None:
 def _make_speculator(
     stack: ExitStack, settings: LeadSettings, site: Site, models: LoadedModels
 ) -> Speculator:
-    """Return all sources of drafts: a model in this process, drafters on the bus, and lookups."""
+    """Return the proposer over all sources: a model in this process, drafters on the bus, and lookups."""
     backend, inline = models.target, models.inline
     remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
     if inline is None and remote is None:
@@ -200,7 +201,7 @@ def _make_speculator(
     known: dict[int, float] = {}
     shapes = UNKNOWN
     if n_timed:
-        times = remembered if backend.overlaps else first_times  # the rest is measured while nobody waits
+        times = remembered if backend.overlaps else first_times  # idle time measures the rest
         known = on_own_thread(times, backend, n_timed, of_model(backend.options))
     if settings.draft_max:
         shapes = on_own_thread(steady_widths, backend, most, backend.keys is not None)
@@ -214,7 +215,7 @@ def _make_speculator(
 
 
 def _n_timed(settings: LeadSettings, backend: LlamaBackend) -> int:
-    """Return the rows of the widest step whose time matters, 0 if none does."""
+    """Return the number of rows of the widest step whose time matters, 0 if no time does."""
     if settings.draft_max:
         return settings.parallel + GUESSED
     if settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three
@@ -229,9 +230,9 @@ def _idle_work(
     engine: EngineThread,
     known: StepTimes,
 ) -> IdleMeasuring:
-    """Return what prepares grammars and measures while nobody waits.
+    """Return the work for idle times: preparing grammars, and measuring on a CPU.
 
-    Nothing is measured where a GPU decodes, which was measured before.
+    A GPU was measured before the start.
     """
     n_timed, what = _n_timed(settings, backend), of_model(backend.options)
 

@@ -23,17 +23,17 @@ logger = logging.getLogger("duo.cache")
 
 PART = 1 << 20  # bytes of each end of a model's file that identify it
 MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
-CACHE_DIVISOR = 4  # a quarter of free memory: drafters, other programs and the page cache need the rest
-# Bytes where the system does not say: gives 2 GiB, two long conversations of 8B.
+CACHE_DIVISOR = 4  # use a quarter of free memory: drafters, other programs and the page cache need the rest
+# Free bytes assumed where the system does not tell: gives 2 GiB, two long conversations of an 8B model.
 UNKNOWN_FREE = 8192 << MIB_SHIFT
-PARK_S = 1.0  # seconds for the engine's thread to pause: it reads commands ten times a second, or is stuck
+PARK_S = 1.0  # maximum seconds until the engine's thread pauses: it reads commands ten times a second
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def open_snapshots(
     settings: LeadSettings, backend: LlamaBackend, on_ready: Callable[[], None]
 ) -> Snapshots | None:
-    """Open the tiers, None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
+    """Return the tiers, None if memory and disk are off. on_ready: see Snapshots. Raises StartupError."""
     memory_bytes = memory_budget(settings.cache_ram, backend)
     folder, n_bytes = settings.cache_dir, settings.cache_disk << MIB_SHIFT
     if not memory_bytes and folder is None:
@@ -55,9 +55,9 @@ def open_snapshots(
 
 
 def save_copies(thread: EngineThread) -> None:
-    """Save what was copied to host memory, for a model that is stuck.
+    """Save the conversations that were copied to host memory, when the model is stuck.
 
-    Waits until the engine's thread pauses, if it responds. Not for the event loop.
+    Lets the engine's thread pause meanwhile, if it responds. Blocks, so do not call it on the event loop.
     """
     parked, saved = threading.Event(), threading.Event()
 
@@ -78,8 +78,9 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
     """Return the bytes of host memory for conversations.
 
     Args:
-        wanted: MiB. None: free memory / CACHE_DIVISOR, less weights in mapped files, whose pages count as
-            free.
+        wanted: MiB that the user wants; None: free memory / CACHE_DIVISOR, after subtracting weights in
+        mapped
+            files, since the system counts their pages as free.
         backend: The model.
     """
     if wanted is not None:
@@ -101,17 +102,20 @@ def free_memory() -> int:
         limit = int((group / "memory.max").read_text())
         return min(free, limit - _read_numbers(group / "memory.stat")["anon"])
     except (OSError, KeyError, ValueError, StopIteration):
-        return free  # no such limit
+        return free  # its cgroup has no limit
 
 
 def _read_numbers(path: Path) -> dict[str, int]:
-    """Return numbers by name, from a file with both in each line."""
+    """Return the numbers in a file whose lines are a name and a number, by name."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
 def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None]]:
-    """Return a model's kept MoveCosts on this machine, and a function to keep them. Raises StartupError."""
+    """Return what MoveCosts learned of a model on this machine, and a function that keeps new values.
+
+    Raises StartupError.
+    """
     what = of_model(options)
     return recall("pace", what), lambda memory: keep("pace", what, memory)
 
@@ -119,8 +123,8 @@ def pace_of(options: LlamaOptions) -> tuple[object, Callable[[list[float]], None
 def fingerprint(options: LlamaOptions) -> str:
     """Return a digest of all that a saved state depends on.
 
-    That is the files of model and adapters (by size and both ends), the options, and llama.cpp's version.
-    Raises StartupError.
+    These are the files of model and adapters (by their sizes and both ends), the options, and llama.cpp's
+    version. Raises StartupError.
     """
     files = "/".join(_file_digest(path) for path in options.files)
     return f"{files}/{options.numerics}/{options.n_streams}/{version('llama-cpp-python')}"

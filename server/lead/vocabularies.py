@@ -1,4 +1,4 @@
-"""Describe the vocabularies of model files, and remember the descriptions: each takes 0.3 s to make."""
+"""Describe the vocabularies of model files, and keep the descriptions, since each takes 0.3 s to make."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def card_of(path: Path, weights: Weights) -> VocabularyCard:
         weights: How the model is loaded: overrides may change the vocabulary.
 
     Raises:
-        StartupError: the file is missing, or llama.cpp cannot read it.
+        StartupError: The file is missing, or llama.cpp cannot read it.
     """
     what = (*of_files(*parts(path)), weights.overrides)
     known: Any = recall("vocabulary", what)

@@ -18,8 +18,8 @@ from server.llama.parts import model_name
 class Assistant(BlockContext):
     """A model that attends to its target's cells and has none of its own. Implements PredictionBlock.
 
-    Nothing is evaluated before a guess. Close it before the target, some of whose cells it keeps free:
-    llama.cpp needs one for each row, though nothing is written to it.
+    It reserves one cell of the target per sequence, since llama.cpp needs a free cell for each row, though it
+    writes nothing there. Close the assistant before the target.
     """
 
     source = "mtp"
@@ -37,7 +37,7 @@ class Assistant(BlockContext):
         except BaseException:
             self.close()
             raise
-        self.can_shift = True  # with its target
+        self.can_shift = True  # the target shifts for it
         self._ext.llama_set_embeddings_nextn(target.handle, True, False)  # of all rows
         target.n_cells -= target.n_seqs
         target.n_ctx = min(target.n_ctx, target.n_cells)
@@ -59,7 +59,7 @@ class Assistant(BlockContext):
         return self.rows_of(self._target.handle, n).copy()
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate the wanted rows; all guesses of a step are at the position of the first."""
+        """Evaluate the wanted rows, all guesses of one step at the position of the first guess."""
         guesses = Batch()
         rows = [i for i, wanted in enumerate(batch.wanted) if wanted]
         for i in rows:

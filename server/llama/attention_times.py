@@ -1,4 +1,4 @@
-"""Time decodes of few rows on this CPU with and without flash attention, by the number of tokens before.
+"""Time decodes of few rows on this CPU, after few and many tokens, with and without flash attention.
 
 Which is faster depends on the CPU, the model, the rows and the context (docs/adr/0012).
 """
@@ -23,28 +23,30 @@ from server.stop_signals import leave_if_told
 
 Kind = Literal["on", "off"]
 KINDS: tuple[Kind, Kind] = "off", "on"
-DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each the double of the double of the one before
-# Numbers of rows that are timed. Without 16: many guesses at once are taken for four, which are quick with it
+DEPTHS = (64, 256, 1024)  # tokens before the timed rows: each four times the previous one
+# Numbers of rows that are timed. Without 16, the times of four rows, which flash attention makes quick, would
+# stand for those of many.
 WIDTHS = (1, 4, 16)
-# Of WIDTHS, those that every start times again. A single row alone: beside other work it took its usual time,
-# and four and sixteen rows twice theirs. All: a start with 400M takes 0.35 s longer.
+# The WIDTHS that every start times again. One row alone does not show other programs: beside them it took its
+# usual time, and four and sixteen rows twice theirs. All WIDTHS: a start of a 400M model takes 0.35 s longer.
 CHECKED = WIDTHS[:2]
-ROUNDS = 5  # most timed decodes of each. The shortest counts; see lead/calibration.py
-# Passes over all of that, where BUDGET_S allows as many with all rounds. Of four starts of the bundled model
-# with one pass one found 7.9 ms for four rows instead of 3, of six with two none (docs/adr/0012).
+ROUNDS = 5  # maximum timed decodes of each width at each depth. The shortest counts; see lead/calibration.py
+# Times that everything is measured, if BUDGET_S suffices for all ROUNDS. With one pass, one of four starts of
+# the bundled model found 7.9 ms for four rows instead of 3; with two, none of six did (docs/adr/0012).
 PASSES = 2
 FIRST = 4  # decodes whose shortest tells how slow the model is: the first ones read it from the disk
-# Single rows as long as a round and what comes before it: 72 with a 400M model on two EPYC cores, 100 with
-# 28M, which is too quick for that to matter. Half: a start may take twice BUDGET_S.
+# Estimated time of one round with its preparation, in decodes of a single row: 72 with a 400M model on two
+# EPYC cores, 100 with 28M, which is so quick that the error does not matter. Half: a start may take twice
+# BUDGET_S.
 ROUND = 75
-# Most seconds that measuring adds to a first start. Models whose steps are longer than BUDGET_S / ROUND (67
-# ms) do without flash attention. Half: so do those of 33 ms; twice: a start may take 10 s longer.
+# Maximum seconds that measuring adds to a first start. Models with steps longer than BUDGET_S / ROUND (67 ms)
+# go unmeasured, without flash attention. Half: so do those of 33 ms; twice: a start may take 10 s longer.
 BUDGET_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTimes:
-    """Seconds of a decode: by kind, then by WIDTHS, then by DEPTHS that the context has room for."""
+    """Seconds of a decode, indexed by kind, then as WIDTHS, then as those DEPTHS that fit the context."""
 
     seconds: Mapping[Kind, Sequence[Sequence[float]]]
 
@@ -76,17 +78,16 @@ def measure(
     budget_s: float = BUDGET_S,
     make: Callable[[], LlamaContext] = LlamaContext,
 ) -> AttentionTimes | None:
-    """Time two small contexts of the model in turn.
+    """Time a model's decodes with and without flash attention, in two small contexts.
 
     Args:
-        model: Of the contexts.
-        options: Theirs, but for their size.
-        budget_s: Seconds that it may take.
-        make: Makes a context that is attached here.
+        model: The loaded model.
+        options: Options of the contexts, except their size.
+        budget_s: Maximum seconds to spend.
+        make: Returns a new context, not yet attached to the model.
 
     Returns:
-        The times; None for models with a state or whose cells cannot be moved, and where budget_s is not
-        enough.
+        The times; None if the model has a state, if its cells cannot be moved, or if budget_s is too short.
     """
     small = _small_options(model, options)
     depths = [depth for depth in DEPTHS if depth + WIDTHS[-1] <= small.n_cells]
@@ -110,7 +111,7 @@ def measure(
 
 
 def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int) -> list[list[list[float]]]:
-    """Return seconds by depth, width and context. Leaves sequence 0 of all contexts empty."""
+    """Return seconds of a decode, indexed by depth, width and context. Leaves sequence 0 of each empty."""
     found = [
         [_shortest_s(contexts, depth, width, n_rounds) for width in WIDTHS]
         for depth in _deepen_contexts(contexts, depths)
@@ -123,9 +124,9 @@ def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int
 def first_s(
     model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
 ) -> list[float]:
-    """Return the seconds of a decode of each of CHECKED rows, as measure() times first. Raises BackendError.
+    """Return the seconds of a decode for each width in CHECKED, to compare with those of measure().
 
-    The decodes follow DEPTHS[0] tokens, without flash attention.
+    The rows follow DEPTHS[0] tokens, without flash attention. Raises BackendError.
     """
     with closing(small_context(model, _small_options(model, options), KINDS[0], make())) as context:
         if not context.handle:
@@ -142,7 +143,7 @@ def _small_options(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 def small_context(
     model: LoadedModel, options: LlamaOptions, kind: FlashAttention, context: LlamaContext
 ) -> LlamaContext:
-    """Return the context, attached to the model; without a handle if llama.cpp makes none."""
+    """Attach `context` to the model and return it; its handle stays None if llama.cpp fails."""
     params = context_params(replace(options, flash_attention=kind, n_ubatch=ROWS_ON_CPU))
     params.swa_full = True  # as the model's own context
     if C.llama_model_n_swa(model.handle):
@@ -158,10 +159,10 @@ def _can_move(context: LlamaContext) -> bool:
 
 
 def _deepen_contexts(contexts: Sequence[LlamaContext], depths: Sequence[int]) -> Iterator[int]:
-    """Yield each of the depths, once sequence 0 of all contexts has that many tokens.
+    """Fill sequence 0 of all contexts with tokens to one depth after the other, and yield each depth reached.
 
-    Only the first tokens are evaluated; after them come copies at later positions: what tokens are does not
-    change the time.
+    Only the first tokens are evaluated. The others are copies of their cells at later positions, since the
+    time of a decode does not depend on which tokens precede it.
     """
     depth = depths[0]
     for context in contexts:
@@ -179,7 +180,10 @@ def _deepen_contexts(contexts: Sequence[LlamaContext], depths: Sequence[int]) ->
 
 
 def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_rounds: int) -> list[float]:
-    """Return the shortest decode of `width` rows in each context, after an untimed one that moves cells."""
+    """Return, for each context, the seconds of its shortest decode of `width` rows.
+
+    An untimed decode comes first, since it moves the cells.
+    """
     for context in contexts:
         _decode_s(context, depth, 1)
     rounds = [[_decode_s(context, depth, width) for context in contexts] for _ in range(n_rounds)]

@@ -25,18 +25,18 @@ class Batch:
 
     tokens: list[int] = field(default_factory=_ints)
     positions: list[int] = field(default_factory=_ints)
-    seqs: list[int] = field(default_factory=_ints)  # of each row; see `shared`
-    wanted: list[bool] = field(default_factory=_bools)  # logits of the row are wanted
-    # by row index: all sequences of a row that belongs to several (the stem of a tree)
+    seqs: list[int] = field(default_factory=_ints)  # sequence of each row, the first one if there are several
+    wanted: list[bool] = field(default_factory=_bools)  # whether each row's logits are wanted
+    # all sequences of each row that belongs to several (the stem of a tree), by the row's index
     shared: dict[int, tuple[int, ...]] = field(default_factory=_shares)
-    meanwhile: Callable[[], None] | None = None  # called once the decode runs, by a backend that overlaps
-    stable: bool = False  # no bit of the logits may depend on how busy the machine is
+    meanwhile: Callable[[], None] | None = None  # a backend that overlaps calls it during the decode
+    stable: bool = False  # True: no bit of the logits may depend on how busy the machine is
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def extend(self, seq: int, position: int, tokens: Sequence[int], n_wanted: int) -> None:
-        """Append consecutive tokens of one sequence from `position` on; logits for the last n_wanted."""
+        """Append consecutive tokens of one sequence from `position` on; want logits of the last n_wanted."""
         n = len(tokens)
         self.tokens += tokens
         self.positions += range(position, position + n)
@@ -44,7 +44,7 @@ class Batch:
         self.wanted += [False] * (n - n_wanted) + [True] * n_wanted
 
     def append(self, seqs: Sequence[int], position: int, token: int, *, wanted: bool) -> None:
-        """Append one row of these sequences, which hold the same tokens up to it."""
+        """Append one row that belongs to all `seqs`, which hold the same tokens before `position`."""
         if len(seqs) > 1:
             self.shared[len(self.tokens)] = tuple(seqs)
         self.tokens.append(token)
@@ -54,9 +54,9 @@ class Batch:
 
 
 class FillInMiddle(NamedTuple):
-    """Control tokens before a text's beginning, before its end, and before the part to generate.
+    """Control tokens around a text with a gap: before its first part, its last part, and what fills the gap.
 
-    If the model knows them, also before the name of a repository, and of each of its files.
+    If the model knows them, also those before the name of a repository and before each of its files' names.
     """
 
     prefix: int
@@ -70,7 +70,7 @@ class Vocabulary(Protocol):
     """Converts token ids to text and back. Read-only: safe from any thread."""
 
     size: int
-    longest: int  # bytes of the longest piece; no text has fewer tokens than its bytes divided by this
+    longest: int  # bytes of the longest piece; a text of n bytes has at least n / longest tokens
 
     @property
     def bos(self) -> int | None: ...
@@ -84,9 +84,9 @@ class Vocabulary(Protocol):
 
     @property
     def added(self) -> Mapping[str, int]:
-        """Return, by text, the ids of tokens that tokenize() finds before it splits the rest of a text.
+        """Return the ids, by text, of tokens that tokenize() finds before it splits the text between them.
 
-        They are control tokens, which have no piece unless it is special, and words added to the vocabulary.
+        They are control tokens, whose piece() is empty unless `special`, and words added to the vocabulary.
         """
         ...
 
@@ -112,8 +112,8 @@ class Backend(Protocol):
     n_ctx: int  # maximum positions of a sequence
     n_seqs: int
     n_batch: int  # maximum rows of a decode
-    can_trim: bool  # the end of a sequence can be removed; False if it has a state of all its tokens
-    n_tail: int  # if not can_trim: how many of the last rows of a decode can be removed, once
+    can_trim: bool  # sequences can be shortened; False if a state covers all tokens of a sequence
+    n_tail: int  # if not can_trim: number of a decode's last rows that can be removed, once per decode
     can_copy: bool  # copy() works; can_trim implies it
     can_share: bool  # a row may belong to several sequences
     can_shift: bool  # shift() works; implies can_trim
@@ -127,7 +127,7 @@ class Backend(Protocol):
             decode.
 
         Raises:
-            BackendError: The KV cache of the batch's sequences is then unknown: trim them to 0.
+            BackendError: The content of the batch's sequences is then unknown: trim them to 0.
         """
         ...
 
@@ -142,7 +142,8 @@ class Backend(Protocol):
         """Remove positions >= length from the sequence; 0 frees it.
 
         Raises:
-            BackendError: It has a state of more tokens, beyond n_tail; nothing is changed.
+            BackendError: The sequence has a state and is longer than `length` by more than n_tail rows.
+                Nothing is changed.
         """
         ...
 
@@ -165,22 +166,22 @@ class Backend(Protocol):
         """Load what save() returned into an empty sequence.
 
         Raises:
-            BackendError: It is of another model or other cache types; the sequence's content is then unknown.
+            BackendError: The data are of another model or cache type. The sequence's content is then unknown.
         """
         ...
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Append positions start to end of `source` to `target`, which has `start` positions.
+        """Append positions start to end of `source` to `target`, whose length is `start`.
 
-        Cheap if cells are shared. A state is copied too, even if start == end.
+        Cheap if sequences share cells. A state is copied too, even if start == end.
         """
         ...
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """Remove positions start to end and move later ones down to start.
 
-        They still contain what they attended to. No other sequence may share them, since they would move
-        there too.
+        The moved cells still depend on the removed ones. No other sequence may share them, since they would
+        move there too.
         """
         ...
 
@@ -190,15 +191,15 @@ class Backend(Protocol):
 class PredictionBlock(Protocol):
     """Layers in a model's file (MTP), or a head in its own file (EAGLE-3), that guess one token further.
 
-    They guess from the token at a position and the hidden row of the position before. They have their own KV
-    cache, with the model's sequences and positions. Used by the model's thread only; the other methods are
-    those of Backend.
+    They guess from a token and the model's hidden row at the position before it. They have their own KV
+    cache, with the model's sequences and positions. Used by the model's thread only. Methods without a
+    docstring are those of Backend.
     """
 
-    source: str  # name of its guesses
-    what: str  # how messages name it
+    source: str  # source that its guesses are counted for
+    what: str  # its name in messages
     n_embd: int  # width of a hidden row
-    n_batch: int  # most rows of a decode
+    n_batch: int  # maximum rows of a decode
     n_depths: int  # maximum tokens that it guesses ahead; 0: any number
     can_shift: bool  # shift() works
 

@@ -57,11 +57,11 @@ class LlamaBatch:
         self._wanted[row] = True
 
     def embed(self, hidden: Hidden) -> None:
-        """Make the rows read these hidden rows, a writable array, beside their tokens."""
+        """Let each row read its hidden row from this writable array, beside its token."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
     def _share_rows(self, batch: Batch) -> None:
-        """Point rows of several sequences at theirs, after undoing that of the last batch."""
+        """Set the sequences of rows that have several, after resetting those of the previous batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
             self._seq_addresses[row] = self._own[row]
@@ -76,7 +76,7 @@ class LlamaContext:
     """The part of Backend that one llama.cpp context implements. Owns the context until close()."""
 
     handle: Any = None
-    keys: GraphKeys | None = None  # with which it was made
+    keys: GraphKeys | None = None  # those that the context was made with
 
     def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
         """Use this context of the model; n_streams and overlaps as in LlamaOptions and Backend."""
@@ -88,19 +88,19 @@ class LlamaContext:
         self.rows = LlamaBatch(self.n_batch)
         self.threads = Threads(handle, fixed=overlaps)
         self.n_tail = int(C.llama_n_rs_seq(handle))
-        # if not 0, parts of prompts with more rows must not be recorded (cuda_graphs.py)
+        # parts of prompts with more rows than this must not be recorded (cuda_graphs.py); 0: all may
         self.unlike_rows = MAX_DECODE_ROWS if self.keys else 0
-        self.dropped: list[int] = []  # of the logits of the latest decode, those that nobody wanted
-        # rows of the latest part of a prompt, and how many of them were wanted, by whether any was
+        self.dropped: list[int] = []  # indices of the latest decode's logits that nobody wanted
+        # (rows, wanted rows) of the latest parts of prompts: one without wanted rows, one with some
         self._shapes = {False: (0, 0), True: (0, 0)}
         self._trimmed_states = set[int]()  # sequences that use an earlier state until their next decode
         self._n_streams = n_streams
         self._n_vocab = model.n_vocab
         window = int(C.llama_model_n_swa(model.handle))
         self._windows = windows_of(model, handle) if window else None
-        # of a model with a state, which a twin cannot share: llama.cpp gives away cells that it has passed
+        # tokens of the window of a model with a state, whose passed cells no twin can keep; 0: none
         self._unkept_window = 0 if self._windows else window
-        self._only_cells = not has_state(model) and not window  # else it may hold more than its length
+        self._only_cells = not has_state(model) and not window  # else a state may cover more than length()
 
     def decode(self, batch: Batch) -> Logits:
         logits = self.start(batch)
@@ -130,11 +130,11 @@ class LlamaContext:
         return lambda: np.delete(self._last_logits(n_wanted + len(places)), places, axis=0)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
-        """Return extra rows to want, if this decode would be recorded and must not be.
+        """Return rows whose logits to want additionally, so that CUDA does not record this part of a prompt.
 
-        See cuda_graphs.py. That is the case for a part of a prompt with the same shape as the latest one that
-        used its graph: parts without wanted rows share one, those with some share another. The extra rows
-        change its shape.
+        CUDA would record it if it had the shape of the latest part that used the same graph (cuda_graphs.py).
+        Parts without wanted rows share one graph, parts with some share another. The extra rows change the
+        shape.
         """
         n_rows, shapes, n_more = len(batch), self._shapes, 0
         if n_rows <= self.unlike_rows or n_wanted == n_rows:
@@ -145,7 +145,7 @@ class LlamaContext:
         return [i for i, wanted in enumerate(batch.wanted) if not wanted][:n_more]
 
     def _last_logits(self, n_rows: int) -> Logits:
-        """Return the logits of the last decode. Waits for a GPU."""
+        """Return the last decode's logits, (n_rows, vocab size). Waits for a GPU."""
         if not n_rows:
             return np.empty((0, self._n_vocab), dtype=np.float32)
         return view(C.llama_get_logits(self.handle), n_rows, self._n_vocab)
@@ -204,11 +204,11 @@ class LlamaContext:
         self.trim(target, end)
 
     def state_bytes(self, seq: int) -> int:
-        """Return the bytes of a sequence's state, without cells of attention layers."""
+        """Return the size in bytes of a sequence's state, without cells of attention layers."""
         return int(C.llama_state_seq_get_size_ext(self.handle, seq, _STATE))
 
     def _take_state(self, seq: int) -> None:
-        """Give a trimmed sequence its own copy of its earlier state; a copy would take the last one."""
+        """Make a trimmed sequence's earlier state its current one, since copy() would copy the latest."""
         size = self.state_bytes(seq)
         data = (ctypes.c_uint8 * size)()
         if (
@@ -240,7 +240,7 @@ def has_state(model: LoadedModel) -> bool:
 
 
 def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
-    """Return the keeper of a model's sliding windows; None if sequences cannot be trimmed."""
+    """Return what keeps cells that sliding windows have passed; None if sequences cannot be trimmed."""
     architecture = model.metadata("general.architecture")
     if has_state(model) or architecture in COMPRESSED:
         return None
@@ -248,11 +248,11 @@ def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
 
 
 def view(floats: Any, n_rows: int, width: int) -> Logits:
-    """Return the rows that this pointer of llama.cpp points at."""
+    """Return a view of the floats that this pointer of llama.cpp points at, (n_rows, width)."""
     return _float_view(ctypes.addressof(floats.contents), n_rows, width)
 
 
-@functools.lru_cache(64)  # a context has its rows at one address until it needs more room
+@functools.lru_cache(64)  # the address of a context's rows changes only when it needs more room
 def _float_view(address: int, n_rows: int, width: int) -> Logits:
     values: Any = (ctypes.c_float * (n_rows * width)).from_address(address)
     return np.frombuffer(values, dtype=np.float32).reshape(n_rows, width)

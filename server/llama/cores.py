@@ -10,7 +10,7 @@ MAX_CORES = 8192  # cores that Linux can be built for (NR_CPUS on x86-64)
 
 
 def of_mask(text: str) -> frozenset[int]:
-    """Return the cores of a hexadecimal mask, whose last bit is the first core. Raises ValueError."""
+    """Return the cores of a hexadecimal mask, whose lowest bit is core 0. Raises ValueError."""
     try:
         bits = int(text.removeprefix("0x"), 16) if text else 0
     except ValueError as error:
@@ -38,7 +38,7 @@ def of_range(text: str) -> frozenset[int]:
 
 
 def pin(cores: frozenset[int]) -> None:
-    """Run this thread, and those it starts from now on, on these cores only, if any are named.
+    """Run this thread, and those it starts from now on, only on these cores; do nothing if there are none.
 
     Raises StartupError.
     """

@@ -1,4 +1,4 @@
-"""Decide whether CUDA replays decodes from recorded graphs: not where that ends the process.
+"""Decide whether CUDA may replay decodes from recorded graphs, and disable graphs where they crash or hang.
 
 ggml records a decode when it has the shape of the previous one that used the same graph, and updates that
 graph. It multiplies up to 16 rows of 16-bit matrices by kernels of its own (its mmf.cu), more by cuBLAS,
@@ -27,9 +27,9 @@ from server.llama.tensors import has_half_matrices
 
 logger = logging.getLogger("duo.llama")
 
-OFF = "GGML_CUDA_DISABLE_GRAPHS"  # of ggml, which asks whether it is set before its first graph
-BY_DUO = "duo"  # the value by which a process tells that it has set that for itself
-# Slots up to which there are graphs. Without them leads of 64 slots that never draft made 1.08, 1.07 and 0.98
+OFF = "GGML_CUDA_DISABLE_GRAPHS"  # variable that ggml reads before its first graph
+BY_DUO = "duo"  # the variable's value if this process has set it
+# Maximum slots of a lead with graphs. Without leads of 64 slots that never draft made 1.08, 1.07 and 0.98
 # times as many tokens per second for 64, 16 and 4 clients with 8B in F16, 1.06, 1.07 and 0.96 times in Q8_0;
 # with drafts 1.14, 1.02 and 1.06 times in Q8_0 (H100, 2026-11-28). Half: leads of 9 to 16 slots lose 2 to 4
 # percent when few slots are in use, without drafts; twice: those of 17 to 32 lose 7 when most are (inferred).
@@ -46,9 +46,9 @@ def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
 
 
 def forgo_graphs(path: Path) -> bool:
-    """Disable CUDA graphs in this process if this model's would be updated wrongly; return True if so.
+    """Disable CUDA graphs in this process if ggml would update this model's wrongly; return True if so.
 
-    That is, from one cuBLAS kernel to another. Call it before the first decode.
+    Wrong updates are those from one cuBLAS kernel to another. Call this before the first decode.
     """
     if not _are_recorded() or not has_half_matrices(path):
         return False
@@ -72,9 +72,9 @@ def _disable_graphs(why: str) -> None:
 def forgo_graphs_on_host(weights: Weights) -> None:
     """Disable CUDA graphs in this process if its model is in host memory.
 
-    A GPU then computes only what has 32 rows or more, such as prompts. Call it before the first decode. With
-    graphs the GPU reported an illegal instruction to drafters on the host's CPU within a minute in each of
-    three runs, without them in none of three (the bundled draft model, H200, 2026-11-27).
+    A GPU then computes only decodes of 32 rows or more, such as prompts. Call this before the first decode.
+    With graphs the GPU reported an illegal instruction to drafters on the host's CPU within a minute in each
+    of three runs, without them in none of three (the bundled draft model, H200, 2026-11-27).
     """
     if weights.n_gpu_layers == 0:
         os.environ.setdefault(OFF, BY_DUO)

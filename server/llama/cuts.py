@@ -1,7 +1,7 @@
-"""Cut texts at special tokens, where it does not change their tokens. Pure.
+"""Cut texts at special tokens where that does not change how they are tokenised. Pure.
 
-llama.cpp searches for every special token from each one it has found to the text's end: its time is quadratic
-in the number of special tokens. In pieces of bounded length it is linear.
+After each special token that llama.cpp finds, it searches the rest of the text for all of them. Its time is
+thus quadratic in their number; for pieces of bounded length it is linear.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ of 2048, 152 in pieces of 16,384, 1600 whole.
 class Cuts:
     """Cuts texts for one tokenizer.
 
-    It is exact: a tokenizer reads what follows a special token independently of what precedes it, and no cut
-    is made at a token that another special token may overlap: of two that overlap llama.cpp takes the longer
-    one, wherever it stands.
+    The pieces have exactly the text's tokens: a tokenizer reads the text after a special token independently
+    of the text before. Texts are not cut at a special token that may overlap another one, since llama.cpp
+    then takes the longer one, wherever it stands.
     """
 
     def __init__(self, texts: Sequence[str], safe: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ class Cuts:
 
         Args:
             texts: All special tokens that are searched for.
-            safe: Those of them that keep the white space before them.
+            safe: Those of them that do not swallow the white space before them.
         """
         prefixes = {text[:n] for text in texts for n in range(1, len(text))}
         suffixes = {text[n:] for text in texts for n in range(1, len(text))}
@@ -45,7 +45,7 @@ class Cuts:
         self._marks = re.compile("|".join(map(re.escape, alone)) or r"(?!)")  # which matches nowhere
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Yield the text in pieces, which have the tokens of the text, one after the other."""
+        """Yield the text in pieces, whose tokens joined are the tokens of the text."""
         start = 0
         for mark in self._marks.finditer(text) if len(text) > PIECE else ():
             if mark.start() - start >= PIECE:

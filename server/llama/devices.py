@@ -1,4 +1,4 @@
-"""ggml's devices: of this machine, of lenders, and lending this machine's."""
+"""List ggml's devices (this machine's and those of lenders), and lend this machine's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from server.errors import StartupError
 from server.llama.lenders import greet, watch
 from server.llama.options import TensorPlace
 
-# ggml as libllama is linked with it. llama_cpp._ggml loads it once more where a package has its files under
-# several names, and no model sees what is registered there.
+# The copy of ggml that libllama uses. llama_cpp._ggml may load a second one, where a package has its file
+# under several names; models do not see devices that are registered there.
 GGML: Any = _llama._lib  # pyright: ignore[reportPrivateUsage]
 
-_lenders: set[str] = set()  # whose devices are known already, for good
+_lenders: set[str] = set()  # lenders whose devices llama.cpp knows; it never forgets them
 _borrowed: set[int] = set()  # handles of those devices
 _host_only = False  # use_no_gpu() was called
 CPU, GPU, INTEGRATED = range(3)  # ggml_backend_dev_type; INTEGRATED: a GPU that shares the host's memory
@@ -123,7 +123,7 @@ def lend(address: str, lent: Sequence[GgmlDevice], n_threads: int) -> None:
 
 
 def borrow(lenders: Sequence[str]) -> None:
-    """Make lenders' devices (HOST:PORT) known to llama.cpp, as its command line does.
+    """Make the devices of these lenders (HOST:PORT) known to llama.cpp, as its own --rpc does.
 
     If a lender is lost later, `watch` reports it. Raises StartupError.
     """
@@ -133,7 +133,7 @@ def borrow(lenders: Sequence[str]) -> None:
     for lender in lenders:
         if lender in _lenders:
             continue
-        greet(lender)  # llama.cpp would end the process
+        greet(lender)  # if this failed in llama.cpp, it would end the process
         before = {device.handle for device in devices()}
         added = add(lender.encode())
         if not added:
@@ -155,9 +155,9 @@ def use_no_gpu() -> None:
 
 
 def own_gpus() -> Any:
-    """Return a C array of the devices that a model may use; None if it may use all.
+    """Return the devices that a model without lenders may use, as a C array that ends with None.
 
-    It ends with None, and excludes borrowed devices, or all GPUs.
+    It excludes borrowed devices, and all GPUs after use_no_gpu(). None if nothing is excluded.
     """
     if _host_only:
         return (ctypes.c_void_p * 1)(None)
@@ -171,6 +171,6 @@ def own_gpus() -> Any:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 def _on_abort(message: bytes) -> None:
-    """Report a loss of lenders; ggml calls it before it ends the process, and does so on return."""
+    """Report a lost lender. ggml calls this before it aborts, and ends the process when this returns."""
     if not watch.aborted(message.decode(errors="replace")):
         os.write(2, message + b"\n")

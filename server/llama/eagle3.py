@@ -19,10 +19,10 @@ from server.llama.mtp import BlockContext
 from server.llama.options import Rope
 from server.llama.tensors import EAGLE3, tensors
 
-# Rows that the head fuses at once: llama.cpp has room for the logits of each of them. Off by two: 20 or 80 MB
-# with a vocabulary of 150,000; a prompt takes as long with 16, 32, 64 and 128.
+# Rows that the head fuses at once: llama.cpp reserves memory for the logits of each, 40 MB in all with a
+# vocabulary of 150,000. Off by two: 20 or 80 MB. A prompt takes as long with 16, 32, 64 and 128.
 MOST_FUSED = 64
-# Architectures whose graphs give what their layers read, in this llama.cpp; it ends the process with others.
+# Targets' architectures whose layers' inputs llama.cpp can give; with others it ends the process.
 TARGETS = frozenset(
     (
         "bailingmoe3",
@@ -46,11 +46,12 @@ _MANGLED = {
 
 
 class LlamaHead(BlockContext):
-    """An EAGLE-3 head in a context of its own model, whose rows are the target's, fused.
+    """An EAGLE-3 head: a model of its own that reads fused rows of several of the target's layers.
 
-    Implements PredictionBlock. Embeddings and unembedding may be the target's. Owns the head's weights; close
-    it before the target. It has no cell at a text's first position, which no row precedes. llama.cpp's own
-    loop has each cell one position earlier; attention depends on distances only.
+    Implements PredictionBlock. It may use the target's embeddings and unembedding. It owns the head's
+    weights; close it before the target. It has no cell at a text's first position, since no row precedes
+    that. The loop in llama.cpp places each cell one position earlier, which is equivalent: attention depends
+    on distances.
 
     Raises:
         StartupError: The head does not fit this target, or the build lacks what it needs.
@@ -98,9 +99,9 @@ class LlamaHead(BlockContext):
         return fused
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate rows with all of them wanted, or none.
+        """Evaluate rows, of which all or none are wanted.
 
-        llama.cpp computes logits for every row of a head, and takes the first ones for those that are wanted.
+        With some wanted, llama.cpp would return the logits of the first rows instead of theirs.
         """
         after = [i for i, position in enumerate(batch.positions) if position or batch.wanted[i]]
         any_wanted = any(batch.wanted)
@@ -120,7 +121,7 @@ class LlamaHead(BlockContext):
         self.model.close()
 
     def _misfit_reason(self, path: Path) -> str | None:
-        """Return why the head does not fit the target: llama.cpp would exit, or guesses would be noise."""
+        """Return why llama.cpp would exit, or guess noise, with this head and target; None if they fit."""
         target = self._target.model
         width, n_layers = int(C.llama_model_n_embd(target.handle)), int(C.llama_model_n_layer(target.handle))
         asked = int(self.model.metadata(f"{EAGLE3}.target_hidden_size") or 0)

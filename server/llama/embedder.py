@@ -18,9 +18,9 @@ from server.llama.library import C, LoadedModel, complaint, tokenize
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 
-# Of an input: attention is computed over all of it at once, in memory that grows with it.
+# Maximum tokens of an input: its attention is computed at once, in memory that grows with its length.
 MAX_INPUT_TOKENS = 2048
-INPUTS_AT_ONCE = 16  # inputs at once: more short ones fill a batch hardly better
+INPUTS_AT_ONCE = 16  # inputs of a batch: more of them, if short, make it hardly faster
 _POOLINGS: dict[Pooling, int] = {"mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
@@ -33,9 +33,9 @@ class LlamaEmbedder:
         """Prepare an embedder; the first embed() makes its context.
 
         Args:
-            options: n_cells limits an input.
-            pooling: By default the file's, else the mean.
-            model: A loaded model of these options, which is not closed here.
+            options: Options of the model; n_cells is the maximum number of an input's tokens.
+            pooling: How rows become one vector; None: as the file says, else their mean.
+            model: The model with these options if it is loaded already; it is not closed here.
         """
         self._owned = model is None
         self.model = model or LoadedModel(options.model_path, options.weights)
@@ -88,10 +88,9 @@ class LlamaEmbedder:
         return tokenize(self._vocab, text, begin=framed, special=True)
 
     def pair(self, query: str, document: str) -> list[int]:
-        """Return the tokens of a query and a document, as llama-server does.
+        """Return the ids of query and document in one input, as llama-server joins them.
 
-        They fill the file's template for ranking, if it has one, else they are joined with the vocabulary's
-        marks.
+        They fill the file's template for ranking if it has one. Otherwise the vocabulary's marks join them.
         """
         vocab, template = self._vocab, C.llama_model_chat_template(self.model.handle, b"rerank")
         if template:

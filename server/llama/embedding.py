@@ -19,20 +19,20 @@ class Embedder(Protocol):
     n_vocab: int
     n_ctx: int  # maximum tokens of all inputs of embed() together
     n_seqs: int  # maximum inputs of embed()
-    n_embd: int  # length of a vector; of a model that ranks, number of its scores
+    n_embd: int  # length of a vector, or the number of scores if the model ranks
 
     def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
         """Return the ids of a text, with the model's marks around it if `framed`. Safe from any thread."""
         ...
 
     def pair(self, query: str, document: str) -> list[int]:
-        """Return the ids of query and document as a model that ranks reads them. Safe from any thread."""
+        """Return the ids of query and document as one input of a model that ranks. Safe from any thread."""
         ...
 
     def embed(self, inputs: Sequence[Sequence[int]]) -> Vectors:
-        """Return vectors, (number of inputs, n_embd), of length 1 each unless they are scores.
+        """Return vectors, (number of inputs, n_embd), of Euclidean length 1 each unless they are scores.
 
-        No input is empty. Raises BackendError.
+        No input may be empty. Raises BackendError.
         """
         ...
 

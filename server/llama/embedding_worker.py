@@ -13,7 +13,7 @@ from server.errors import BusyError
 from server.llama.embedding import Embedder, Vectors
 from server.tenants import FairSemaphore, Places
 
-MAX_EMBED_WAITING = 32  # requests, the running one included: each holds at most a body of inputs
+MAX_EMBED_WAITING = 32  # maximum requests, the running one included; each holds at most one body
 
 
 class EmbeddingWorker:
@@ -26,13 +26,13 @@ class EmbeddingWorker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="duo-embed")
 
     async def embed(self, inputs: Sequence[Sequence[int]], tenant: str = "") -> Vectors:
-        """Return vectors, (number of inputs, n_embd), of length 1.
+        """Return vectors, (number of inputs, n_embd), as Embedder.embed() does.
 
-        If cancelled, it leaves the queue, or ends after the current group of inputs.
+        If cancelled, the request leaves the queue, or ends after the current group of inputs.
 
         Args:
-            inputs: None is empty or longer than the embedder's n_ctx.
-            tenant: Whose share of the queue it takes.
+            inputs: Token ids of each input: at least one, at most the embedder's n_ctx.
+            tenant: The tenant whose share of the queue the request takes.
 
         Raises:
             BusyError: The queue is full.
@@ -65,7 +65,10 @@ class EmbeddingWorker:
 def grouped(
     inputs: Sequence[Sequence[int]], n_tokens: int, n_inputs: int
 ) -> Iterator[Sequence[Sequence[int]]]:
-    """Yield the inputs in their order, in groups of at most n_tokens and n_inputs; each fits alone."""
+    """Yield the inputs in order, in groups of at most n_tokens tokens and n_inputs inputs.
+
+    No input has more than n_tokens tokens.
+    """
     start = total = 0
     for end, one in enumerate(inputs):
         if end > start and (total + len(one) > n_tokens or end - start == n_inputs):

@@ -3,8 +3,8 @@
 ggml keeps a recorded graph under the address of the first operation that a GPU computes in a decode
 (ggml_cuda_graph_get_key in its ggml-cuda.cu). llama.cpp makes the operations of each decode at the addresses
 of the previous one, so all decodes share one graph, and each change of shape discards it. Here an operation
-that does nothing comes first, at an own address per shape: the number of rows, of wanted rows, and of cells
-that the rows attend to, which llama.cpp rounds up to 256.
+that does nothing comes first, at an address that each shape has for itself. A shape is the number of rows, of
+wanted rows, and of cells that the rows attend to, which llama.cpp rounds up to 256.
 
 llama.cpp lets a sampler add operations to the graph of a decode (llama_sampler_i.backend_apply in its
 llama.h). The sampler here belongs to a sequence that no row has, so it samples nothing. It is called once for
@@ -21,20 +21,20 @@ from typing import Any
 from server.llama.devices import GGML
 from server.llama.library import C, LoadedModel
 
-NOBODY = -1  # the sequence whose sampler this is
-# Rows up to which a part of a prompt has the graph of its shape; longer ones share one, and are not recorded
-# (LlamaContext). Half: more parts of prompts make logits that nobody wants, so that shapes differ. Twice:
+NOBODY = -1  # the sequence that the sampler belongs to: none
+# Maximum rows of a part of a prompt with a graph of its shape's own. Longer parts share one graph, and are
+# not recorded (LlamaContext). Half: more of them make logits that nobody wants, so that shapes differ. Twice:
 # more prompts leave 1 MB of the host's memory to ggml for 10 s, each for its number of rows.
 MAX_DECODE_ROWS = 128
-# Shapes whose keys are kept, 2 KB each. One that is forgotten within the 10 s for which ggml keeps its graph
-# may leave it to another shape: steps of 5 ms that all differ are 2,000 shapes. Half: just enough for these.
-# Twice: 8 MB more.
+# Shapes whose keys are kept, 2 KB each. ggml keeps a graph for 10 s; if its key is forgotten before, another
+# shape may get it. In 10 s, steps of 5 ms have at most 2,000 shapes. Half: just enough for these. Twice: 8 MB
+# more.
 MAX_GRAPH_KEYS = 4096
-PROMPTS = 0  # instead of rows, for the graph that longer parts of prompts share
-_FIRST = 4  # operations of a graph among which the rows of its tokens' embeddings are read
-# Operations of a graph whose sizes tell its shape. The number of cells shows at the 38th at the latest, where
-# a first layer has attention (DeepSeek 4; the 18th with Llama). Elsewhere it goes unseen, and a graph is
-# recorded again when it changes. Half: so with seven of eight architectures of the tests that have it there.
+PROMPTS = 0  # stands for the number of rows in the key of the graph that longer parts of prompts share
+_FIRST = 4  # the embeddings of a graph's tokens are looked up in one of its first 4 operations
+# Number of a graph's first operations whose sizes tell its shape. If the first layer has attention, the
+# number of cells shows by the 38th (DeepSeek 4; the 18th with Llama). Otherwise it goes unseen, and a graph
+# is recorded again when it changes. Half: it goes unseen with seven of eight of the tests' architectures.
 # Twice: 13 µs more than the 55 that all this takes, of the 1.1 ms in which a graph is built.
 _TELLING = 40
 _FLOAT, _POINTER = 0, ctypes.c_void_p  # GGML_TYPE_F32
@@ -47,7 +47,7 @@ class _InitParams(ctypes.Structure):
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
-    function = GGML[name]  # not the one that others use, with other types perhaps
+    function = GGML[name]  # a new object: others may use GGML.name with other types
     function.restype, function.argtypes = result, arguments
     return function
 
@@ -74,8 +74,8 @@ class GraphKeys:
     """Keys of one context's graphs. Close them after the context."""
 
     def __init__(self, params: Any) -> None:
-        """Add the sampler to the parameters of a context to be made."""
-        self.keys: dict[tuple[int, ...], int] = {}  # contexts of ggml by shapes, least recently used first
+        """Add the sampler to `params`, from which a context is made next."""
+        self.keys: dict[tuple[int, ...], int] = {}  # ggml contexts by shape, least recently used first
         self._interface = C.llama_sampler_i(
             backend_init=C.llama_sampler_i_backend_init(_is_supported),
             backend_apply=C.llama_sampler_i_backend_apply(self._apply),
@@ -86,13 +86,14 @@ class GraphKeys:
         params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
 
     def _apply(self, _sampler: Any, _context: Any, graph: int, _data: Any) -> None:
-        """Put the operation of this graph's shape first, after those that read the tokens' embeddings.
+        """Insert the operation of this graph's shape as the first one that a GPU computes.
 
-        The CPU computes these. `graph` is that of a decode, complete but for this.
+        The CPU computes the ones before, which look up the tokens' embeddings. `graph` is that of a decode,
+        complete except for this operation.
         """
         n = int(_n_nodes(graph))
         if not n:
-            return  # llama.cpp tries the sampler alone
+            return  # llama.cpp tries out the sampler without a model
         nodes = _nodes(graph)
         reading = [i for i in range(min(n, _FIRST)) if _operation(nodes[i]) == b"GET_ROWS"]
         at = reading[-1] + 1 if reading else 0
@@ -107,9 +108,9 @@ class GraphKeys:
         nodes[at] = key
 
     def _key(self, shape: tuple[int, ...]) -> int:
-        """Return a new tensor, the operation, at the address of this shape.
+        """Return a new tensor at the address of this shape: the operation to insert.
 
-        The old one is dropped, since a graph may have given it memory.
+        It replaces the previous one, to which a graph may have assigned memory.
         """
         context = self.keys.pop(shape, 0) or int(_init(_InitParams(_overhead(), None, True)))
         self.keys[shape] = context  # the latest one is the last
@@ -128,5 +129,5 @@ class GraphKeys:
 
 
 def keys_of(model: LoadedModel, params: Any) -> GraphKeys | None:
-    """Return the keys of a context made with these parameters; None if the model has no graphs of its own."""
+    """Return the keys of a context made with these parameters; None if its shapes share graphs."""
     return GraphKeys(params) if model.has_own_graphs else None

@@ -14,7 +14,7 @@ from server.llama.parts import listed, siblings
 
 PREFERRED = "Q4_K_M"
 _GGUF = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
-# What guesses for a model beside it, by its name: as llama.cpp tells such files (common/download.cpp).
+# Names of files with a head or assistant beside a model, as llama.cpp tells them (common/download.cpp).
 _HEAD = re.compile(r"(?:.*/)?[^/]*(?:mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_TIMEOUT_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
@@ -27,11 +27,11 @@ class Source:
 
     repository: str
     quant: str | None = None  # quantisation such as Q8_0, found in file names
-    file: str | None = None  # a file name instead
+    file: str | None = None  # the name of the file, instead of a quantisation
 
 
 def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo") -> Source:
-    """Return the model that flags name: USER/MODEL[:QUANT]. Raises StartupError."""
+    """Return the model that a flag names as USER/MODEL[:QUANT]. Raises StartupError, naming the flag."""
     name, _, quant = repository.partition(":")
     if not _REPOSITORY.fullmatch(name):
         raise StartupError(f"{flag} is USER/MODEL or USER/MODEL:QUANT, not {repository}")
@@ -39,7 +39,7 @@ def source(repository: str, file: str | None = None, *, flag: str = "--hf-repo")
 
 
 def choose(names: Sequence[str], wanted: Source) -> list[str]:
-    """Return the wanted model's files among the repository's, its parts in order. Raises StartupError."""
+    """Return which of a repository's file names are the wanted model's, in order. Raises StartupError."""
     if wanted.file is not None:
         found = siblings(wanted.file)
         if missing := [name for name in found if name not in names]:
@@ -57,7 +57,8 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
 def fetch(wanted: Source, *, offline: bool = False) -> Path:
     """Return the path of the model's first file, downloaded unless it is in Hugging Face's cache.
 
-    Without a connection, or offline, the cache is used. The token is HF_TOKEN's or Hugging Face's login.
+    Without a connection, or if `offline`, only the cache is used. The access token is that of HF_TOKEN or of
+    Hugging Face's login.
     Raises StartupError.
     """
     if offline:
@@ -105,7 +106,7 @@ def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
 
 
 def _model_files(names: Sequence[str]) -> list[str]:
-    """Return the models among these files, sorted; the heads if there is nothing else."""
+    """Return the names of models, sorted; those of heads only if there are no models."""
     files = sorted(name for name in names if _GGUF.fullmatch(name))
     return [name for name in files if not _HEAD.fullmatch(name)] or files
 

@@ -18,14 +18,14 @@ from typing import TypeAlias
 
 from server.errors import LostLenderError, StartupError
 
-# Until a lender that is busy with another lead, or a network that drops packets, is told.
+# Seconds without an answer until a lender counts as busy with another lead, or as unreachable.
 GREETING_TIMEOUT_S = 5.0
 HELLO, CAPABILITIES = 14, 24  # ggml-rpc.cpp: RPC_CMD_HELLO; transport.h: RPC_CONN_CAPS_SIZE, in bytes
 ANSWER = struct.pack("<Q", 4 + CAPABILITIES)  # the length of a version and of capabilities
-PROTOCOL = (7, 0)  # ggml-rpc.h: major and minor version; another one cannot be spoken with
+PROTOCOL = (7, 0)  # ggml-rpc.h: major and minor version; a lender must have the same
 OURS = ".".join(map(str, PROTOCOL))
-# Seconds of silence after which a lender is asked whether it is there, and between PROBES unanswered
-# questions: one that lost its power or its network is gone after 5 + 3 * 5. Half: a network that is down for
+# After SILENCE_S seconds without a packet TCP asks whether the lender is there, PROBES times, SILENCE_S
+# apart. So one that lost power or network counts as lost after 5 + 3 * 5 s. Half: a network that is down for
 # 10 s ends the lead; twice: clients wait for 40 s.
 SILENCE_S, PROBES = 5, 3
 _ENDED = select.POLLERR | select.POLLHUP | getattr(select, "POLLRDHUP", 0)  # the last one only on Linux
@@ -88,10 +88,10 @@ def _own_sockets() -> Iterator[socket.socket]:
 
 
 def miss_leads(host: str, port: int) -> bool:
-    """Make TCP check whether the lead is still there, on future connections to this address.
+    """Make TCP check, on each future connection to this address, whether the lead is still there.
 
-    Otherwise a lender would wait forever for a lead that lost its network. Returns False if nobody listens
-    there yet.
+    Otherwise a lender would wait forever for a lead that lost its network. Returns False if this process does
+    not listen at the address yet.
     """
     asked = False
     for link in _own_sockets():
@@ -103,15 +103,15 @@ def miss_leads(host: str, port: int) -> bool:
 
 
 def _end_process(error: LostLenderError) -> None:
-    """End a process that answers nobody: a drafter, or a lead that loads or ends."""
+    """Log the loss and end this process, which serves no clients: a drafter, or a lead that loads or ends."""
     print(f"duo: {error.message}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 class Watch:
-    """Waits for the end of any connection to lenders. May report a loss twice.
+    """Waits until any connection to a lender ends. May report a loss twice.
 
-    There is one per process, because llama.cpp has one callback before it ends the process.
+    There is one per process, because llama.cpp has one callback that it calls before it ends the process.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Watch:
 
     @contextmanager
     def telling(self, on_loss: OnLoss) -> Generator[None]:
-        """Call on_loss, on a thread, as soon as a lender is lost. For a process whose models are loaded."""
+        """Call on_loss, on another thread, as soon as a lender is lost. Enter it once models are loaded."""
         if not self._lenders:
             yield
             return
@@ -155,10 +155,10 @@ class Watch:
         os.close(until)
 
     def aborted(self, message: str) -> bool:
-        """Report the loss and never return, if llama.cpp aborts the process because of a lender.
+        """Report a loss, and never return, if llama.cpp aborts the process because of a lender.
 
-        llama.cpp calls this first, so the process can end in an orderly way. Returns False for any other
-        reason.
+        llama.cpp calls this before it aborts, so the process can end in an orderly way. Returns False if
+        `message` tells another reason.
         """
         if "ggml-rpc" not in message:
             return False

@@ -28,15 +28,16 @@ C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Py
 logger = logging.getLogger("duo.llama")
 
 MOST_CTX = 8192  # tokens: the default context of a slot, since trained contexts may take all memory
-COMPRESSED = ("deepseek4",)  # architectures: llama.cpp ends the process at a copy of some cells
-# Architectures: llama.cpp evaluates several prediction blocks, and ends the process at several of others.
+COMPRESSED = ("deepseek4",)  # architectures with which llama.cpp ends the process if some cells are copied
+# Architectures of which llama.cpp evaluates several prediction blocks; with others it ends the process.
 CHAINED = ("hy_v3", "mimo2", "step35")
-# Rows evaluated at once on a CPU without flash attention, whose scores take four bytes for each row, cell and
-# head. 64 and 512 are as quick (docs/adr/0012); 512 takes four times the memory.
+# Rows evaluated at once on a CPU without flash attention: attention scores take four bytes for each row, cell
+# and head. 64 and 512 are as quick (docs/adr/0012); 512 takes four times the memory.
 ROWS_ON_CPU = 128
-# Sequences of a context, beyond which it has flash attention on a CPU: those of a lead with 16 slots. Without
-# it a row's scores are of everybody's cells; with it only of its own, which take about 13 times as long for
-# each (docs/adr/0012). Half: steps of 12 streams take 1.1 times as long; twice: those of 32 take 1.2 times.
+# Maximum sequences of a context without flash attention on a CPU: those of a lead with 16 slots. Without it a
+# row is scored against the cells of all sequences; with it only against its own, but each then takes about 13
+# times as long (docs/adr/0012). Half: steps of 12 streams take 1.1 times as long; twice: those of 32 take 1.2
+# times.
 MOST_SEQS_ON_CPU = 72
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_MODES = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}  # by mmap, mlock
@@ -80,11 +81,11 @@ def complaint() -> str:
 
 
 def hidden_rows(who_needs: str, instead: str) -> Any:
-    """Return the llama.cpp functions that give hidden rows.
+    """Return the library whose functions give hidden rows.
 
     Args:
-        who_needs: Subject of the message.
-        instead: What to do instead of another build.
+        who_needs: Beginning of the error message, such as "its block needs".
+        instead: What the message advises instead of another build.
 
     Raises:
         StartupError: This build lacks them.
@@ -104,9 +105,9 @@ def has_gpu() -> bool:
 
 
 def free_memory_of_gpus() -> list[int]:
-    """Return bytes for each GPU of this machine in the order of --main-gpu.
+    """Return the free bytes of each GPU of this machine, in the order of --main-gpu.
 
-    Integrated ones count only if there are no others.
+    Integrated GPUs are included only if there are no others.
     """
     if not has_gpu():
         return []
@@ -122,10 +123,10 @@ def computes_elsewhere(weights: Weights) -> bool:
 
 
 def is_open(options: LlamaOptions) -> bool:
-    """Return whether duo decides about flash attention (docs/adr/0012).
+    """Return True if duo may choose flash attention on or off (docs/adr/0012).
 
-    That is so if the options leave it open, and attention is computed on the CPU for few sequences, with
-    values that are not quantised, since those need it.
+    The options must leave it open, the CPU must compute attention for few sequences, and the cache's values
+    must not be quantised, since quantised ones need it.
     """
     quantised = options.cache_type_v not in ("f32", "f16", "bf16")
     if options.flash_attention != "auto" or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
@@ -142,11 +143,11 @@ def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOpti
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """Return KV cells for n_sessions conversations of MOST_CTX tokens, or the model's context if shorter."""
+    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or of the context if shorter."""
     start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})
-    if not trained:  # llama.cpp can tell, or says why not
+    if not trained:  # the file does not say: llama.cpp may know, or says why it cannot load the model
         with closing(LoadedModel(path, Weights(overrides=changed), vocab_only=True)) as model:
             trained = model.longest(Rope())
     return min(int(trained * (rope or Rope()).stretch), MOST_CTX) * n_sessions
@@ -179,7 +180,7 @@ class LoadedModel:
         self.n_bytes = int(C.llama_model_size(self.handle))  # of the weights
         self.n_blocks = self._count_blocks(path) if weights.mtp else 0
         self.n_vocab = int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(self.handle)))
-        # decodes of each shape have a recorded graph of their own
+        # True: decodes of each shape have a recorded graph of their own
         self.has_own_graphs = each_has_its_own(weights, whole=self.is_whole(weights.n_gpu_layers))
         if not (vocab_only or self.has_own_graphs) and computes_elsewhere(weights):
             forgo_graphs(path)
@@ -191,9 +192,9 @@ class LoadedModel:
             raise
 
     def _count_blocks(self, path: Path) -> int:
-        """Return how many prediction blocks are in the files and can be evaluated.
+        """Return how many prediction blocks the files contain and llama.cpp can evaluate.
 
-        If they are only announced, llama.cpp would end the process at the first use.
+        If the metadata announce blocks that the files lack, llama.cpp would end the process at the first use.
         """
         n_blocks, n_layers = (f(self.handle) for f in (C.llama_model_n_layer_nextn, C.llama_model_n_layer))
         architecture = self.metadata("general.architecture")
@@ -213,7 +214,7 @@ class LoadedModel:
         return int(n_blocks)
 
     def is_whole(self, n_layers: int) -> bool:
-        """Return True if n_layers are all layers of the model; -1: all."""
+        """Return True if n_layers on the GPU are all of the model's layers; -1 means all."""
         return n_layers < 0 or n_layers >= int(C.llama_model_n_layer(self.handle))
 
     def longest(self, rope: Rope) -> int:
@@ -297,9 +298,9 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
 
 
 def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
-    """Return token ids; `begin`: add the model's marks around a text, `special`: read control tokens."""
+    """Return a text's ids; `begin`: add the marks around it; `special`: read control tokens in it."""
     data = text.encode()
-    # tokens, more than there are but for odd vocabularies; few sizes, since each is a type that stays
+    # enough room except with odd vocabularies; few sizes, since each makes a ctypes type for good
     room = 1 << (len(data) + 8).bit_length()
     buffer = (ctypes.c_int32 * room)()
     n = C.llama_tokenize(vocab, data, len(data), buffer, room, begin, special)

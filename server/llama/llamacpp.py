@@ -43,7 +43,7 @@ ChooseAttention = Callable[[LoadedModel, LlamaOptions], Literal["on", "off"]]
 
 
 class LlamaVocabulary:
-    """Implements Vocabulary over a loaded model, for as long as that is open."""
+    """Implements Vocabulary over a loaded model. Use it only while the model is open."""
 
     def __init__(self, model: Any) -> None:
         self._vocab = C.llama_model_get_vocab(model)
@@ -73,7 +73,7 @@ class LlamaVocabulary:
         """Return the bytes of the longest piece.
 
         Args:
-            texts: Of all tokens, as in the model file: none is shorter than the token's piece.
+            texts: Texts of all tokens in the model file, each at least as long as the token's piece.
         """
         longest = 0
         for token in sorted(range(self.size), key=lambda token: -len(texts[token])):
@@ -83,7 +83,7 @@ class LlamaVocabulary:
         return longest
 
     def _cuts_at(self, attributes: list[int], special: bool) -> Cuts:
-        """Return what cuts texts at special tokens; `special`: also at control tokens."""
+        """Return a Cuts that cuts at special tokens, with `special` at control tokens too."""
         found = _ADDED | (_CONTROL if special else 0)
         marks = {text: attributes[token] for text, token in self.added.items() if attributes[token] & found}
         keeps_space = (text for text, attribute in marks.items() if not attribute & C.LLAMA_TOKEN_ATTR_LSTRIP)
@@ -105,13 +105,13 @@ class LlamaVocabulary:
 
 
 def _template_named(model: Any, name: bytes | None) -> str | None:
-    """Return the model's chat template, or the one of this name beside it."""
+    """Return the model's chat template of this name (None: its main one), or None if it has none."""
     text = C.llama_model_chat_template(model, name)
     return text.decode() if text else None
 
 
 def _check_stands_alone(model: LoadedModel, path: Path) -> None:
-    """Raise StartupError for a model that can only guess from its target's rows."""
+    """Raise StartupError if the model is a head or assistant, which guesses from another model's rows."""
     kinds = {EAGLE3: "is an EAGLE-3 head, which guesses from what its target computes"}
     kinds |= dict.fromkeys(ASSISTANTS, "guesses on the KV cache of its target")
     if (why := kinds.get(model.metadata("general.architecture") or "")) is not None:
@@ -120,7 +120,7 @@ def _check_stands_alone(model: LoadedModel, path: Path) -> None:
 
 
 def _can_divide(model: Any) -> bool:
-    """Return True if any part of a sequence can be copied to another cache: its saved state is all of it."""
+    """Return True if parts of a sequence can be copied: no state or window is kept beside its cells."""
     stateful = C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model)
     return not stateful and not C.llama_model_n_swa(model)
 
@@ -136,7 +136,7 @@ class LlamaBackend(LlamaContext):
         """Load a model; `attention` chooses flash attention on a CPU if the options leave it open."""
         before = own_memory()
         self.model = LoadedModel(options.model_path, options.weights)
-        if own_memory() - before > self.model.n_bytes // 2:  # the weights were copied, in another order
+        if own_memory() - before > self.model.n_bytes // 2:  # llama.cpp has copied the weights
             release_mapped(options.files)
         self.options = options
         self._model = self.model.handle
@@ -198,18 +198,18 @@ class LlamaBackend(LlamaContext):
         return params
 
     def _can_trim(self, elsewhere: bool) -> bool:
-        """Return whether sequences can be trimmed. Raise StartupError for a model that cannot be evaluated.
+        """Return True if sequences can be trimmed. Raise StartupError if the model cannot be evaluated.
 
-        Cells can be. Beside a state it is tried, and beside devices, whose memory may not suffice. On busy
-        cores a decode at the start takes up to 4 s: its threads wait for each other.
+        A model on the CPU that has cells only can. Any other is tried: it may have a state, or a device may
+        have too little memory. A trial takes up to 4 s on busy cores, since threads wait for each other.
 
         Args:
-            elsewhere: Layers are computed on devices.
+            elsewhere: Devices other than the CPU compute layers.
         """
         if self._only_has_cells and not elsewhere:
             return True
         self.can_trim = False
-        with ThreadPoolExecutor(1) as aside:  # which ends, and with it the threads of OpenMP that are its own
+        with ThreadPoolExecutor(1) as aside:  # a thread that ends, so OpenMP's workers for it end too
             return aside.submit(self._can_forget).result() and not self.n_tail
 
     @property
@@ -217,9 +217,10 @@ class LlamaBackend(LlamaContext):
         return not has_state(self.model) and self.model.metadata("general.architecture") not in COMPRESSED
 
     def _can_forget(self) -> bool:
-        """Return True if a sequence can be trimmed, by trying: it depends on llama.cpp's kind of memory.
+        """Try to trim a sequence, and return True if it worked. Leaves the KV cache empty.
 
-        The KV cache is left empty. Raises StartupError.
+        Raises:
+            StartupError: The model cannot be evaluated.
         """
         for position in range(2):
             batch = Batch()

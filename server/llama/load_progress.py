@@ -1,4 +1,4 @@
-"""Report how much of a model is loaded, if that takes long."""
+"""Log how much of a model is loaded, if loading takes long."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY_S = 5.0  # seconds between two lines. Half: a model that takes a minute to
 
 
 class LoadProgress:
-    """Called by llama.cpp while it reads a model's weights; returns False if the process is to end."""
+    """Logs progress. llama.cpp calls it while it reads weights, and stops if it returns False."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -22,7 +22,10 @@ class LoadProgress:
         self._began = self._told = clock()
 
     def __call__(self, share: float, _: object = None) -> bool:
-        """Log the share of the weights that is read, from 0 to 1, now and then."""
+        """Log `share`, the fraction of the weights that is read, at most every EVERY_S.
+
+        Returns False if the process is to end.
+        """
         now = self._clock()
         if now - self._told >= EVERY_S and 0 < share < 1:
             self._told = now

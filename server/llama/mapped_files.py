@@ -1,4 +1,4 @@
-"""Find and release memory that a process does not need: pages of mapped files, and what was freed."""
+"""Release memory that this process does not need: pages of mapped files, and freed memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-MAPS, STATUS = Path("/proc/self/maps"), Path("/proc/self/status")  # of Linux
+MAPS, STATUS = Path("/proc/self/maps"), Path("/proc/self/status")  # Linux only
 KIB = 1024  # bytes
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def own_memory() -> int:
-    """Return the bytes of this process's memory that hold no file; 0 if the system does not tell."""
+    """Return the bytes of this process's resident memory without mapped files; 0 if unknown."""
     try:
         found = re.search(r"^RssAnon:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     except OSError:
@@ -23,19 +23,19 @@ def own_memory() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory back to the system. Only GNU's C library keeps it, and only that one can be told."""
+    """Give freed memory back to the system. Does nothing without GNU's C library, which alone keeps it."""
     if trim := getattr(_LIBC, "malloc_trim", None):
         trim(ctypes.c_size_t(0))
 
 
 def release_mapped(files: Sequence[Path]) -> int:
-    """Release the memory of these mapped files; what is read again is loaded again.
+    """Release the memory of these mapped files. Pages that are used later are read from disk again.
 
-    llama.cpp reads a whole file to bring its weights into the CPU's best order, and keeps those separately:
-    the file's own pages are then no longer used.
+    llama.cpp reads a whole file, and keeps a copy of its weights in the CPU's best order: the file's own
+    pages are then no longer used.
 
     Returns:
-        Bytes of address space that were released, 0 if the system does not tell what is mapped.
+        Bytes of address space that were released; 0 if the system does not tell what is mapped.
     """
     try:
         lines = MAPS.read_text().splitlines()

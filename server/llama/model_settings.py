@@ -1,4 +1,4 @@
-"""Flags about loading a model, for leads, drafters and the probe, named as in llama.cpp."""
+"""Flags about loading a model, for leads, drafters and the probe; they have llama.cpp's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from server.llama.options import (
 
 
 def separated(value: Any) -> list[str]:
-    """Split comma-separated texts and strip spaces; a flag may be given several times."""
+    """Split values of a flag, which may be given several times, at commas; strip spaces."""
     texts = [value] if isinstance(value, str) else value
     return [part for text in texts for piece in str(text).split(",") if (part := piece.strip())]
 
@@ -61,7 +61,7 @@ def _parse_address(text: str) -> None:
         raise ValueError(f"{text} is not HOST:PORT")
 
 
-_YES = ("1", "ON", "YES", "TRUE")  # of a variable, as Hugging Face reads it
+_YES = ("1", "ON", "YES", "TRUE")  # values of a variable that Hugging Face takes for true
 
 Texts: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(separated)]
 Shares: TypeAlias = Annotated[tuple[Annotated[float, Field(ge=0)], ...], NoDecode, BeforeValidator(separated)]

@@ -1,6 +1,6 @@
 """Run the prediction block in a model's file (MTP) in a llama.cpp context beside the model's.
 
-It also has what that shares with heads in their own files.
+BlockContext is what it shares with heads in their own files.
 """
 
 from __future__ import annotations
@@ -23,25 +23,31 @@ from server.llama.with_block import MOST_WAITING
 
 
 class BlockContext(LlamaContext):
-    """Base of llama.cpp's PredictionBlocks: a context that reads a hidden row beside each token."""
+    """Base of all PredictionBlocks over llama.cpp: a context that reads a hidden row beside each token."""
 
     def __init__(self, functions: Any, target: LlamaBackend, what: str) -> None:
-        """Prepare a block of the target; `functions` give hidden rows."""
+        """Prepare a block of the target.
+
+        Args:
+            functions: Library that gives hidden rows.
+            target: The model that it guesses for.
+            what: Its name in messages.
+        """
         self._ext, self._target, self.what = functions, target, what
 
     def begin(self, model: LoadedModel, options: LlamaOptions, kind: int) -> None:
         """Make the context of this model, which may be the target's. Raises StartupError.
 
         Args:
-            model: The model.
-            options: Of the context.
-            kind: A llama_context_type.
+            model: The model that the context evaluates.
+            options: Options of the context.
+            kind: llama.cpp's llama_context_type.
         """
         target = self._target
         params = context_params(options)
         if C.llama_model_n_swa(model.handle):
             spare_sequence(params)
-        params.n_ctx += params.n_seq_max * MOST_WAITING  # cells of guesses and of what was trimmed of late
+        params.n_ctx += params.n_seq_max * MOST_WAITING  # cells of guesses and of recently trimmed rows
         params.swa_full = True
         params.ctx_type = kind
         params.ctx_other = ctypes.cast(target.handle, ctypes.c_void_p)
@@ -57,7 +63,7 @@ class BlockContext(LlamaContext):
         self.n_embd = int(C.llama_model_n_embd_out(model.handle))
         one_cache = not int(
             C.llama_model_n_swa(model.handle)
-        )  # of two, one has no layers: it cannot be moved
+        )  # with two caches, one has no layers and cannot be moved
         self.can_shift = one_cache and bool(C.llama_memory_can_shift(self.memory))
         self._ext.llama_set_embeddings_nextn(handle, True, True)  # of rows with logits
 
@@ -68,14 +74,14 @@ class BlockContext(LlamaContext):
         return logits, np.delete(rows, self.dropped, axis=0) if self.dropped else rows
 
     def rows_of(self, handle: Any, n: int) -> Hidden:
-        """Return a view of the hidden rows of a context's last decode."""
+        """Return a view of the n hidden rows of a context's last decode."""
         if not n:
             return np.empty((0, self.n_embd), dtype=np.float32)
         return view(self._ext.llama_get_embeddings_nextn(handle), n, self.n_embd)
 
 
 class _Guess(NamedTuple):
-    """A row of a guess: what a block reads."""
+    """One row that a block reads for a guess."""
 
     position: int
     token: int
@@ -85,18 +91,18 @@ class _Guess(NamedTuple):
 class LlamaBlock(BlockContext):
     """The block in the model's file, or its blocks, each of which guesses at one depth.
 
-    Implements PredictionBlock. Close it before the target. Several blocks share cells, each with its own keys
-    and values. All of them evaluate what the model evaluated, one after the other in the same cells. The
-    block of a depth also evaluates the guesses before its own.
+    Implements PredictionBlock. Close it before the target. Several blocks share cells, in which each has its
+    own keys and values. They evaluate the model's tokens one after the other in the same cells. The block for
+    a depth also evaluates the guesses before its own.
 
     Raises:
-        StartupError: No context can be made, or the build has no hidden rows.
+        StartupError: No context can be made, or this build of llama.cpp gives no hidden rows.
     """
 
     source = "mtp"
 
     def __init__(self, target: LlamaBackend, most: int = 0) -> None:
-        """Make the context; blocks deeper than `most` guesses per session and step are not used (0: all)."""
+        """Make the context; use only the blocks for the first `most` guesses of a step (0: all blocks)."""
         functions = hidden_rows("its block needs", "say --mtp off")
         n_blocks = target.model.n_blocks
         self.n_depths = 0 if n_blocks == 1 else min(n_blocks, most or n_blocks)
@@ -133,7 +139,7 @@ class LlamaBlock(BlockContext):
             self.trim(seq, position)
 
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
-        """Return these rows of guesses, each after the rows of the guesses before it."""
+        """Return the batch and hidden rows with each row behind the rows of the guesses before it."""
         whole, rows = Batch(), list[Hidden]()
         for seq, position, token, row in zip(batch.seqs, batch.positions, batch.tokens, hidden, strict=True):
             guesses = self._guesses.setdefault(seq, [])

@@ -70,7 +70,7 @@ EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Tensors whose names match a regular expression go to a buffer type: CPU, or a device's name."""
+    """A rule: tensors whose names match a regular expression go to a buffer type, CPU or a device's name."""
 
     pattern: str
     buffer: str
@@ -89,7 +89,7 @@ class TensorPlace:
 
 
 def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tuple[TensorPlace, ...]:
-    """Return the places of --override-tensor, --cpu-moe and --n-cpu-moe; the first match counts."""
+    """Return the rules of --override-tensor, --cpu-moe and --n-cpu-moe; the first one that matches counts."""
     named = [TensorPlace.parse(text) for text in texts]
     layers = [TensorPlace(rf"blk\.{i}{EXPERTS}", HOST) for i in range(n_cpu_moe)]
     return (*named, *([TensorPlace(EXPERTS, HOST)] if cpu_moe else layers))
@@ -97,24 +97,24 @@ def tensor_places(texts: Sequence[str], *, cpu_moe: bool, n_cpu_moe: int) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Where weights are, and what is changed in the model."""
+    """Where a model's weights are kept, and what is changed in the model."""
 
     n_gpu_layers: int = -1  # -1: all, if there is a GPU
     split_mode: SplitMode = "layer"
-    tensor_split: tuple[float, ...] = ()  # shares of the GPUs, by free memory if empty
+    tensor_split: tuple[float, ...] = ()  # share of the layers on each GPU; empty: by free memory
     main_gpu: int = 0
     rpc: tuple[str, ...] = ()  # host:port of lenders, whose devices come before this machine's GPUs
     mmap: bool = True
     mlock: bool = False
     mtp: bool = False  # load prediction blocks, if the file has any
-    places: tuple[TensorPlace, ...] = ()  # tensors that are not where their layer is
+    places: tuple[TensorPlace, ...] = ()  # exceptions: tensors kept elsewhere than their layer
     overrides: tuple[Override, ...] = ()
     adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Scaling of positions for contexts longer than trained; None, 0 and -1: the model's value."""
+    """Scaling of positions for contexts longer than trained; None, 0.0, 0 and -1.0 mean the model's value."""
 
     scaling: RopeScaling | None = None
     freq_base: float = 0.0
@@ -127,7 +127,7 @@ class Rope:
 
     @property
     def stretch(self) -> float:
-        """Return the factor by which the context becomes longer."""
+        """Return the factor by which this scaling lengthens the trained context."""
         return 1 / self.freq_scale if 0 < self.freq_scale < 1 else 1.0
 
 
@@ -135,23 +135,23 @@ class Rope:
 class LlamaOptions:
     """Options with which a model is opened.
 
-    F32 caches without flash attention are slower and closest to exact arithmetic.
+    A cache in F32 without flash attention is slower, and closest to exact arithmetic.
     """
 
     model_path: Path  # the first part, if there are several
     n_cells: int  # KV cells shared by all sequences, rounded up to a multiple of 256
     n_seqs: int
-    n_batch: int = 512  # maximum rows of a decode, raised to one per sequence
+    n_batch: int = 512  # maximum rows of a decode, raised to n_seqs if less
     n_threads: int = 1
     n_threads_batch: int = 0  # 0: n_threads
     n_ubatch: int = 0  # 0: n_batch
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
-    # auto: on a CPU as LlamaBackend's `attention` chooses (library.is_open)
+    # auto: where library.is_open() is true, the `attention` function of LlamaBackend chooses, else llama.cpp
     flash_attention: FlashAttention = "auto"
     weights: Weights = Weights()
     rope: Rope = Rope()
-    # above 0: this number of sequences in place of n_seqs, each with its own cells, if possible
+    # above 0: have this number of sequences instead of n_seqs, each with its own cells, if possible
     n_streams: int = 0
     n_tail: int = 0  # maximum of Backend.n_tail
     head: Path | None = None  # file of an EAGLE-3 head, which guesses from the model's layers
@@ -159,9 +159,9 @@ class LlamaOptions:
     def with_few_threads(self) -> LlamaOptions:
         """Return the options for a model whose layers are all computed by GPUs.
 
-        The CPU only looks up a row's embedding, for which one thread is as fast as many (8B in F16 on an
-        H100: 5.70 ms a step instead of 5.78 with 16), and waits for none whose core others use. Prompts and
-        wider steps keep theirs.
+        The CPU only looks up a row's embedding. One thread is as fast as many (8B in F16 on an H100: 5.70 ms
+        a step instead of 5.78 with 16), and never waits for a thread whose core another program uses. Prompts
+        and steps with several rows keep n_threads.
         """
         return replace(self, n_threads=1, n_threads_batch=self.n_threads_batch or self.n_threads)
 
@@ -173,7 +173,7 @@ class LlamaOptions:
 
     @property
     def numerics(self) -> str:
-        """Return a text of all else that the logits' bits and the use of a saved state depend on."""
+        """Return a text of all options, beside the files, that the logits and saved states depend on."""
         w = self.weights
         devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
         scales = tuple(adapter.scale for adapter in w.adapters)
@@ -183,7 +183,7 @@ class LlamaOptions:
 
     @property
     def costs(self) -> str:
-        """Return a text of what, beside the files, the seconds and bits of a step depend on."""
+        """Return a text of all options, beside the files, that the seconds and logits of a step depend on."""
         weights = replace(self.weights, adapters=())
         alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights, head=None)
         return repr((alike, self.numerics))

@@ -54,7 +54,7 @@ class PackageTool:
         Args:
             requirement: A line of a requirements file, with its hash.
             folder: An existing folder for this package alone.
-            n_bytes: Size of the package, to tell how far it is.
+            n_bytes: Size of the package, for messages about the progress.
 
         Raises:
             StartupError: the tool failed.
@@ -115,7 +115,7 @@ def _end_tool(process: subprocess.Popen[bytes]) -> None:
 
 
 def _largest_file(folder: Path) -> int:
-    """Return the bytes of the largest file in the folder, which is being fetched."""
+    """Return the size in bytes of the largest file in the folder: the one that is being fetched."""
     sizes = [0]
     for path in folder.rglob("*"):
         try:
@@ -126,7 +126,7 @@ def _largest_file(folder: Path) -> int:
 
 
 def _complaint_reason(complaint: bytes, tool: str) -> str:
-    """Return the meaning of a tool's complaint in a few words."""
+    """Return the reason for a tool's complaint in a few words."""
     text = complaint.decode(errors="replace")
     for pattern, meaning in REASONS:
         if re.search(pattern, text):

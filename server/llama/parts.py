@@ -13,7 +13,7 @@ _MAGIC = b"GGUF"
 
 
 def siblings(name: str) -> list[str]:
-    """Return the names of all parts of the model that this file is a part of, or its own."""
+    """Return the names of all parts of the model that the file belongs to; `name` alone if there is one."""
     found = _PART.fullmatch(name)
     if found is None:
         return [name]
@@ -40,11 +40,11 @@ def parts(path: Path) -> list[Path]:
 
 
 def model_name(path: Path) -> str:
-    """Return the file's name without its ending and the number of the part."""
+    """Return the file's name without the ending and without the number of its part."""
     found = _PART.fullmatch(path.name)
     return found["stem"] if found else path.stem
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return the first names, and the number of those left out."""
+    """Return a text with the first `most` names and the number of those left out."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

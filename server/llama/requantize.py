@@ -27,25 +27,25 @@ llama.cpp has the same kernels, has not been measured.
 
 
 def best_type(system_info: str) -> str | None:
-    """Return the weight type whose decodes with several rows are quickest, or None to keep the file's own.
+    """Return the weight type that decodes several rows fastest on this CPU; None to keep the file's type.
 
     Args:
-        system_info: What llama.cpp says of the CPU and of its build.
+        system_info: llama.cpp's description of the CPU and of its own build.
     """
-    if "REPACK = 1" not in system_info:  # no build without it has kernels for several rows
+    if "REPACK = 1" not in system_info:  # only builds with it have kernels for several rows
         return None
     return next((kind for feature, kind in BEST_TYPES if feature in system_info), None)
 
 
 def for_this_machine(path: Path, n_threads: int) -> Path:
-    """Return the file beside `path` that has its weights in best_type(), made now if it is not there.
+    """Return a file beside `path` with the same weights in best_type(); make it if it is missing.
 
     Args:
         path: The GGUF file.
         n_threads: CPU threads of the quantiser.
 
     Returns:
-        The path of that file; `path` itself if its type is the best or the file cannot be made.
+        The path of that file; `path` itself if it has the best type already, or no file can be made.
     """
     start_library()
     kind = best_type(C.llama_print_system_info().decode())
@@ -68,7 +68,7 @@ def for_this_machine(path: Path, n_threads: int) -> Path:
 
 
 def _quantize_file(path: Path, to: Path, kind: str, n_threads: int) -> None:
-    """Quantise the file. Raises StartupError, OSError."""
+    """Write `path` to `to` with its weights converted to `kind`. Raises StartupError, OSError."""
     params = C.llama_model_quantize_default_params()
     params.nthread = n_threads
     params.ftype = getattr(C, f"LLAMA_FTYPE_MOSTLY_{kind}")

@@ -1,6 +1,6 @@
-"""Measure what a change of a decode's shape costs.
+"""Measure how much time a GPU loses when consecutive decodes have different shapes.
 
-A GPU replays a decode of the last one's shape from a recorded graph; for another shape the CPU builds and
+A GPU replays a decode of the previous one's shape from a recorded graph. For another shape the CPU builds and
 records the graph again, which can take as long as the decode.
 """
 
@@ -15,9 +15,9 @@ from typing import Protocol
 from server.llama.backend import Batch, Logits, Vocabulary
 from server.stop_signals import leave_if_told
 
-CONTEXT = 64  # tokens that the timed rows attend to. Twice: contexts up to 128 go unmeasured
-# A mixture of experts reads the weights of all experts that any row chooses: rows of a text choose as those
-# of a conversation do.
+CONTEXT = 64  # tokens before the timed rows. Twice: models with contexts up to 128 go unmeasured
+# Text of the timed rows. A mixture of experts reads the weights of every expert that any row chooses, and
+# rows of a real text choose experts as those of a conversation do.
 TEXT = (
     "Speculation pays where a step with eight rows takes hardly longer than one with a single row. That "
     "holds for dense models on most devices, because reading the weights takes longer than computing "
@@ -26,20 +26,21 @@ TEXT = (
     "are. Hence this paragraph, which has numbers (3.14, 2026), names (Ada, Kyoto), code such as `for i "
     "in range(8): print(i)` and ordinary prose."
 )
-# Decodes before the timed ones, and timed ones of each width: 111 in all for seven widths.
+# Untimed first decodes, and timed decodes, of each width: 111 in all for seven widths.
 SETTLE, TIMED = 4, 5
-SLOW_S = 0.1  # seconds of a decode beside which its graph does not matter: 11 s of a start. Twice: 22
-# Factor that a change must cost at least. Of decodes that scatter by a tenth luck passes it in 0.1 percent of
-# starts, or 1 percent with TIMED = 3 (simulated). 1.05: in 6; 1.2: changes that cost up to a fifth are borne.
+SLOW_S = 0.1  # seconds of a decode from which on graphs do not matter: measuring would take 11 s. Twice: 22 s
+# Minimum ratio of mixed to steady times at which a change counts as costly. If times scatter by a tenth,
+# chance exceeds it in 0.1 percent of starts, or 1 percent with TIMED = 3 (simulated). 1.05: in 6 percent;
+# 1.2: changes that cost up to a fifth are ignored.
 MIN_SHAPE_GAIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Seconds of a decode by its rows."""
+    """Seconds of a decode by its number of rows (width)."""
 
-    steady: dict[int, float]  # among decodes of one width
-    mixed: dict[int, float]  # among all widths in turn
+    steady: dict[int, float]  # after decodes of the same width
+    mixed: dict[int, float]  # with all widths in turn
 
     @property
     def change_costs(self) -> bool:
@@ -47,7 +48,7 @@ class Shapes:
 
     @property
     def change_s(self) -> float:
-        """Return the extra seconds, on average, of a decode after one of another width."""
+        """Return how many seconds longer a decode takes, on average, after one of another width."""
         differences = [self.mixed[width] - steady_s for width, steady_s in self.steady.items()]
         return max(0.0, sum(differences) / len(differences)) if differences else 0.0
 
@@ -65,7 +66,7 @@ UNKNOWN = Shapes({}, {})
 
 
 class TimedModel(Protocol):
-    """The part of a Backend that is needed to time decodes."""
+    """The methods of Backend that timing decodes needs."""
 
     @property
     def vocab(self) -> Vocabulary: ...
@@ -84,9 +85,12 @@ class TimedModel(Protocol):
 
 
 def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
-    """Measure what changes of shape cost; UNKNOWN for models that cannot be trimmed, and slow ones.
+    """Time decodes of these widths, each after equal ones and all in turn.
 
-    The KV cache must be empty and is left so. Raises BackendError.
+    The KV cache must be empty, and is left empty. Raises BackendError.
+
+    Returns:
+        UNKNOWN if the model cannot be trimmed, or if a decode takes longer than SLOW_S.
     """
     widths = [w for w in widths if w <= min(backend.n_batch, backend.n_ctx - CONTEXT)]
     if not backend.can_trim or len(widths) < 2:
@@ -103,7 +107,7 @@ def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
 
 
 def _median_times(backend: TimedModel, widths: Sequence[int]) -> list[float]:
-    """Return the median seconds of decodes of these widths in turn."""
+    """Decode the widths in turn, several times, and return the median seconds of each."""
     seconds: list[list[float]] = [[] for _ in widths]
     for i in range(SETTLE + TIMED * len(widths)):
         at = i % len(widths)

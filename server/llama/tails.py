@@ -1,6 +1,6 @@
 """Keep earlier states of recurrent and hybrid models, so that a step's last guesses can be taken back.
 
-llama.cpp calls them a bounded tail (docs/adr/0016).
+The tail is the number of last rows for which earlier states are kept (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from server.llama.context_params import CELLS_STEP, context_params
 from server.llama.library import COMPRESSED, C, LoadedModel
 from server.llama.options import LlamaOptions
 
-# Rows: a block guesses two to four. Off by two: wrong guesses before the last two have rows evaluated again,
-# or every step takes 2 % longer (four add 2 to 3 % on an H100, eight 4 to 5 %).
+# Maximum rows of a tail, since a block guesses two to four. Half: if a guess before the last two is wrong,
+# rows are evaluated again. Twice: every step takes 2 % longer (four add 2 to 3 % on an H100, eight 4 to 5 %).
 MAX_TAIL = 4
-# Kept states take at most this share of what the weights take. Off by two: four slots of Qwen3.6 35B-A3B keep
-# one state each instead of three, or one slot of a 27B model gives states the memory of 100,000 tokens.
+# Maximum memory of kept states, as a share of that of the weights. Half: four slots of Qwen3.6 35B-A3B keep
+# one state each instead of three. Twice: one slot of a 27B model gives states the memory of 100,000 tokens.
 SHARE = 0.25
-TAIL_MARGIN = 2  # rows that micro-batches are longer than a tail, or llama.cpp ends the process
+TAIL_MARGIN = 2  # rows by which a micro-batch must be longer than the tail, or llama.cpp ends the process
 
 
 def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
-    """Return the options with as long a tail as is useful, and as llama.cpp and memory allow."""
+    """Return the options with the longest tail that is useful and that llama.cpp and memory allow."""
     if not (options.n_tail and gains(model, options.head is not None)):
         return replace(options, n_tail=0)
     asked = replace(options, n_tail=min(options.n_tail, MAX_TAIL))
@@ -35,10 +35,10 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
-    """Return True if a tail is better than a checkpoint before each step with guesses, which costs nothing.
+    """Return True if a tail is better than checkpoints before steps with guesses, which cost nothing.
 
-    A prediction block or head makes no guesses in a step that evaluates rows again, and compressed cells
-    cannot be copied.
+    It is with a prediction block or head, which makes no guesses in a step that evaluates rows again, and
+    with compressed cells, which cannot be copied.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     guesses_inside = has_head or model.n_blocks > 0
@@ -46,7 +46,7 @@ def gains(model: LoadedModel, has_head: bool = False) -> bool:
 
 
 def _of_a_sequence(model: LoadedModel, options: LlamaOptions) -> tuple[int, int]:
-    """Return the length of a small context's tail, and the bytes of one state."""
+    """Return the rows of the tail that llama.cpp gives a small context, and the bytes of one state."""
     n_rows = options.n_tail + TAIL_MARGIN
     small = replace(options, n_cells=CELLS_STEP, n_seqs=1, n_streams=0, n_batch=n_rows, n_ubatch=n_rows)
     context = LlamaContext()

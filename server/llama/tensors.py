@@ -1,4 +1,4 @@
-"""Read a model's files without loading them: architecture, names and sizes of tensors."""
+"""Read a model's architecture and its tensors' names and sizes from its files, without loading it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ASSISTANTS = ("gemma4-assistant",)  # architectures of models that read the KV c
 EAGLE3 = "eagle3"  # the architecture of EAGLE-3 heads
 _U32, _TEXT = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
 _HALF = (1, 30)  # GGML_TYPE_F16, GGML_TYPE_BF16
-MATRIX = 2**20  # bytes: vectors and the tables of positions are smaller, a layer's matrices larger
+MATRIX = 2**20  # bytes: vectors and tables of positions are smaller, a layer's matrices are larger
 
 
 class _GGUFParams(ctypes.Structure):
-    """gguf_init_params: without memory for tensors."""
+    """gguf_init_params, here always without memory for tensors."""
 
     _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
 
@@ -29,24 +29,24 @@ class _GGUFParams(ctypes.Structure):
 def architecture(path: Path) -> str | None:
     """Return general.architecture of a model's metadata; None if llama.cpp cannot read the file.
 
-    Raises StartupError if it is missing, or no GGUF file.
+    Raises StartupError if the file is missing, or is no GGUF file.
     """
     with _open_metadata(parts(path)[0]) as file:
         return _text_of(file, "general.architecture") if file else None
 
 
 def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
-    """Return the tokens of context that a model was trained with, 0 if its metadata do not say.
+    """Return the length of the context, in tokens, that a model was trained with.
 
     Args:
         path: The GGUF file.
         overrides: Values that replace metadata, by their keys.
 
     Returns:
-        None if llama.cpp cannot read the file.
+        0 if the metadata do not say, None if llama.cpp cannot read the file.
 
     Raises:
-        StartupError: it is missing, or no GGUF file.
+        StartupError: The file is missing, or is no GGUF file.
     """
     with _open_metadata(parts(path)[0]) as file:
         if not file:
@@ -58,7 +58,7 @@ def trained_context(path: Path, overrides: Mapping[str, object]) -> int | None:
 
 @contextmanager
 def _open_metadata(path: Path) -> Generator[ctypes.c_void_p]:
-    """Open a file without its tensors' data; yield a handle, which is false if llama.cpp cannot read it."""
+    """Read a file's metadata; yield their handle, which is false if llama.cpp cannot read the file."""
     GGML.gguf_init_from_file.restype = ctypes.c_void_p
     file = ctypes.c_void_p(GGML.gguf_init_from_file(os.fsencode(path), _GGUFParams(True, None)))
     try:
@@ -69,7 +69,7 @@ def _open_metadata(path: Path) -> Generator[ctypes.c_void_p]:
 
 
 def _key_of(file: ctypes.c_void_p, key: str, kind: int) -> ctypes.c_int64 | None:
-    """Return where this key is, None if it is missing or of another type."""
+    """Return the index of this key in the metadata, None if it is missing or not of type `kind`."""
     GGML.gguf_find_key.restype = ctypes.c_int64
     GGML.gguf_get_kv_type.restype = ctypes.c_int
     place = ctypes.c_int64(GGML.gguf_find_key(file, key.encode()))
@@ -89,7 +89,7 @@ def _number_of(file: ctypes.c_void_p, key: str) -> int:
 
 
 def tensors(path: Path) -> dict[str, int]:
-    """Return bytes by tensor name, of all parts. Raises StartupError if a part is missing."""
+    """Return the bytes of each tensor of all parts, by name. Raises StartupError if a part is missing."""
     return {name: n_bytes for name, _, n_bytes in _list_tensors(path)}
 
 
@@ -106,7 +106,7 @@ def _list_tensors(path: Path) -> Iterator[tuple[str, int, int]]:
     GGML.gguf_get_tensor_size.restype = ctypes.c_size_t
     for part in parts(path):
         with _open_metadata(part) as file:
-            n_tensors = int(GGML.gguf_get_n_tensors(file)) if file else 0  # broken: loading it will say how
+            n_tensors = int(GGML.gguf_get_n_tensors(file)) if file else 0  # loading it will say why
             for i in map(ctypes.c_int64, range(n_tensors)):
                 name = GGML.gguf_get_tensor_name(file, i).decode()
                 yield name, int(GGML.gguf_get_tensor_type(file, i)), int(GGML.gguf_get_tensor_size(file, i))

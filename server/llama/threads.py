@@ -25,20 +25,22 @@ from server.llama.library import C
 
 logger = logging.getLogger("duo.llama")
 
-# Seconds between two looks at what others use, of 61 us each with two cores. Two looks in a row decide, since
-# a client that starts or a page that loads is done by then. Half: such work of half a second costs a thread;
-# twice: a program that starts goes unnoticed for two seconds.
+# Seconds between two looks at what other programs use; a look takes 61 us with two cores. Two looks in a row
+# must agree, so that work of half a second, such as loading a page, costs no thread. Half: it does; twice: a
+# program that starts goes unnoticed for two seconds.
 PERIOD_S = 0.5
-# Cores that others get while all threads compute, from which on one thread fewer computes. Alone they would
-# get 0.65. Two cores, one row, bundled and 400M BF16: where they get 0.29, one thread makes 0.8 to 1.1 of the
-# steps of two, where they get 0.44, 1.0 to 1.4. Half: also at 0.2, with 0.7 to 0.85; twice: not at 0.66.
+# With all threads computing, compute with one fewer if other programs get at least this number of cores.
+# Steps of one thread as a share of those of two (two cores, one row, bundled and 400M BF16): 0.8 to 1.1 where
+# others get 0.29 cores, 1.0 to 1.4 where they get 0.44. Half: also at 0.2, with 0.7 to 0.85; twice: not at
+# 0.66.
 TAKEN = 0.38
-# Cores that others leave free while fewer threads compute, from which on one thread more computes. Half: also
-# where they take 0.7 of a core, with 1.0 to 1.4 as above; twice: not where they take 0.2, with 0.6 to 0.85.
+# With fewer threads computing, add one if other programs leave at least this number of cores unused. Half:
+# also where they take 0.7 of a core, where one thread makes 1.0 to 1.4 times the steps of two; twice: not
+# where they take 0.2, where it makes 0.6 to 0.85.
 FREE = 0.45
-# Seconds after the start of a process in which what others have used since then decides for a new context.
-# Without: beside 15 busy programs the first decodes of a start took 34 s. A sixth: there the context is made
-# later; twice: it tells of what ended two minutes ago.
+# Seconds after this process began in which a new context takes its number of threads from what others have
+# used since then. Without, the first decodes beside 15 busy programs took 34 s. A sixth: beside these the
+# context is made later; twice: programs that ended two minutes ago count.
 STARTED_S = 60.0
 STAT = Path("/proc/stat")
 
@@ -47,14 +49,14 @@ class Threads:
     """Threads of one llama.cpp context, and how many of them compute."""
 
     def __init__(self, handle: Any, *, fixed: bool = False) -> None:
-        """Follow a context; if `fixed`, all of its threads always compute."""
+        """Control the threads of the context `handle`; if `fixed`, all of them always compute."""
         self._handle = handle
         self.most = int(C.llama_n_threads(handle)), int(C.llama_n_threads_batch(handle))
         self.n = max(self.most)
         self._cores = frozenset[int]() if fixed or self.n == 1 else own_cores()
-        self._n_cores = max(self.n, len(self._cores))  # more threads than cores were asked for
+        self._n_cores = max(self.n, len(self._cores))  # the user may have set more threads than cores
         self._used = used_by_others(self._cores)
-        self._others = 0.0  # cores that they used in the latest period
+        self._others = 0.0  # cores that other programs used in the latest period
         if self._used is not None:
             self._others = STARTED.others(self._used)
             self.n = n_threads(self.n, self.n, self._n_cores - self._others)
@@ -62,7 +64,11 @@ class Threads:
         self._in_use = max(self.most)
 
     def settle(self, *, all_of_them: bool = False) -> None:
-        """Set the number before a decode; `all_of_them`: no bit may depend on how busy the machine is."""
+        """Set the number of computing threads before a decode.
+
+        Args:
+            all_of_them: Use all, for a decode no bit of which may depend on how busy the machine is.
+        """
         now = time.monotonic()
         if now >= self._due:
             self._look_at_cores(now)
@@ -87,33 +93,43 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The use of the cores by others when this process began. used: as used_by_others() tells it."""
+    """The use of the cores by other programs until this process began."""
 
-    at: float
-    used: float | None
+    at: float  # time.monotonic() then
+    used: float | None  # used_by_others() then
 
     def others(self, used: float) -> float:
-        """Return the cores that others have used since then; 0 if that is too long ago to tell of now."""
+        """Return the mean number of cores that others have used since then; 0 after STARTED_S.
+
+        Args:
+            used: used_by_others() now.
+        """
         passed_s = time.monotonic() - self.at
         known = self.used is not None and 0 < passed_s < STARTED_S
         return (used - self.used) / passed_s if known and self.used is not None else 0.0
 
 
 def n_threads(now: int, most: int, left: float) -> int:
-    """Return how many of `most` threads compute, if `now` did while others left this number of cores."""
+    """Return the number of threads to compute with.
+
+    Args:
+        now: Threads that have computed until now.
+        most: Maximum number of threads.
+        left: Cores that other programs have left unused meanwhile.
+    """
     fewer, more = math.floor(left + TAKEN), math.floor(left + 1.0 - FREE)
     return max(1, min(most, fewer if fewer < now else max(now, more)))
 
 
 def own_cores() -> Collection[int]:
-    """Return the cores that this thread may use, empty if the system does not tell."""
+    """Return the numbers of the cores that this thread may use; empty if the system does not tell."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def used_by_others(cores: Collection[int]) -> float | None:
-    """Return the seconds of these cores that other processes have used since the machine started.
+    """Return the core-seconds of these cores that other processes have used since the machine started.
 
-    None if the system does not tell. Threads of this process on other cores count as if on these.
+    None if the system does not tell. All threads of this process are taken to run on these cores.
     """
     names = {f"cpu{core}" for core in cores}
     try:
@@ -125,8 +141,9 @@ def used_by_others(cores: Collection[int]) -> float | None:
 
 
 def _busy_s(ticks: Sequence[str]) -> float:
-    """Return the busy seconds, without low-priority processes, which yield to this one unless it is one.
+    """Return the seconds in which a core was busy.
 
+    Low-priority processes do not count, since they yield to this one, unless it has a low priority itself.
     Time taken by a hypervisor counts.
 
     Args:

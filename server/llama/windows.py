@@ -17,28 +17,28 @@ from server.llama.backend import Batch
 from server.llama.library import C
 from server.llama.options import MAX_SEQS
 
-MOST_SEQS = (MAX_SEQS - 1) // 2  # sequences of a context: each has a twin, and one holds parts
-CHUNKED = ("llama4",)  # architectures whose window is the chunk of a token, not the tokens before it
-_PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # of the layers with a window
+MOST_SEQS = (MAX_SEQS - 1) // 2  # maximum sequences of a context: each has a twin, and one more is the dock
+CHUNKED = ("llama4",)  # architectures whose window is a token's chunk of the text, not the tokens before it
+_PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # save or load only layers with a window
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 _SIZE = struct.Struct("<Q")
 _MAGIC = b"duo.windows.1\n\0\0"
 
 
 class Windows:
-    """Cells of the layers with a window, for each sequence of a context."""
+    """Keeps, for each sequence of a context, the cells that windows have passed."""
 
     def __init__(self, handle: Any, window: int, *, chunked: bool) -> None:
         """Keep cells for a context that has one sequence to spare, and at most MOST_SEQS others.
 
         Args:
             handle: The llama.cpp context.
-            window: Tokens that a layer with a window sees.
+            window: Number of tokens that a layer with a window sees.
             chunked: True if a window begins at a multiple of `window`.
         """
         self._handle, self._memory = handle, C.llama_get_memory(handle)
         self._window, self._chunked = window, chunked
-        self._dock = int(C.llama_n_seq_max(handle)) - 1  # the sequence of parts, while saved or loaded
+        self._dock = int(C.llama_n_seq_max(handle)) - 1  # the sequence for a part that is saved or loaded
         self._n_kept = [0] * self._dock  # leading positions that the twin of each sequence shares
 
     def grow(self, batch: Batch) -> None:
@@ -57,20 +57,20 @@ class Windows:
         self._n_kept[seq] = length
 
     def trim(self, seq: int, length: int) -> None:
-        """Remove positions >= length of the twin."""
+        """Remove positions >= length from the sequence's twin."""
         if self._n_kept[seq] > length:
             C.llama_memory_seq_rm(self._memory, self._twin_of(seq), length, -1)
             self._n_kept[seq] = length
 
     def cut(self, seq: int, start: int, end: int) -> None:
-        """Remove positions start to end of the twin, whose later ones are about to move to start."""
+        """Remove positions start to end from the twin, before the sequence's later ones move to start."""
         n_kept = self._n_kept[seq]
         if n_kept > start:
             C.llama_memory_seq_rm(self._memory, self._twin_of(seq), start, end)
             self._n_kept[seq] = max(start, n_kept - (end - start))
 
     def save(self, seq: int, length: int, state: bytes) -> bytes:
-        """Add the earlier windows to the state of a sequence, which has only its last window.
+        """Return the state of a sequence with its earlier windows; `state` has only the last window.
 
         Raises:
             BackendError: llama.cpp gives no state.
@@ -84,7 +84,7 @@ class Windows:
         Args:
             seq: The sequence.
             data: What save() returned.
-            load_state: Loads the state that save() was given.
+            load_state: Called with the state that save() was given, to load it.
 
         Raises:
             BackendError: The data are of another model or version, or there are too few cells.
@@ -107,7 +107,7 @@ class Windows:
             raise BackendError("it does not fit this model, or the KV cache is full")
 
     def _earlier_windows(self, seq: int, length: int) -> Iterator[bytes]:
-        """Yield the windows before the last one, last first."""
+        """Yield the states of the windows before the last one, from last to first."""
         end = self._window_start(length)
         while end > 0:
             begin = self._window_start(end)
@@ -119,7 +119,7 @@ class Windows:
             end = begin
 
     def _dock_window(self) -> bytes:
-        """Return the window of the dock's last position."""
+        """Return the state of the window before the dock's end."""
         size = int(C.llama_state_seq_get_size_ext(self._handle, self._dock, _PARTIAL))
         data = ctypes.create_string_buffer(size)
         target = ctypes.cast(data, _BYTES)
@@ -128,7 +128,7 @@ class Windows:
         return data.raw
 
     def _window_start(self, end: int) -> int:
-        """Return the first position in the window of the position before `end`."""
+        """Return the first position of the window that ends before position `end`."""
         return (end - 1) // self._window * self._window if self._chunked else max(0, end - self._window)
 
     def _twin_of(self, seq: int) -> int:

@@ -1,9 +1,9 @@
 """A model with its prediction block: whatever happens to a model's sequence happens to the block's.
 
-The block evaluates the model's tokens, each with the model's hidden row before it. Rows wait until a guess is
-wanted, since they are then decoded with it; many are evaluated during the model's next decode, while a GPU
-has time. So a guess needs nothing but the last committed token, whatever was copied, saved, loaded or shifted
-before.
+The block evaluates the model's tokens, each with the model's hidden row of the position before. These rows
+wait until a guess is wanted, and are then decoded together with it. If many wait, they are evaluated during
+the model's next decode, while a GPU has time. So a guess needs only the last committed token, whatever was
+copied, saved, loaded or shifted before.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from server.llama.backend import Backend, Batch, Hidden, Logits, PredictionBlock
 
 logger = logging.getLogger("duo.llama")
 
-# Rows that wait for a guess. Off by two: they are evaluated 32 or 128 at once; 64 rows of 4096 floats are a
-# megabyte for each sequence.
+# Maximum rows of a sequence that wait for a guess: 64 rows of 4096 floats are a megabyte. Off by two: 32 or
+# 128 are evaluated at once.
 MOST_WAITING = 64
-# Rows that a copy may leave to be evaluated again, rather than copying cells. Off by two: shadows of trees
-# copy cells every 8th or 32nd token, instead of every 16th.
+# If a copied sequence lacks at most this number of rows, the block evaluates them again instead of copying
+# cells. Off by two: shadows of trees copy cells every 8th or 32nd token, instead of every 16th.
 MOST_LAG = 16
 _SIZE = struct.Struct("<Q")
 
@@ -34,13 +34,12 @@ _SIZE = struct.Struct("<Q")
 class _Waiting:
     """Tokens of a sequence that the block has not evaluated."""
 
-    n_true: int = 0  # positions that the block holds, without guesses
-    n_held: int = 0  # positions that the block holds
-    last: int = -1  # token at n_true - 1, which the model may not have evaluated yet
-    first: int = 0  # first position of the model's tokens that are kept here
-    # from `first` on; the first one is -1 if it is not known
-    tokens: list[int] = field(default_factory=list[int])  # from `first` on; the first one is -1 if unknown
-    rows: list[Hidden] = field(default_factory=list[Hidden])  # hidden rows of these
+    n_true: int = 0  # number of positions that the block holds, without guesses
+    n_held: int = 0  # number of positions that the block holds, guesses included
+    last: int = -1  # token at position n_true - 1, which the model may not have evaluated yet
+    first: int = 0  # position of the first token in `tokens`
+    tokens: list[int] = field(default_factory=list[int])  # the model's; the first one is -1 if unknown
+    rows: list[Hidden] = field(default_factory=list[Hidden])  # the model's hidden rows of `tokens`
 
     @property
     def end(self) -> int:
@@ -57,13 +56,13 @@ class _Waiting:
         self.rows.append(row)
 
     def cut(self, length: int) -> None:
-        """Remove positions >= length, as the model has."""
+        """Remove positions >= length, which the model has removed."""
         self.first = min(self.first, length)
         n = length - self.first
         del self.tokens[n:], self.rows[n:]
 
     def forget(self) -> None:
-        """Drop rows that the block has evaluated, except the last and those that a copy may lack."""
+        """Drop rows that the block has evaluated, except the last one and those that a copy may need."""
         n = min(self.n_true, self.end) - 1 - MOST_LAG - self.first
         if n > MOST_LAG:
             self.first += n
@@ -71,11 +70,11 @@ class _Waiting:
 
 
 class Path(NamedTuple):
-    """The next row of a session to guess from."""
+    """Where to guess the next token of a sequence."""
 
     seq: int
     token: int  # last committed token, or last guess
-    hidden: Hidden | None  # the block's own row for a guess, None after a committed token
+    hidden: Hidden | None  # the block's hidden row if `token` is a guess, None if it is committed
 
 
 class WithBlock:
@@ -132,23 +131,23 @@ class WithBlock:
         return finish
 
     def n_late(self, seq: int) -> int:
-        """Return how many positions the model has evaluated and the block has not."""
+        """Return the number of positions that the model has evaluated and the block has not."""
         waiting = self._waiting[seq]
         return waiting.end - waiting.n_true
 
     def read(self, seq: int) -> None:
-        """Make the block evaluate these positions during the model's next decode."""
+        """Make the block evaluate the sequence's late positions during the model's next decode."""
         self._late.add(seq)
 
     def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
-        """Return one row of logits and one hidden row for each path, valid until the next call.
+        """Return logits of the token after each path, and the block's hidden rows, valid until the next call.
 
         Args:
             paths: Where to guess from.
             depth: Number of tokens guessed before in this step.
 
         Raises:
-            BackendError: The block is not used any more then.
+            BackendError: The block failed, and is not used any more.
         """
         batch = Batch()
         hidden: list[Hidden] = []
@@ -252,14 +251,14 @@ class WithBlock:
         self._late = {seq for seq in set(batch.seqs) if self.n_late(seq) > MOST_WAITING}
 
     def _make_agree(self, seq: int) -> None:
-        """Make the block hold what the model holds of the sequence."""
+        """Make the block hold exactly the positions of the sequence that the model holds."""
         self._catch_up([seq])
         waiting = self._waiting[seq]
         waiting.n_true = min(waiting.n_true, waiting.end)
         self._drop_guesses(seq)
 
     def _catch_up(self, seqs: Iterable[int]) -> None:
-        """Make the block evaluate what the model has of these sequences."""
+        """Make the block evaluate the late positions of these sequences."""
         try:
             for seq in seqs:
                 waiting = self._waiting[seq]
@@ -275,7 +274,7 @@ class WithBlock:
             logger.warning("%s failed and drafts no more: %s", self.block.what, error.message)
 
     def _add_waiting(self, batch: Batch, seq: int, end: int) -> list[Hidden]:
-        """Add the rows of positions n_true to `end`, and return the hidden rows before them."""
+        """Add rows for positions n_true to `end` to the batch; return the hidden row before each."""
         waiting = self._waiting[seq]
         start = waiting.n_true = min(waiting.n_true, end)
         self._drop_guesses(seq)
@@ -293,7 +292,7 @@ class WithBlock:
         return self._nothing
 
     def _drop_guesses(self, seq: int) -> None:
-        """Remove guesses from the block."""
+        """Remove guessed tokens of the sequence from the block."""
         waiting = self._waiting[seq]
         if waiting.n_held > waiting.n_true:
             self.block.trim(seq, waiting.n_true)

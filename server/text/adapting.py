@@ -1,7 +1,7 @@
 """Convert messages to the form that a chat template takes. Pure.
 
-For a template that knows no tools, tools, calls and results become text: calls as the model writes them, or
-in Hermes' style, which models without training for tools understand best.
+If a template does not know tools, then tools, calls and results become text. Calls are written as the model
+writes them, or in Hermes' style, which models without training for tools understand best.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def adapted(
         messages: As the client has sent them.
         tools: Tools of the request, guarded already.
         manners: Forms of messages that the template takes.
-        tell: Called with each adaptation that the template makes necessary.
-        texts: Guards what the client has written.
+        tell: Called with a sentence about each adaptation that the template makes necessary.
+        texts: Guards the texts that the client has written.
     """
     named = messages if manners.idless else list(with_ids(messages))
     told = [_adapt_message(message, manners, tell, texts) for message in named]
@@ -96,7 +96,7 @@ def text_of(content: Any) -> str:
 
 
 def _adapt_message(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) -> Message:
-    """Adapt one message, whatever its neighbours are."""
+    """Adapt one message without looking at its neighbours."""
     role = message["role"]
     guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
     new = {**message, **texts.of(guarded, role)}
@@ -146,7 +146,7 @@ def _adapt_call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -
 
 
 def _adapt_arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
-    """Return arguments in the template's form; empty text and null are no arguments."""
+    """Return a call's arguments in the template's form; empty text and null mean no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
     if not manners.objects:
         return texts.of(text)
@@ -157,10 +157,10 @@ def _adapt_arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
 
 
 def _parse_arguments(text: str) -> dict[str, Any]:
-    """Parse a call's arguments.
+    """Parse a call's arguments as a JSON object.
 
-    Text that is no JSON object, or one that a prompt cannot show (with a lone surrogate, say), becomes the
-    member `arguments` of an object.
+    Any other text becomes the member `arguments` of an object. So does an object that a prompt cannot show,
+    for example because of a lone surrogate.
     """
     try:
         value = json.loads(text)
@@ -171,7 +171,7 @@ def _parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]:
-    """Write out calls as the assistant's text and results as the user's, where the template shows neither.
+    """Write calls into the assistant's text if the template shows none, and results into the user's likewise.
 
     Consecutive results become one message.
     """
@@ -196,7 +196,7 @@ def _as_users(results: Iterable[Message]) -> Message:
 
 
 def _is_empty(message: Message) -> bool:
-    """Return True if it is an assistant's message without content, calls and thoughts."""
+    """Return True for an assistant's message without content, calls and thoughts."""
     said = (message.get("content"), message.get("tool_calls"), message.get(THOUGHT_FIELDS[0]))
     return message["role"] == "assistant" and not any(said)
 
@@ -215,7 +215,7 @@ def _without_orphans(messages: Sequence[Message], tell: Tell) -> Iterator[Messag
 
 
 def _all_answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
-    """Add a result for each call that has none, behind the results that exist."""
+    """Add a result for each call without one, behind the results that exist."""
     open = dict[str, None]()
     for message in [*messages, None]:
         if message is not None and message["role"] == "tool":
@@ -306,7 +306,7 @@ def _join_instructions(messages: Sequence[Message], tell: Tell) -> list[Message]
 
 
 def _without_system(messages: Sequence[Message], manners: Manners, tell: Tell) -> list[Message]:
-    """Give system and developer messages that the template does not show another role."""
+    """Change the role of system and developer messages that the template would not show."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
     if told and n_first == len(told) and not manners.unasked:

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from server.llama.backend import Vocabulary
 
-_BETWEEN = b"\xff"  # in no text: a match never spans two pieces
+_BETWEEN = b"\xff"  # separates pieces; no text contains it, so no match spans two pieces
 
 
 def breaker_tokens(vocabulary: Vocabulary, breakers: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return token sequences that contain a breaker: the tokenised breaker, and each token that has it.
+    """Return token sequences for breakers: each breaker's own tokens, and each token whose text contains it.
 
-    Unlike llama.cpp, tokens that contain only a breaker's beginning are not included. The first call for a
-    vocabulary reads the text of all its tokens.
+    Unlike in llama.cpp, tokens that contain only a breaker's beginning are left out. The first call for a
+    vocabulary reads the texts of all its tokens.
     """
     sequences: dict[tuple[int, ...], None] = {}
     for breaker in breakers:
@@ -36,7 +36,7 @@ def _tokens_with(vocabulary: Vocabulary, breaker: str) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _joined_pieces(vocabulary: Vocabulary) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Return the text of all tokens joined, and the byte where each begins."""
+    """Return the texts of all tokens joined, and the index of the byte at which each begins."""
     pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
     lengths = [len(piece) + len(_BETWEEN) for piece in pieces]
     starts = np.concatenate(([0], np.cumsum(lengths[:-1], dtype=np.int64))).astype(np.int64)

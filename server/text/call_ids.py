@@ -1,4 +1,4 @@
-"""Ids of calls in the forms that chat templates take. Pure."""
+"""Give calls ids in the forms that chat templates take. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHORT_ID = 9
 
 
 def with_ids(messages: Sequence[Message]) -> Iterator[Message]:
-    """Give each call without an id one, and each result that of the first call that has no result yet."""
+    """Give each call without an id a new one; give a result without one that of the first unanswered call."""
     n, open = 0, list[str]()
     for message in messages:
         new = dict(message)
@@ -28,6 +28,6 @@ def with_ids(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def short_id(id: str) -> str:
-    """Return the id, or one of nine letters and digits that stands for it."""
+    """Return the id if it has nine letters and digits, else one of that form derived from it."""
     fits = len(id) == _SHORT_ID and id.isascii() and id.isalnum()
     return id if fits else hashlib.sha256(id.encode()).hexdigest()[:_SHORT_ID]

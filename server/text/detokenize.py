@@ -1,4 +1,4 @@
-"""Convert tokens to text in whole characters, and tell which tokens a stretch of text is made of."""
+"""Convert tokens to text in whole characters, and find the tokens that a part of the text is made of."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Detokenizer:
         """Begin a reply.
 
         Args:
-            vocabulary: Of the tokens.
+            vocabulary: Vocabulary of the tokens.
             shown: Control tokens whose text is part of the reply.
             begins: A message begins here, so a space that the tokenizer adds before a text is dropped.
         """
         self._vocabulary = vocabulary
         self._shown = shown
-        self._n_added = int(begins and adds_space(vocabulary))  # bytes, not seen yet
+        self._n_added = int(begins and adds_space(vocabulary))  # bytes of added space still to be dropped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
-        """Return the text that this token completes, perhaps ""."""
+        """Return the whole characters that this token completes, "" if none."""
         data = self._vocabulary.piece(token, special=token in self._shown)
         if self._n_added and data:
             data, self._n_added = data.removeprefix(b" "), 0
@@ -52,13 +52,13 @@ def adds_space(vocabulary: Vocabulary) -> bool:
 
 
 def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
-    """Return the text of tokens, control tokens written out; U+FFFD for invalid bytes, "" for None."""
+    """Return the joined texts of tokens, control tokens included; U+FFFD for invalid bytes, "" for None."""
     pieces = (vocabulary.piece(token, special=True) for token in tokens if token is not None)
     return b"".join(pieces).decode(errors="replace")
 
 
 class Span(NamedTuple):
-    """Characters that a token contributes to, including an unfinished one at either end."""
+    """The characters that a token contributes to, including those at either end that it contains in part."""
 
     position: int
     start: int
@@ -66,10 +66,9 @@ class Span(NamedTuple):
 
 
 class Alignment:
-    """Pair tokens, by their position in the reply, with their characters.
+    """Finds which tokens are complete in the text that has been sent.
 
-    A token that ends within a character counts as part of that character's text: it is released once the
-    whole character has been sent.
+    A token that ends within a character is released once the whole character has been sent.
     """
 
     def __init__(self) -> None:
@@ -80,7 +79,7 @@ class Alignment:
         """Add a token.
 
         Args:
-            position: Of the token in the reply.
+            position: The token's position in the reply.
             text: The text that it completes.
             unfinished: The token ends within a character, which is not in `text`.
         """
@@ -89,9 +88,9 @@ class Alignment:
         self._held.append(Span(position, start, self._n_made + unfinished))
 
     def released(self, n_sent: int, *, cut: bool = False) -> list[Span]:
-        """Return the tokens, not returned before, that are complete in the first n_sent characters.
+        """Return tokens, each once, that are complete in the first n_sent characters.
 
-        If the text was cut off there, also those that are partly in it; the others are dropped.
+        With `cut` the text ends there: tokens that are partly in it are returned too, all others dropped.
         """
         spans: list[Span] = []
         while self._held and (self._held[0].end <= n_sent or (cut and self._held[0].start < n_sent)):
@@ -102,9 +101,9 @@ class Alignment:
 
 
 def mark_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> dict[str, int]:
-    """Return the ids of those texts that are tokens of their own, unless they end a generation.
+    """Return, by text, the ids of texts that are single tokens, without tokens that end a generation.
 
-    In a vocabulary that has such a token no other token stands for its text.
+    If a text is a single token, no other tokens stand for it.
     """
     found = ((text, vocabulary.added.get(text)) for text in texts)
     return {text: token for text, token in found if token is not None and token not in vocabulary.eog}

@@ -1,4 +1,4 @@
-"""Chat templates for models without one, chosen by the control tokens in the vocabulary. Data."""
+"""Chat templates for models that have none, chosen by the control tokens in the vocabulary. Data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fallback:
     name: str
     source: str  # template in Jinja
     marks: tuple[str, ...] = ()  # control tokens that it writes; the last one ends a turn
-    stops: tuple[str, ...] = ()  # texts that end a reply, where no control token does
+    stops: tuple[str, ...] = ()  # texts that end a reply if no control token does
 
 
 FALLBACKS = (
@@ -58,6 +58,6 @@ def fallback_for(added: Mapping[str, int]) -> Fallback:
     """Return the first template whose control tokens the vocabulary has.
 
     Args:
-        added: Ids of control tokens by their texts.
+        added: Ids of the vocabulary's control tokens, by text.
     """
     return next((one for one in FALLBACKS if all(mark in added for mark in one.marks)), IN_WORDS)

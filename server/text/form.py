@@ -1,4 +1,4 @@
-"""Describe what a chat template can do, and how to read a reply to it. Pure."""
+"""Describe the style of a chat template, and how to read a reply to its prompt. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from server.formats.values import Schema
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Properties of a model that its chat template's source tells."""
+    """Properties of a template and its model that the template's source tells."""
 
     family: Family = UNKNOWN  # how the model writes thoughts and calls
     short_ids: bool = False  # the template accepts only ids of calls that are nine letters or digits
     single_call: bool = False  # the template accepts only one call in a reply
-    in_words: bool = False  # the template shows no tools; they are described in the system prompt
+    in_words: bool = False  # the template does not show tools, so the system prompt describes them
     stops: tuple[str, ...] = ()  # texts that end a reply
 
 
@@ -36,13 +36,13 @@ class Form:
 
     thoughts: Thoughts | None = None  # marks of thoughts; None: do not look for thoughts
     thinking: bool = False  # the prompt has opened the thoughts
-    amid: bool = field(default=False, kw_only=True)  # the prompt also contains the beginning of the thoughts
+    amid: bool = field(default=False, kw_only=True)  # the prompt also contains the first part of the thoughts
     calls: Calls | None = None  # patterns of calls; None: do not look for calls
-    # schemas of arguments by function
+    # schema of the arguments of each function, by name
     functions: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     most_calls: int | None = None  # read at most this number of calls; None: all
-    channels: Channels | None = None  # how messages have headers; None: they have none
-    headed: bool = True  # the prompt has ended a header: the reply begins with text
+    channels: Channels | None = None  # form of the messages' headers; None: they have none
+    headed: bool = True  # the prompt ends with a whole header, so the reply begins with text
     drops: tuple[str, ...] = ()  # marks to remove from any text
     stops: tuple[str, ...] = ()  # texts in the content that end a reply
 
@@ -53,7 +53,7 @@ class Form:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Return all marks of this form, which the reader must see even if they are control tokens."""
+        """Return all marks of this form: the reader must get their text even if they are control tokens."""
         texts = list(self.drops)
         if self.thoughts:
             texts += [self.thoughts.open, self.thoughts.close]
@@ -66,7 +66,7 @@ class Form:
 
     @property
     def without_thoughts(self) -> Form:
-        """Return this form with thoughts read as content, marks included."""
+        """Return this form, but with thoughts and their marks read as content."""
         if self.thoughts is None:
             return self
         marks = self.thoughts.open + self.thoughts.close
@@ -74,12 +74,12 @@ class Form:
         return replace(self, thoughts=None, thinking=False, drops=drops)
 
     def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> Form:
-        """Return this form for a reply to a prompt, which may have opened the thoughts.
+        """Return this form for the reply to this prompt, which may have opened the thoughts.
 
         Args:
             prompt: The rendered prompt.
             begun: The part of the reply that is in the prompt.
-            thought: That part belongs to the thoughts.
+            thought: True if `begun` belongs to the thoughts.
         """
         form = self
         if self.channels:

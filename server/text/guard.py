@@ -1,4 +1,4 @@
-"""Tell control tokens apart from text that only spells them. Pure.
+"""Distinguish control tokens from text that only spells them. Pure.
 
 In a rendered prompt, the chat template's control tokens are plain text. If a client's text or a model's
 ordinary tokens spell a control token, a guard is put before its last character. A guard is a lone surrogate,
@@ -25,22 +25,22 @@ _N_OPENER = 2
 
 
 def controls_of(vocabulary: Vocabulary) -> dict[str, int]:
-    """Return the id of each control token by its text."""
+    """Return the ids of control tokens by their texts."""
     return {text: token for text, token in vocabulary.added.items() if not vocabulary.piece(token)}
 
 
 def printable(text: str) -> str:
-    """Return the text with U+FFFD for lone surrogates, which no prompt can have."""
+    """Return the text with U+FFFD in place of lone surrogates, which no prompt can contain."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 def unguarded(text: str) -> str:
-    """Return the text that a guarded one stands for."""
+    """Return a guarded text without its guards."""
     return text.replace(GUARD, "")
 
 
 def begun(text: str, n: int) -> str:
-    """Return the beginning of a guarded text that stands for n characters."""
+    """Return the beginning of a guarded text that has n characters without its guards."""
     at = -1
     while (at := text.find(GUARD, at + 1)) >= 0 and at < n:
         n += 1
@@ -53,7 +53,7 @@ def encoded(text: str) -> bytes:
 
 
 class Spellings:
-    """Texts of control tokens, looked for in other texts."""
+    """Finds the texts of control tokens in other texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._by_opener: dict[str, tuple[str, ...]] = {}
@@ -72,7 +72,7 @@ class Spellings:
         return self._opener.search(text) is not None
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the start and end of each spelling in the text, the longest where several begin."""
+        """Yield (start, end) of each spelling in the text, the longest one where several begin."""
         end = 0
         for opener in self._opener.finditer(text):
             start = opener.start()
@@ -89,7 +89,7 @@ class Spellings:
         return GUARD.join(parts)
 
     def n_begun(self, text: str) -> int:
-        """Return how many characters at the text's end begin a spelling that is not whole."""
+        """Return how many characters at the text's end are the beginning of an unfinished spelling."""
         least = max(0, len(text) - self.longest + 1)
         if not any(text.find(first, least) >= 0 for first in self._firsts):
             return 0
@@ -110,13 +110,13 @@ class Spellings:
 
 
 class OrdinaryText:
-    """Guards what the ordinary tokens of a reply spell, token by token."""
+    """Guards control tokens that the ordinary tokens of a reply spell, token by token."""
 
     def __init__(self, marks: Mapping[str, int]) -> None:
-        """Take the ids, by their texts, of tokens that are not to be confused with ordinary text."""
+        """Take the ids, by text, of the tokens that ordinary text must not be taken for."""
         self._tokens = frozenset(marks.values())
         self._spellings = Spellings(marks)
-        self._before = ""  # what may have begun a spelling
+        self._before = ""  # the latest text that may begin a spelling
 
     def guarded(self, token: int, text: str) -> str:
         """Return the text of the next token, with a guard if it makes a spelling whole."""
@@ -141,26 +141,26 @@ class ClientTexts:
 
         Args:
             controls: Texts of all control tokens of the vocabulary.
-            own: Those of them that a reply's text may have, such as the marks of its thoughts.
+            own: Those that the text of a reply sent back may contain, such as the marks of its thoughts.
         """
         texts, own = set(controls), set(own)
         self._all = _Guarding(texts)
         self._in_reply = _Guarding(texts - own)
 
     def of(self, value: Any, role: str = "") -> Any:
-        """Return a JSON value with all its texts guarded; the same object if no text needed it.
+        """Return a JSON value with all its texts guarded; the same object if no text needs a guard.
 
-        Lone surrogates, which no prompt can have, become U+FFFD.
+        Lone surrogates, which no prompt can contain, become U+FFFD.
 
         Args:
             value: What a client has sent.
-            role: Of the message that the value is part of, if any.
+            role: Role of the message that the value is part of, if any.
         """
         guarding = self._in_reply if role == "assistant" else self._all
         return guarding.of(value) if guarding.has_work else value
 
     def written(self, text: str) -> str:
-        """Return text that a template wrote, with escaped guards turned back into guards."""
+        """Return a text that a template wrote, with its escaped guards turned back into guards."""
         return text.replace(_ESCAPED, GUARD) if self._all.has_work else text
 
 
@@ -172,7 +172,7 @@ class _Guarding:
         self._suspect = re.compile(b"|".join([_ESCAPED[1:].encode(), *self._in_json()]))
 
     def _in_json(self) -> Iterator[bytes]:
-        """Yield patterns, in JSON, of which text that needs a guard contains one."""
+        """Yield regular expressions; the JSON of any value that needs a guard matches at least one."""
         for opener in self._beginnings.openers:
             whole, first = (re.escape(orjson.dumps(text)[1:-1]) for text in (opener, opener[0]))
             yield whole
@@ -184,10 +184,10 @@ class _Guarding:
         return value if self._is_clean(value) else self._guard_value(value)
 
     def _is_clean(self, value: Any) -> bool:
-        """Return True if a quick scan of the whole value shows that no text in it needs a guard."""
+        """Return True if a quick scan of the whole value proves that no text in it needs a guard."""
         try:
             return self._suspect.search(orjson.dumps(value)) is None
-        except (TypeError, ValueError):  # lone surrogates, say
+        except (TypeError, ValueError):  # for example, lone surrogates
             return False
 
     def _guard_value(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tokenise guarded texts, and find and insert guards."""
+"""Tokenise guarded texts; find and insert guards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GUARD = re.compile(re.escape(GUARD_BYTES))
 
 
 class GuardedTokenizer:
-    """Make control tokens only of what the template wrote. Safe from any thread."""
+    """Tokenises guarded texts: only what the template wrote becomes control tokens. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -42,7 +42,7 @@ class GuardedTokenizer:
         return self._vocabulary.tokenize(text, special=special) if text else []
 
     def _trim_swallowed(self, text: str, before: str, after: str) -> str:
-        """Return the text without white space that the control tokens around it swallow."""
+        """Return the text between two control tokens without the white space that they swallow."""
         text = text.lstrip() if before and self._eats_after(before) else text
         return text.rstrip() if after and self._eats_before(after) else text
 
@@ -58,7 +58,7 @@ class GuardedTokenizer:
 
 
 def guards_in(data: bytes) -> list[int]:
-    """Return the positions of the guards, in bytes of the text without guards."""
+    """Return the positions of a text's guards, as byte indices in the text without guards."""
     if GUARD_BYTES not in data:
         return []
     return [found.start() - i * len(GUARD_BYTES) for i, found in enumerate(_GUARD.finditer(data))]
@@ -73,18 +73,18 @@ def with_guards(data: bytes, at: Sequence[int]) -> bytes:
 
 
 def behind_guards(ends: array[int], at: Sequence[int]) -> array[int]:
-    """Convert the byte at which each token ends: from the text without guards to the text with guards."""
+    """Convert byte indices at which tokens end from the text without guards to the text with guards."""
     if not at:
         return ends
     return array("q", (end + len(GUARD_BYTES) * bisect_right(at, end) for end in ends))
 
 
 def spelled_alike(runs: Iterable[bytes], spellings: Spellings) -> list[int]:
-    """Return the byte positions where guards belong.
+    """Return the byte positions at which a reply's text needs guards.
 
     Args:
-        runs: The text in alternating runs of ordinary tokens and of control tokens, ordinary ones first.
-        spellings: Texts that ordinary tokens must not be taken for.
+        runs: The text in alternating runs of ordinary and of control tokens, ordinary ones first.
+        spellings: Finds texts that ordinary tokens must not be taken for.
     """
     found, start = list[int](), 0
     for i, run in enumerate(runs):

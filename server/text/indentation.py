@@ -1,4 +1,4 @@
-"""End a text at a line with too little indentation. Pure."""
+"""End a text at the first line with too little indentation. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 
 class Indentation:
-    """End a text before the first line, other than line one, with fewer than `least` spaces or tabs."""
+    """Ends a text before the first line after line one that begins with fewer than `least` spaces or tabs."""
 
     def __init__(self, least: int) -> None:
         self._too_little = re.compile(rf"\n[ \t]{{0,{least - 1}}}(?=[^ \t])") if least else None
-        # the text's last line break and the white space behind it, which more text may indent further
+        # the text's last line break and the white space behind it, held back since more may follow
         self._open = ""
 
     def feed(self, text: str) -> tuple[str, bool]:

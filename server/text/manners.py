@@ -26,9 +26,9 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 class Manners:
     """Which messages a template takes, and in which form."""
 
-    no_tools: Sequence[Tool] | None = None  # value of `tools` that means none
+    no_tools: Sequence[Tool] | None = None  # value of the variable `tools` that means no tools
     tools: bool = True  # the template shows tools
-    described: bool = False  # tools and their parameters need a description
+    described: bool = False  # tools and their parameters must have descriptions
     calls: bool = True  # the template shows calls
     results: bool = True  # the template shows results of calls
     objects: bool = False  # arguments are objects, not JSON text
@@ -37,21 +37,21 @@ class Manners:
     idless: bool = True  # calls and results may lack ids
     null: bool = False  # a message with calls has content null, not ""
     bare: bool = False  # the template drops content beside calls
-    alone: bool = False  # the template drops content beside calls and thoughts
+    alone: bool = False  # the template drops content beside calls if there are thoughts too
     thoughtless: bool = False  # the template drops thoughts beside calls
-    unanswered: bool = True  # a call without a result may be followed by the user
+    unanswered: bool = True  # a user's message may follow a call without a result
     orphans: bool = True  # results without a call are allowed
-    followed: bool = True  # a result may be followed by the user
+    followed: bool = True  # a user's message may follow a result
     parts: frozenset[str] = frozenset()  # roles whose content may be a list of parts
     thought_parts: bool = False  # thoughts are one part of such a list
     system: bool = True  # the template shows a system message at the beginning
     developer: bool = False  # the template shows a developer message at the beginning
-    unasked: bool = True  # it shows a system message without any other
-    joined: bool = False  # it shows only one system or developer message at the beginning
-    # which of these two roles it also shows, in place, later on
+    unasked: bool = True  # the template shows a system message that is the only message
+    joined: bool = False  # the template shows only one system or developer message at the beginning
+    # roles, of system and developer, whose messages the template also shows in place later on
     later: frozenset[str] = frozenset(("system",))
-    repeated: bool = True  # consecutive messages may have one role
-    begins: bool = True  # the assistant may come first
+    repeated: bool = True  # consecutive messages may have the same role
+    begins: bool = True  # the first message may be the assistant's
     empty: bool = True  # an assistant's message may be empty
     syntax: Calls = JSON_IN_TAGS  # how the model writes calls
 
@@ -77,17 +77,17 @@ _DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
 
 
 def manners_of(render: Render, source: str, told: Manners) -> Manners:
-    """Return the forms that a template takes.
+    """Return the forms of messages that a template takes.
 
     Args:
         render: Renders with the template.
         source: The template's text, searched for the roles that it handles.
-        told: What is known already.
+        told: Forms known already, such as from the source.
     """
     found = replace(told, no_tools=() if render([_USER], None) is None else None)
     probe = _Probe(lambda messages, tools: render(messages, tools or found.no_tools), source)
     if not probe.shows([_message_of("user", ONE)], ONE):
-        return found  # one that shows nothing at all, or refuses it, tells nothing
+        return found  # probes tell nothing if the template shows or accepts no messages at all
     return probe.of_thoughts(probe.of_parts(probe.of_calls(probe.of_roles(found))))
 
 
@@ -99,11 +99,11 @@ class _Probe:
     source: str
 
     def shows(self, messages: Sequence[Message], *marks: str, tools: Sequence[Tool] = ()) -> bool:
-        """Return True if the prompt shows the marks in this order, and no data structure."""
+        """Return True if the prompt shows the marks in this order, and prints no data structure."""
         return _shows_marks(self.render(messages, tools), *marks)
 
     def knows(self, role: str) -> bool:
-        """Return True if the source mentions the role; many templates print any role, which says nothing."""
+        """Return True if the source mentions the role: many templates print any role without knowing it."""
         return any(f"{quote}{role}{quote}" in self.source for quote in ("'", '"'))
 
     def of_roles(self, found: Manners) -> Manners:
@@ -139,12 +139,12 @@ class _Probe:
         )
 
     def _shows_with_tools(self, messages: Sequence[Message], *marks: str) -> bool:
-        """Return True if the marks are shown without tools, and with them if it takes any."""
+        """Return True if the marks are shown without tools, and also with tools if the template takes any."""
         beside = self.render([_USER], [_TOOL]) is not None
         return self.shows(messages, *marks) and (not beside or self.shows(messages, *marks, tools=[_TOOL]))
 
     def _shows_later(self, role: str) -> bool:
-        """Return True if messages of this role are shown in place anywhere, and all others as well."""
+        """Return True if this role's messages are shown in place anywhere, without loss of other messages."""
         system, user, assistant = map(_message_of, ("system", "user", "assistant"), _EARLIER)
         told, last = _message_of(role, ONE), _message_of("user", OTHER)
         first, asked, said = _EARLIER
@@ -158,8 +158,8 @@ class _Probe:
     def of_calls(self, found: Manners) -> Manners:
         """Find out how calls and their results are shown.
 
-        Most templates are made for arguments as objects. If both forms are shown alike, text is chosen,
-        because it keeps what the model wrote.
+        Most templates are made for arguments that are objects. If objects and text are shown alike, text is
+        chosen, because it keeps what the model wrote.
         """
         for null in (False, True):
             asked = replace(found, null=null)
@@ -201,7 +201,7 @@ class _Probe:
         )
 
     def _shows_beside(self, found: Manners) -> bool:
-        """Return True if content before calls is shown, and the prompt ends as it does without."""
+        """Return True if content before calls is shown, and the prompt ends as it does without content."""
         calling = _call_history(found, _no_arguments(found), content=OTHER)
         saying = [{**one, "content": _EARLIER[0]} if "tool_calls" in one else one for one in calling]
         without, text = self.render(calling, [_TOOL]), self.render(saying, [_TOOL])
@@ -226,7 +226,7 @@ class _Probe:
         return replace(found, parts=frozenset(taken))
 
     def of_thoughts(self, found: Manners) -> Manners:
-        """Find out whether thoughts must be parts, which is tried only if no field shows them."""
+        """Find out whether thoughts must be parts of the content; tried only if no field shows thoughts."""
         calling = _call_history(found, _no_arguments(found))
         calling[1] = _with_thoughts(calling[1], _THOUGHT)
         if any(
@@ -252,7 +252,7 @@ def _describe_function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_one(schema: Any) -> Any:
-    """Return a schema with a description; keys keep their order, in which templates print them."""
+    """Return a schema with a description; keys keep their order, since templates print them in it."""
     if not isinstance(schema, Mapping):
         return schema
     known = cast(Mapping[str, Any], schema)
@@ -264,7 +264,7 @@ def _shows_marks(prompt: str | None, *marks: str) -> bool:
 
 
 def _shows_python(prompt: str | None) -> bool:
-    """Return True if the prompt shows the object in Python's notation."""
+    """Return True if the prompt shows the probe's arguments in Python's notation."""
     return str(_OBJECT) in str(prompt)
 
 

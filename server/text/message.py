@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of the answer's text; never empty."""
+    """A piece of the answer's text; never empty."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of the thoughts before the answer; never empty."""
+    """A piece of the thoughts before the answer; never empty."""
 
     text: str
 
@@ -34,9 +34,9 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of the JSON text of a call's arguments; never empty.
+    """A piece of the JSON text of a call's arguments; never empty.
 
-    All pieces of a call that was not broken off form one JSON object, as the model wrote it.
+    Unless the call was broken off, its pieces joined are one JSON object, as the model wrote it.
     """
 
     index: int
@@ -83,7 +83,7 @@ class Message:
 
 def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
     """Join consecutive pieces of one kind."""
-    if len(pieces) < 2:  # as with most tokens
+    if len(pieces) < 2:  # the usual case
         return list(pieces)
     joined: list[Piece] = []
     for _, neighbours in itertools.groupby(pieces, key=_kind_of):

@@ -1,7 +1,7 @@
-"""Map tokens to bytes: find where in a text each token ends.
+"""Find the byte of a text at which each of its tokens ends.
 
-The tokens' own texts differ from the whole text only beside control tokens: SentencePiece adds a space before
-the first word of a text and of what follows a control token, and some control tokens swallow the white space
+The joined texts of the tokens differ from the whole text only beside control tokens. SentencePiece adds a
+space before a text, and before what follows a control token. Some control tokens swallow the white space
 beside them.
 """
 
@@ -20,7 +20,7 @@ _WHITE = re.compile(rb"\s*")
 
 
 class OffsetMapper:
-    """Offsets for one vocabulary. Safe from any thread."""
+    """Finds token ends for one vocabulary. Safe from any thread."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -51,10 +51,10 @@ class OffsetMapper:
         yield self.spelled(run)
 
     def n_added(self, before: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return the bytes that the tokenizer adds before a text that follows other tokens.
+        """Return the number of bytes that the tokenizer has added before a text that follows other tokens.
 
         Args:
-            before: The tokens before.
+            before: The tokens before the text.
             tokens: The tokens of the text.
         """
         if not (self._adds_space and before and tokens and self._is_control(before[-1])):
@@ -62,19 +62,19 @@ class OffsetMapper:
         return int(self._piece(tokens[0]).startswith(b" "))
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
-        """Return where each token ends, in bytes, if the text is exactly their texts."""
+        """Return the byte at which each token ends, if their joined texts stand at byte `start`."""
         return _piece_ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:
-        """Return where each token ends in the text, in bytes.
+        """Return the byte of the text at which each token ends.
 
-        The result is shorter if what follows a control token is not in the text: tokenizers may change what
-        they read.
+        The result stops at a control token if the tokens behind it are not found in the text, since
+        tokenizers may change what they read.
 
         Args:
             text: The text.
             tokens: Its tokens.
-            start: The byte where the first one begins.
+            start: The byte at which the first token begins.
         """
         pieces = list(map(self._piece, tokens))
         if text.startswith(b"".join(pieces), start):
@@ -91,9 +91,10 @@ class OffsetMapper:
         return ends
 
     def _find_tokens(self, text: bytes, pieces: list[bytes], at: int) -> array[int] | None:
-        """Find consecutive tokens at `at` or behind white space there, and return where each ends.
+        """Find consecutive tokens at byte `at` or behind white space there, with or without the added space.
 
-        The added space may be there or not. None if the tokens' texts are not there.
+        Returns:
+            The byte at which each token ends, None if the tokens' texts are not there.
         """
         spellings = [pieces]
         if self._adds_space and pieces[0].startswith(b" "):

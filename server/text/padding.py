@@ -1,4 +1,4 @@
-"""Bound the size of padded text before a template makes it, by the widths that it asks for."""
+"""Estimate the size of padded text before a template makes it, from the widths that the template asks for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 _NUMBER = re.compile(r"\d+")
-_PERCENT = re.compile(r"(\d+)(?=[.\d*]*[hlL]?[diouxXeEfFgGcrsa%])")  # a key before it can hold any text
+_PERCENT = re.compile(r"(\d+)(?=[.\d*]*[hlL]?[diouxXeEfFgGcrsa%])")  # skips keys, which have any text
 _STAR = re.compile(r"%[-#0 +]*(?:\d*\.)?\*")
 
 
@@ -47,7 +47,7 @@ LEAST: dict[str, Callable[..., int]] = {
 
 
 def of_percent(text: str | bytes, values: Any) -> int:
-    """Return the sum of the widths in `text % values`; with `*`, of all integers among the values too."""
+    """Return the sum of all widths in `text % values`; if `*` is used, add all integers in the values."""
     said = text if isinstance(text, str) else text.decode("latin-1")
     total = sum(map(int, _PERCENT.findall(said)))
     if not _STAR.search(said):

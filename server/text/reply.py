@@ -1,4 +1,4 @@
-"""Turn the engine's events of one reply into pieces of its message, and count up to where it ends."""
+"""Turn the engine's events of one reply into pieces of its message, and count its tokens up to its end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from server.text.message import Piece
 class ReplyText(Tally):
     """Text and counts of one generation.
 
-    A stop string may end the reply in the middle of a step. Tokens after it are not counted, but all tokens
-    drafted for that step are.
+    A stop string may end the reply in the middle of a step. The step's tokens after it are not counted, but
+    all tokens drafted for the step are.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class ReplyText(Tally):
         """Begin a reply.
 
         Args:
-            vocabulary: Of the tokens.
+            vocabulary: Vocabulary of the tokens.
             reader: Reads the text as a message, and finds where it ends.
-            aligned: Keep what completed() needs.
+            aligned: True if completed() will be called.
             begins: A message begins here, so a space that the tokenizer adds before a text is dropped.
-            hear: Called with each text that the reader is given.
+            hear: Called with each piece of text that the reader gets.
         """
         super().__init__()
         self.reader = reader
@@ -54,11 +54,11 @@ class ReplyText(Tally):
 
     @property
     def stopped(self) -> bool:
-        """True once the text has ended, whatever the engine still generates."""
+        """True once the text has ended, even if the engine still generates."""
         return self.reader.stopped
 
     def silence(self, stop_tokens: Iterable[int]) -> None:
-        """Treat these tokens, which end the generation, as no text."""
+        """Give these tokens, which end the generation, no text."""
         self._silent = self._silent.union(stop_tokens)
 
     def feed(self, step: Committed) -> list[Piece]:
@@ -70,7 +70,7 @@ class ReplyText(Tally):
         return self._read_text(text)
 
     def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
-        """Return, for each token of the step, its pieces and the number of characters settled by then.
+        """Return, for each token of the step, its pieces and the number of characters that are then settled.
 
         Tokens after a stop string are omitted.
         """
@@ -117,7 +117,7 @@ class ReplyText(Tally):
     def completed(self, n_characters: int) -> list[Span]:
         """Return the tokens, each once, that are complete in the first n_characters of the text.
 
-        Stop tokens are not among them, nor tokens that are wholly part of a stop string.
+        Stop tokens are left out, and so are tokens that lie wholly within a stop string.
         """
         cut = self.stopped and n_characters == self.reader.n_settled
         return self._alignment.released(n_characters, cut=cut) if self._alignment else []
@@ -130,8 +130,8 @@ class ReplyText(Tally):
     def stats(self, stats: Stats) -> Stats:
         """Return the engine's stats without what was generated past a stop string.
 
-        Events do not tell who drafted rejected tokens. After a stop string, a drafter's number of drafted
-        tokens is therefore an upper bound if there are several drafters.
+        Events do not tell who drafted rejected tokens. With several drafters, the number of tokens that one
+        has drafted is therefore an upper bound if a stop string ended the reply.
         """
         drafters = {
             name: DrafterCount(min(count.drafted, self.n_drafted), self._accepted[name])
@@ -149,7 +149,7 @@ class ReplyText(Tally):
 
 
 def as_read(vocabulary: Vocabulary, form: Form, tokens: Sequence[int]) -> str:
-    """Return the guarded text of a reply, control tokens included, as a reader of this form is given it."""
+    """Return the guarded text that a reader of this form gets of a reply, control tokens included."""
     ordinary = OrdinaryText(mark_tokens(vocabulary, form.marks))
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     pieces = ((token, vocabulary.piece(token, special=True)) for token in tokens)

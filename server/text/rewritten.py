@@ -13,7 +13,7 @@ With half of it, conversations beyond 50 evaluate again each call that their tem
 
 
 class Rewritten:
-    """Pairs of a prompt's beginning as the template writes it, and as it was evaluated and generated.
+    """Pairs of texts for the beginning of a prompt: as the template writes it, and as it was generated.
 
     The least recently used pair is dropped first. Pairs of different salts are kept apart. Safe from any
     thread.
@@ -21,13 +21,13 @@ class Rewritten:
 
     def __init__(self, most_characters: int = MOST_CHARACTERS) -> None:
         self._most_characters = most_characters
-        self._by_salt: dict[str, dict[str, str]] = {}  # of each salt: generated text by the template's text
+        self._by_salt: dict[str, dict[str, str]] = {}  # for each salt: generated text by the template's text
         self._by_use: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.n_characters = 0
         self._lock = Lock()
 
     def learn(self, written: str, generated: str, salt: str) -> None:
-        """Keep a pair."""
+        """Keep the pair of the template's text and the generated text."""
         with self._lock:
             self._forget_pair(written, salt)
             self._by_salt.setdefault(salt, {})[written] = generated

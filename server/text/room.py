@@ -1,4 +1,4 @@
-"""Limits on the size of a prompt and on the time to render it."""
+"""Limit the size of a prompt and the time to render it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ A template that takes longer most likely never ends.
 class Room:
     """Limits on the size of a prompt.
 
-    The check methods are called before the work is done; they raise ContextOverflowError that names a field.
+    Call the check methods before work is spent on a prompt. They raise ContextOverflowError, naming a field.
     """
 
-    n_ctx: int  # a prompt has fewer tokens than this
+    n_ctx: int  # length of the context in tokens; a prompt must have fewer
     longest: int  # bytes of the vocabulary's longest token
-    render_s: float = RENDER_S  # seconds allowed for one rendering
+    render_s: float = RENDER_S  # maximum seconds of one rendering
 
     def check_tokens(self, n_tokens: int, param: str = "messages", *, estimated: bool = False) -> None:
-        """Check a number of tokens, which is a lower bound if `estimated`."""
+        """Raise if a prompt has too many tokens; n_tokens is a lower bound if `estimated`."""
         if n_tokens >= self.n_ctx:
             raise ContextOverflowError(n_tokens, self.n_ctx, param=param, estimated=estimated)
 
     def check_bytes(self, n_bytes: int, param: str = "messages") -> None:
-        """Check a text's size in bytes, or in characters, which is a lower bound of that."""
+        """Raise if a text of n_bytes bytes has too many tokens; the number of characters will do as well."""
         self.check_tokens(n_bytes // self.longest, param, estimated=True)
 
 

@@ -23,7 +23,7 @@ MAX_TEMPLATE_BYTES = 1 << 22
 
 It is about 30 times what long lists of tools need. Doubled, a runaway template would take 8 MiB more.
 """
-_PER_ITEM = 8  # bytes
+_PER_ITEM = 8  # bytes that a list takes for each item
 T = TypeVar("T")
 
 _GROWING = ("append", "pop")
@@ -47,7 +47,7 @@ class GenerationBlock(Extension):
 
 
 class _Bounded(CodeGenerator):
-    """Compile a ~ b to a call that checks its length; Jinja's own function does not."""
+    """Compiles a ~ b to a call that checks the length of the result, which Jinja's own does not."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - as jinja2 calls it
         self.write("environment.concat(map(str, (")
@@ -58,7 +58,7 @@ class _Bounded(CodeGenerator):
 
 
 class _Measure(SandboxedFormatter):
-    """Check str.format of one text: the sum of the widths of its fields, before they are filled."""
+    """Checks the sum of the widths in the fields of a text for str.format, before they are filled."""
 
     def __init__(self, env: _Sandbox) -> None:
         super().__init__(env)
@@ -72,10 +72,11 @@ class _Measure(SandboxedFormatter):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Sandbox with limits on memory.
+    """A sandbox with limits on memory.
 
-    No text or list that a template makes takes more than `most` bytes: one that doubles in every round of a
-    loop would fill the memory before any time limit. Templates may change lists, so callers pass copies.
+    No text or list that a template makes may take more than `most` bytes: one that doubles in every round of
+    a loop would fill the memory before a time limit ends it. Templates may change lists, so callers pass
+    copies.
     """
 
     code_generator_class = _Bounded
@@ -86,7 +87,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return (isinstance(obj, list) and attr in _GROWING) or super().is_safe_attribute(obj, attr, value)
 
     def check(self, length: int) -> None:
-        """Raise an error if something of this number of bytes is too large."""
+        """Raise an error if a text or list of `length` bytes would be too large."""
         if length > self.most:
             raise TemplateRuntimeError(f"it makes a text or a list of more than {self.most} bytes")
 
@@ -164,7 +165,7 @@ class Sandboxed:
             source: The template.
             bos: Text of the token that begins a prompt.
             eos: Text of the token that ends a turn.
-            most: Maximum characters of a text that it may make, if more than MAX_TEMPLATE_BYTES.
+            most: Maximum characters of a text that the template may make, if above MAX_TEMPLATE_BYTES.
 
         Raises:
             StartupError: The source is not valid Jinja.

@@ -1,4 +1,4 @@
-"""Find stop strings in a growing text, and how much of it may be emitted. Pure."""
+"""Find stop strings in a growing text, and decide how much of the text may be emitted. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from server.text.guard import GUARD, begun, unguarded
 
 
 class StopStrings:
-    """Search for stop strings in text that has not been emitted yet."""
+    """Searches for stop strings in text that has not been emitted yet."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._by_first = _by_first(self._stops)
-        self.found: str | None = None  # the stop string that was completed
+        self.found: str | None = None  # the stop string that ended the text
 
     def __bool__(self) -> bool:
         return bool(self._stops)
 
     def n_tellable(self, text: str, *, whole: bool) -> int:
-        """Return how many characters of the text may be emitted; set `found` if a stop string ends it there.
+        """Return how many characters of the text may be emitted; set `found` if a stop string ends the text.
 
         The stop string that ends first wins, the longest if several end there. Text that may still become a
         stop string is held back.
 
         Args:
             text: Guarded text that has not been emitted yet.
-            whole: No text follows that could complete a stop string.
+            whole: True if no text follows that could complete a stop string.
         """
         if not self._stops:
             return len(text)
@@ -40,7 +40,7 @@ class StopStrings:
 
 
 def n_unfinished(text: str, marks: Sequence[str]) -> int:
-    """Return how many characters at the text's end may begin a mark; the text has no whole mark."""
+    """Return how many characters at the text's end may begin a mark; the text contains no whole mark."""
     return _n_unfinished(text, _by_first(marks))
 
 

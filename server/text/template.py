@@ -1,4 +1,4 @@
-"""Render messages to a prompt by the model's own chat template."""
+"""Render messages to a prompt with the model's own chat template."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("duo.text")
 
 _PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
 
-_FOLLOWING = "\ue002"  # the content of a message that follows, or what is still added to one
+_FOLLOWING = "\ue002"  # stands for the content of a following message, or for text still to be added
 
 _MAX_RENDERED = 1 << 26
 """Maximum characters of a template's text where the context is longer still: no model reads more."""
@@ -37,12 +37,12 @@ _PROBING = Room(1 << 20, 1)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Values that a prompt is rendered with besides its messages."""
+    """Inputs of a rendering, besides the messages."""
 
     tools: Sequence[Tool] = ()  # tools as in the request
-    # variables that only the template knows, such as enable_thinking
+    # variables that have a meaning only to the template, such as enable_thinking
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    continues: bool = True  # a last message of the assistant is the reply's beginning, not a whole message
+    continues: bool = True  # if the last message is the assistant's, it is the reply's beginning
     opens: bool = True  # the prompt ends with the beginning of a reply
 
 
@@ -51,10 +51,10 @@ BARE = Setting()
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Text that the client has written of the reply."""
+    """The beginning of the reply, if the client has written it."""
 
     text: str
-    thought: bool = False  # the text belongs to the thoughts, not to the content
+    thought: bool = False  # True: the text belongs to the thoughts, not to the content
 
     @property
     def field(self) -> str:
@@ -77,7 +77,7 @@ class ChatTemplate:
         """Compile a template.
 
         Args:
-            source: A template, or a substitute for one; None is ChatML.
+            source: The model's template, or a substitute for it; None: ChatML.
             with_tools: A separate template for conversations with tools, if the model has one.
             bos: Text of the token that begins a prompt.
             eos: Text of the token that ends a turn.
@@ -131,7 +131,7 @@ class ChatTemplate:
 
     @cached_property
     def manners(self) -> Manners:
-        """Forms of messages that it takes, found by trying. Raises as a rendering does."""
+        """Forms of messages that the template takes, found by trying. Raises as a rendering does."""
         family = self._source_style.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
         told = Manners(short_ids=self._source_style.short_ids, syntax=syntax)
@@ -139,7 +139,7 @@ class ChatTemplate:
 
     @property
     def own_marks(self) -> frozenset[str]:
-        """Marks of thoughts, control tokens that replies sent back may contain. Raises TimeLimitError."""
+        """Marks of thoughts, which replies that clients send back may contain. Raises TimeLimitError."""
         family = self._source_style.family
         if family.thoughts is None or family.channels:
             return frozenset()
@@ -194,17 +194,18 @@ class ChatTemplate:
         return prompt + self._client_texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """Return the start of the prompt, the same as the last message grows. Raises InvalidRequestError."""
+        """Return the part of the prompt that stays as the last message grows. Raises InvalidRequestError."""
         *before, last = messages
         text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text
 
     def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
-        """Return how the prompt of the next turn is certain to begin, once `reply` is in the history.
+        """Return how the prompt of the next turn will begin in any case, once `reply` is in the history.
 
-        It depends neither on what the user writes then nor on what called tools return. It may differ from
-        prompt and generated text: templates trim, drop thoughts, and write calls their own way. None if the
-        template refuses the messages, or shows nothing of what follows.
+        This beginning depends neither on what the user writes then nor on what called tools return. It may
+        differ from this turn's prompt and generated text, since templates trim texts, drop thoughts, and
+        write calls in their own way. None if the template refuses the messages, or shows no following
+        message.
         """
         calls = reply.get("tool_calls") or ()
         results = [{"role": "tool", "tool_call_id": call.get("id", "")} for call in calls]
@@ -251,7 +252,7 @@ class ChatTemplate:
                 )
             )
             text = self._client_texts.written(text)
-            self._room.check_bytes(len(unguarded(text).encode()))  # raises for a text that is none
+            self._room.check_bytes(len(unguarded(text).encode()))  # raises an error for lone surrogates
             return text
         except DuoError:
             raise
@@ -282,8 +283,8 @@ class ChatTemplate:
     def _default_variables(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
         """Return variables that a client may override, set as llama-server sets them.
 
-        Thinking is on, templates without a clock get the date, and firefunction gets the tools as text; only
-        it, since to write 30 tools takes as long as the rest of a rendering.
+        Thinking is on, templates without a clock get the date, and firefunction gets the tools as text. Other
+        templates do not, since writing 30 tools takes as long as the rest of a rendering.
         """
         now = datetime.now().astimezone()
         dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
@@ -294,7 +295,7 @@ class ChatTemplate:
         return known
 
     def tried_with(self, turns: Sequence[Message], tools: Sequence[Tool]) -> str:
-        """Render these turns behind a question, unchanged. Raises ValueError if it refuses them."""
+        """Render these turns, unadapted, behind a question. Raises ValueError if that is refused."""
         text = self._try_rendering([{"role": "user", "content": "?"}, *turns], tools)
         if text is None:
             raise ValueError("refused")
@@ -310,14 +311,14 @@ class ChatTemplate:
             return None
 
     def _tell_once(self, what: str) -> None:
-        """Log an adaptation the first time that it is made."""
+        """Log `what` the first time that it is told."""
         if what not in self._told:
             self._told.add(what)
             logger.info("the model's chat template takes %s", what)
 
 
 def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> Begun | None:
-    """Return how much of the reply the client has written itself; None if it has not begun it."""
+    """Return the beginning of the reply that the client has written; None if there is none."""
     if not setting.continues or not _is_said(messages):
         return None
     content, thought = text_of(messages[-1].get("content")), messages[-1].get("reasoning_content")
@@ -327,7 +328,7 @@ def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> Begun | No
 
 
 def without_empty_end(messages: Sequence[Message], setting: Setting = BARE) -> Sequence[Message]:
-    """Return the messages; leave out an empty message of the assistant at the end."""
+    """Return the messages without an empty message of the assistant at the end."""
     empty = setting.continues and _is_said(messages) and begun_by(messages, setting) is None
     return messages[:-1] if empty else messages
 
@@ -340,7 +341,7 @@ def _is_said(messages: Sequence[Message]) -> bool:
 def continued(
     messages: Sequence[Message], reply: Message, setting: Setting = BARE
 ) -> tuple[Sequence[Message], Message]:
-    """Return the messages before a reply, and the whole reply including what the client had written of it."""
+    """Return the messages before a reply, and the reply with the beginning that the client had written."""
     if (begun := begun_by(messages, setting)) is None:
         return without_empty_end(messages, setting), reply
     whole = {**messages[-1], **reply, begun.field: begun.text + (reply.get(begun.field) or "")}

@@ -24,7 +24,7 @@ Twice as many would wake a thread twice a second, instead of once, while templat
 
 
 class _Ended(BaseException):
-    """Raised in a block to end it; a BaseException, so that foreign code does not catch it."""
+    """Raised in a block to end it. It is a BaseException, so that foreign code does not catch it."""
 
 
 def _report_unraisable(hook: Callable[[Any], object], unraisable: Any) -> None:
@@ -43,14 +43,14 @@ class _Block:
     """A call with a time limit, in one thread."""
 
     def __init__(self, due_at: float) -> None:
-        self.due_at = due_at  # time.monotonic() at which its time is over
+        self.due_at = due_at  # time.monotonic() at which the call must end
         self._thread = ctypes.c_ulong(threading.get_ident())
         self._lock = threading.Lock()
         self._left = False
         self._ended = False
 
     def end(self, *, again: bool = False) -> None:
-        """Raise _Ended in the thread until the block is left; repeat, since a finalizer may swallow it."""
+        """Raise _Ended in the thread every AGAIN_S until the block is left: a finalizer may swallow it."""
         with self._lock:
             if not self._left and (again or not self._ended):
                 self._ended = True
@@ -61,11 +61,11 @@ class _Block:
                 timer.start()
 
     def leave(self) -> None:
-        """Leave the block: a pending _Ended is raised here, and none later."""
+        """Leave the block. A pending _Ended is raised here, and none is raised later."""
         with self._lock:
             self._left = True
         if self._ended:
-            for _ in range(1000):  # the interpreter raises at a jump back
+            for _ in range(1000):  # the interpreter raises a pending exception at a jump back
                 pass
 
 
@@ -79,7 +79,7 @@ class TimeLimit:
         self._seconds = seconds
         self._blocks: set[_Block] = set()
         self._stopped = False
-        self._watched = False  # a thread checks the blocks
+        self._watched = False  # True while a thread checks the blocks
 
     def run(self, work: Callable[[], T]) -> T:
         """Call `work` and return its result. Raises TimeLimitError after the time limit, or after stop()."""
@@ -96,7 +96,7 @@ class TimeLimit:
             finally:
                 block.leave()
         except _Ended:
-            block.leave()  # again, if _Ended came before it was left; the next one is AGAIN_S away
+            block.leave()  # again, if _Ended came during the first; the next comes AGAIN_S later
             raise TimeLimitError(self._seconds) from None
         finally:
             self._blocks.discard(block)
@@ -106,7 +106,7 @@ class TimeLimit:
 
         One thread serves all calls, because starting one takes as long as many calls do.
         """
-        while self._watched or self._blocks:  # a call that has just begun may have seen that it was watched
+        while self._watched or self._blocks:  # a new call may have relied on _watched
             self._watched = True
             time.sleep(self._seconds / LOOKS)
             now = time.monotonic()

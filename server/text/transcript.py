@@ -1,13 +1,14 @@
 """Keep the exact tokens of past conversations, for prompts that send them back as text.
 
-A model seldom generates the tokens that a tokenizer would make of the text. A history that is tokenised again
-thus departs from the KV cache within the first reply. So the tokens of finished conversations are kept beside
-their text, and a prompt with the same beginning gets the same tokens.
+A model seldom generates the tokens that a tokenizer would make of the same text. If a history is tokenised
+again, its tokens differ from those in the KV cache from the first reply on. So the tokens of finished
+conversations are kept beside their text, and a prompt with the same beginning gets the same tokens.
 
 Where kept tokens end and fresh ones begin, the tokenizer must not miss a merge. It reads text after a control
-token independently of the text before, so tokenising starts again at the last common control token. Kept
-tokens after it are used if a model generated them, up to the last token boundary that the fresh tokens share:
-no merge crosses it. If the tokenizer made them, fresh tokens replace them, since it may have looked ahead.
+token independently of the text before, so tokenising starts again at the last common control token. If a
+model generated the kept tokens after that, they are used up to the last token boundary that the fresh tokens
+share: no merge crosses it. If the tokenizer made them, fresh tokens replace them, since it may have looked
+ahead.
 
 All texts are guarded (`guard.py`), so text of a client or of a reply is never taken for a control token.
 """
@@ -45,13 +46,13 @@ _text = attrgetter("text")
 class _Conversation:
     """Tokens and text of one conversation.
 
-    Bytes that no token stands for (swallowed white space) count as the beginning of the next token.
+    Bytes that no token stands for, such as swallowed white space, count as the beginning of the next token.
     """
 
     salt: str
     text: bytes  # guarded text in UTF-8, without the guards
     tokens: array[int]
-    ends: array[int]  # byte at which each token ends
+    ends: array[int]  # byte of `text` at which each token ends
     controls: array[int]  # indices of control tokens
 
 
@@ -69,7 +70,7 @@ class Transcript:
         most_conversations: int = MOST_CONVERSATIONS,
         own: Iterable[str] = (),
     ) -> None:
-        """Begin empty; texts of control tokens in `own` are not guarded in replies."""
+        """Begin empty; control tokens whose texts are in `own` are not guarded in replies."""
         self._vocabulary = vocabulary
         self._tokenizer = GuardedTokenizer(vocabulary)
         self._in_replies = Spellings(controls_of(vocabulary).keys() - {*own})
@@ -88,8 +89,8 @@ class Transcript:
     def tokens_for(self, text: str, salt: str) -> list[int]:
         """Return the prompt's tokens, without a BOS that the text does not contain.
 
-        They stand for exactly this text. As far as it agrees with a kept conversation they are the kept
-        tokens, else the tokenizer's.
+        They stand for exactly this text. Where it agrees with a kept conversation they are the kept tokens,
+        elsewhere the tokenizer's.
         """
         data = encoded(text)
         found = self._nearest_conversation(data, salt)
@@ -121,7 +122,7 @@ class Transcript:
         return "".join(text if control else self._in_replies.guarded(text) for control, text in texts)
 
     def _nearest_conversation(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
-        """Return the conversation with the longest common prefix, and the prefix's length in bytes.
+        """Return the conversation that shares the longest prefix with the text, and that prefix's bytes.
 
         It is a neighbour of the text in sorted order.
         """
@@ -149,10 +150,10 @@ class Transcript:
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
     def _control_segment(self, kept: _Conversation, n_whole: int) -> tuple[int, int, int]:
-        """Return the tokens between two control tokens in which the first n_whole tokens end.
+        """Return which tokens are between the control tokens around the end of the first n_whole tokens.
 
         Returns:
-            The first token, the end (exclusive), and the byte at which the first one begins.
+            Index of the first token, index behind the last one, and the byte at which the first one begins.
         """
         at = bisect_left(kept.controls, n_whole)
         end = kept.controls[at] if at < len(kept.controls) else len(kept.tokens)
@@ -165,7 +166,7 @@ class Transcript:
         """Return True if the tokenizer makes exactly these tokens of the text."""
         try:
             return self._tokenize_guarded(text) == tokens
-        except UnicodeDecodeError:  # a reply that breaks off within a character
+        except UnicodeDecodeError:  # the reply breaks off within a character
             return False
 
     def _tokenize_guarded(self, data: bytes) -> list[int]:
@@ -182,7 +183,7 @@ class Transcript:
     def _make_conversation(
         self, data: bytes, prompt: Sequence[int], reply: Sequence[int], salt: str, n_added: int
     ) -> _Conversation:
-        """Return a conversation; its text is cut where the tokens of the prompt stop matching it.
+        """Return a conversation; its text is cut where the tokens of the prompt stop matching the text.
 
         The first n_added bytes of the reply are in `data` already.
         """
@@ -206,7 +207,7 @@ class Transcript:
         return _Conversation(salt, data, tokens, ends, self._offsets.controls(tokens))
 
     def _insert_conversation(self, new: _Conversation) -> None:
-        """Keep a conversation, and drop those that it continues, since it contains them."""
+        """Keep a conversation, and drop those that it continues, since it contains their tokens."""
         held = self._by_salt.get(new.salt, [])
         at = bisect_left(held, new.text, key=_text)
         if at < len(held) and held[at].text.startswith(new.text):
@@ -240,12 +241,12 @@ def _find_joint(kept: array[int], first: int, n_whole: int, fresh: array[int]) -
 
     Args:
         kept: Byte at which each kept token ends.
-        first: The kept token with which the fresh ones begin.
-        n_whole: Only the first n_whole kept tokens may be used.
+        first: Index of the kept token where the first fresh one begins.
+        n_whole: Number of leading kept tokens that may be used.
         fresh: Byte at which each fresh token ends.
 
     Returns:
-        The number of kept tokens to take, and of fresh ones to leave out.
+        The number of leading kept tokens to take, and of leading fresh ones to leave out.
     """
     for end in reversed(kept[first:n_whole]):
         at = bisect_left(fresh, end)
