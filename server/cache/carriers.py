@@ -77,7 +77,7 @@ class Background:
             return self.n_pending
 
     def close(self, timeout_s: float) -> None:
-        """Drop waiting jobs, and wait for the running one."""
+        """Drop waiting jobs, and wait at most timeout_s for the running one."""
         with self._changed:
             self.open = False
             self._free.set()
@@ -117,7 +117,7 @@ class Carriers:
         self.reader = Background("duo-cache-read")
 
     def settle(self) -> None:
-        """Call the reports of all jobs finished since the last call, in order."""
+        """Call the `report` functions of all jobs that have finished since the last call, in order."""
         while True:
             try:
                 report = self._reports.get_nowait()
@@ -133,8 +133,7 @@ class Carriers:
         Args:
             what: The record.
             replaces: Keys whose files are removed once this one is written.
-            report: Called by settle() with True if the record is on disk, and with the keys of files that
-            were
+            report: Called by settle() with True if the record is on disk, and the keys of files that were
                 removed to make room.
         """
 

@@ -109,7 +109,7 @@ class Catalogue:
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return an entry whose state a sequence of these tokens can load, None if there is none."""
+        """Return an entry that contains these tokens, or without `partial` equals them; None if none does."""
         length, key = self._match_in(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 

@@ -161,7 +161,7 @@ class DiskTier:
         return usable and usable[2]
 
     def touch(self, name: str) -> None:
-        """Count a use now."""
+        """Count a use of the file now."""
         now = self._clock()
         with suppress(OSError):  # gone, or not ours to touch
             os.utime(self._path_of(name + ".duo"), ns=(now, now), follow_symlinks=False)
@@ -244,7 +244,7 @@ class DiskTier:
             _unlink_file(path)
 
     def _say_of_writing(self, error: Exception) -> None:
-        """Warn once until writing works again: a full disk fails every time."""
+        """Warn that writing fails, but only once until it works again, since a full disk fails every time."""
         if isinstance(error, OSError) and not self._warned_of_writing:
             self._warned_of_writing = True
             logger.warning("a conversation could not be saved in %s: %s", self._directory, error)

@@ -57,7 +57,7 @@ class Reuse:
 
 @dataclass(slots=True)
 class _Resident:
-    """One sequence."""
+    """Knowledge of one sequence."""
 
     tokens: list[int] = field(default_factory=list[int])  # what it holds while idle, none while busy
     salt: str = ""

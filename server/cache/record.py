@@ -68,7 +68,7 @@ class Record:
         return len(self.head) + len(self.payload) + SUM.size
 
     def write(self, file: BinaryIO, going_on: Callable[[], bool]) -> None:
-        """Write the record. Raises StoppedError if going_on(), asked before every CHUNK, is false."""
+        """Write the record. Raises StoppedError once going_on(), called before every CHUNK, returns False."""
         file.write(self.head)
         sum, view = zlib.crc32(self.head), memoryview(self.payload)
         for start in range(0, len(view), CHUNK):

@@ -135,7 +135,7 @@ class Snapshots:
         self._shrink_to_budget()
 
     def get(self, key: str, n_loaded: int = 0) -> bytes | None:
-        """Return the payload, if it is in memory, and count a use. n_loaded: see Entry."""
+        """Return the payload and count a use; None if it is not in memory. n_loaded: see Entry."""
         self._settle_reports()
         entry = self._catalogue.held.get(key)
         if entry is None:

@@ -54,7 +54,7 @@ def undrafted(text: Text, seconds: Seconds) -> float:
 
 
 def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) -> float:
-    """Return the seconds with the draft model in the lead, where the target waits for it.
+    """Return the seconds of the text with the draft model in the lead, where the target waits for it.
 
     Args:
         text: The replies, with what the draft model guessed.
@@ -68,7 +68,7 @@ def inside(text: Text, seconds: Seconds, guess_s: float, read_s: float = 0.0) ->
 
 
 def beside(text: Text, seconds: Seconds, device: Device) -> float:
-    """Return the seconds with a drafter that works while the target does."""
+    """Return the seconds of the text with a drafter that works while the target does."""
     return _text_seconds(text, seconds, lambda reply, worth_s: _beside_step(reply, seconds, device, worth_s))
 
 

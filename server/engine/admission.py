@@ -144,7 +144,7 @@ def _may_share_soon(state: EngineState, session: Session) -> bool:
 
 
 def _fits_beside(state: EngineState, session: Session) -> bool:
-    """Return True if the session can run beside the active ones without preempting one at once."""
+    """Return True if the session can run beside the active ones without preempting one in its first step."""
     if not state.active:
         return True
     beside = [*state.active, session]
@@ -155,7 +155,7 @@ def _fits_beside(state: EngineState, session: Session) -> bool:
 
 
 def _n_missing(state: EngineState, works: list[Work]) -> int:
-    """Return how many cells this work needs beyond the free ones."""
+    """Return how many more cells than the free ones this work needs."""
     n_ctx = state.backend.n_ctx
     rows = sum([work.n_rows + work.n_draft for work in works])
     if len(works) == 1 and state.limits.is_stable(works[0].session):  # it runs alone

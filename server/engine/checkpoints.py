@@ -57,13 +57,13 @@ class Checkpoints:
         self.marks[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy a whole sequence, or its state at the mark, to an empty sequence."""
+        """Copy the first `length` tokens (all, or those up to the mark) to an empty sequence."""
         self._backend.copy(source, target, 0, length)
         if length == self.marks[source]:
             self._take_state_of(target, self._spare_sequence(source, TURN), length)
 
     def trim(self, seq: int, length: int) -> None:
-        """Trim to nothing, to the mark, or not at all. Raises BackendError for any other length."""
+        """Trim a sequence to 0, to its mark, or to its own length. Raises BackendError for other lengths."""
         if length and length == self.marks[seq]:
             self._take_state_of(seq, self._spare_sequence(seq, TURN), length)
         else:

@@ -17,7 +17,7 @@ class Copies(dict[int, tuple[tuple[int, ...], bytes]]):
         return seq in self and self[seq][0] == tuple(tokens)
 
     def take(self, seq: int, tokens: Sequence[int]) -> bytes | None:
-        """Remove the sequence's copy, and return it if it is of exactly these tokens."""
+        """Remove the sequence's copy; return its state if it is of exactly these tokens, else None."""
         copied, data = self.pop(seq, ((), b""))
         return data if data and copied == tuple(tokens) else None
 

@@ -98,7 +98,7 @@ def _may_draft(state: EngineState, session: Session) -> bool:
 
 
 def _ask_for(work: Work) -> Ask:
-    """Return the request for guesses of one session."""
+    """Return what to ask the proposer for one session."""
     id, limit, constraint = work.session.id, work.n_draft, work.session.constraint
     if constraint is None:
         return Ask(id, limit, n_pending=work.n_pending, seq=work.session.seq)

@@ -30,7 +30,7 @@ def cancel(state: EngineState, session: Session, keep: int | None) -> None:
 
 
 def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None:
-    """Remove the session; its first n_keep tokens stay cached if they are evaluated."""
+    """Remove a session and emit its last event; its first n_keep tokens stay cached if they are evaluated."""
     if session in state.active:
         state.active.remove(session)
     else:

@@ -1,4 +1,4 @@
-"""Seam between HTTP and engine: submit a request, read its events, cancel it."""
+"""Interface between HTTP and engine: submit a request, read its events, cancel it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Generation(Protocol):
 
 
 class Generator(Protocol):
-    """Owns the model. `EngineThread` is the real one."""
+    """Generates with a model that it owns. `EngineThread` implements it."""
 
     def submit(self, request: GenerationRequest) -> Generation:
         """Queue a request.

@@ -63,7 +63,7 @@ class LiveGeneration:
         self._cancel(self.id, keep)
 
     def expire_in(self, seconds: float) -> None:
-        """Fail after this time unless it has ended, even if the engine does not respond."""
+        """Make the generation fail after this time unless it has ended, even if the engine is stuck."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire_after, seconds)
 
     def deliver(self, event: Event) -> None:

@@ -69,7 +69,8 @@ class MoveCosts:
     def saving_pays(self) -> bool:
         """True if saving a conversation and loading it beats evaluating it again.
 
-        Not so on a GPU with many streams: prompts are quick there, and scattered cells are copied one by one.
+        It does not on a GPU with many streams: prompts are quick there, and scattered cells are copied one by
+        one.
         """
         return 2 * self.cell_bytes * self.byte_s.value < self.token_s.value
 

@@ -23,7 +23,7 @@ CountsBySource: TypeAlias = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A tree of guessed tokens. Siblings differ in token."""
+    """A tree of guessed tokens. Children of one node have different tokens."""
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # by node: its parent, an earlier node or ROOT
@@ -87,13 +87,13 @@ class Ask(NamedTuple):
 
 
 class Upcoming(NamedTuple):
-    """The next step before any guess."""
+    """The next step, as known before anybody guesses."""
 
     n_active: int  # sessions that have a slot, or wait for one
     n_deciding: int = 0  # of these, sessions that draw a token in this step and may have guesses
     n_rows: int = 0  # rows of the step without guesses
     n_cells: int = 0  # cells of the KV cache in use
-    has_grammar: bool = False  # a session that draws a token has a grammar
+    has_grammar: bool = False  # at least one session that draws a token has a grammar
     asks: Callable[[], Sequence[Ask]] = tuple  # returns one Ask for each session that draws a token
     may_pad: Callable[[], bool] = bool  # returns True if the step may be padded
     prompts: Callable[[], Sequence[int]] = (
@@ -160,7 +160,7 @@ class Proposer:
         """
 
     def plan(self, step: Upcoming) -> Plan:
-        """Return the plan of the next step. Called while the engine is idle, too, then without sessions."""
+        """Return the plan of the next step. An idle engine calls it too, without sessions."""
         return Plan(asked=False)
 
     def learn(self, step: Step) -> None:

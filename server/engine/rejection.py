@@ -1,4 +1,4 @@
-"""Classical speculative sampling: keep a guess with probability min(1, p/q), else draw from p over q.
+"""Classical speculative sampling: keep a guess with probability min(1, p/q), else draw from max(0, p - q).
 
 See Leviathan, Kalman, Matias, arXiv:2211.17192, and Chen et al., arXiv:2302.01318. The rule is only for
 synchronous drafting in the lead's own process. It gives the target's distribution under two conditions: each
@@ -73,7 +73,7 @@ def judge(
 
 
 def residual(p: Distribution, q: Distribution) -> Floats:
-    """Return max(0, p - q) for each of p.ids, not normalised; p itself if rounding leaves nothing."""
+    """Return max(0, p - q) for each of p.ids, not normalised; return p if all are 0 by rounding."""
     at = np.minimum(np.searchsorted(q.ids, p.ids), len(q.ids) - 1)
     drafted = np.where(q.ids[at] == p.ids, q.probabilities[at], 0.0)
     left = np.maximum(0.0, p.probabilities - drafted)

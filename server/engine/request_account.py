@@ -1,4 +1,4 @@
-"""Add up what one client's request costs, from the events of all its generations.
+"""Count the tokens of one client's request, from the events of all its generations.
 
 The HTTP side sets CURRENT; generations submitted in that context count for its account.
 """

@@ -38,7 +38,7 @@ Placed: TypeAlias = Reuse | Literal["later"] | None
 
 
 class Residence:
-    """Carries out what PrefixCache decides."""
+    """Moves conversations between the KV cache and the tiers below, as PrefixCache decides."""
 
     def __init__(self, backend: Backend, sequences: Sequences, n_held: Callable[[], int]) -> None:
         """Begin without tiers below the KV cache; n_held returns its cells in use, busy sequences' too."""
@@ -203,7 +203,7 @@ class Residence:
 
         Args:
             timeout_s: Maximum seconds to wait.
-            copied: True if the model cannot be asked for states.
+            copied: Set it if the model is stuck, so that it cannot give states.
         """
         self._keep(self.move_costs.memory())
         self.snapshots.at_work(False)

@@ -11,7 +11,7 @@ from server.engine.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a step."""
+    """Limits of a step, and the rules by which it verifies guesses."""
 
     n_batch: int = 512  # maximum rows of one decode
     n_chunk: int = 64  # maximum prompt rows while a session decodes, so long prompts do not stall it

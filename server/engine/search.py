@@ -1,4 +1,4 @@
-"""Run beam searches in the KV cache: a sequence per beam, which share the cells of common tokens."""
+"""Run beam searches in the KV cache. Each beam has a sequence; they share the cells of common tokens."""
 
 from __future__ import annotations
 

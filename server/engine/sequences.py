@@ -23,7 +23,7 @@ PAD = 0
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Places of one session's rows in the batch."""
+    """Layout of one session's rows in the batch."""
 
     tree: Branches | None  # leaves of its proposal; None if only the session's own sequence got rows
     n_rows: int  # rows after the pending tokens

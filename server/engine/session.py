@@ -63,17 +63,17 @@ class Session:
 
     @property
     def decodes(self) -> bool:
-        """True if the prompt is evaluated."""
+        """True if only one token is pending, besides those to evaluate again: the session generates."""
         return self.n_pending == 1 + self.n_again
 
     def evaluated(self, n: int) -> None:
-        """Count the next n tokens as in the KV cache."""
+        """Count the next n tokens as being in the KV cache."""
         self.n_kv += n
         self.n_again = max(0, self.n_again - n)
 
     @property
     def tells_prompt(self) -> bool:
-        """True if rows of the prompt have logits."""
+        """True if logprobs of the prompt are reported, so that its rows need logits."""
         return self.request.prompt_logprobs and not self.n_steps
 
     @property
@@ -83,7 +83,7 @@ class Session:
 
     @property
     def is_full(self) -> bool:
-        """True if tokens have to be dropped before the last one is evaluated."""
+        """True if the context is full, so that tokens must be dropped before the last one is evaluated."""
         return self.request.n_keep is not None and len(self.tokens) >= self.n_ctx
 
     @property
@@ -137,7 +137,7 @@ class Session:
             self.drafters[source] = self.drafters.get(source, DrafterCount()) + count
 
     def end_reason(self) -> FinishReason | None:
-        """Return why the session is over after a commit, None if it is not."""
+        """Return why the session has ended with the latest commit, None if it goes on."""
         if self.tokens[-1] in self.request.stop_tokens:
             return "stop"
         goes_on = self.request.n_keep is not None and self.n_generated != self.request.max_tokens

@@ -208,7 +208,7 @@ class EngineThread:
         return self.watchdog.complaint
 
     def lost(self) -> LostModelError | None:
-        """Return the error to end the process with, once the engine is given up."""
+        """Return the error to end the process with if the engine is given up, else None."""
         return LostModelError(str(self.stuck())) if self.watchdog.gives_up else None
 
     def _deliver_events(self, events: list[tuple[int, Event]]) -> None:

@@ -17,7 +17,7 @@ from server.engine.proposer import ROOT, Proposal
 class Verdict:
     """Tokens to commit, and which guesses they confirm. Not to be changed."""
 
-    tokens: tuple[int, ...]  # at least one
+    tokens: tuple[int, ...]  # at least one token
     nodes: tuple[int, ...]  # accepted nodes of the proposal; tokens[i] confirms nodes[i]
 
 

@@ -34,7 +34,7 @@ class ArgumentReader(ABC):
 
     @abstractmethod
     def read(self, text: str, at: int) -> int:
-        """Read on, and return how far the text was understood.
+        """Read on, and return the index up to which the text was read.
 
         Args:
             text: The text so far; it only grows between calls.
@@ -43,7 +43,7 @@ class ArgumentReader(ABC):
 
     @property
     def forgets(self) -> bool:
-        """True if text before the index that read() returned is not needed again."""
+        """True if the reader does not need text before the index that read() returned any more."""
         return False
 
     @property

@@ -153,7 +153,7 @@ class Calls:
 
     @cached_property
     def value_end(self) -> tuple[str, bool]:
-        """Return the text that ends a value, and whether a line break before it belongs to it.
+        """Return the text that ends a value, and True if a line break before that text belongs to it.
 
         The text may contain the slot ⟨key⟩.
         """
@@ -245,6 +245,6 @@ def pattern(text: str) -> str:
 
 
 def _loose_regex(text: str) -> str:
-    """Return a regular expression for fixed text, with any amount of white space in its gaps."""
+    """Return a regular expression for fixed text; it allows any amount of white space in its gaps."""
     spaced = r"\s*".join(re.escape(piece) for piece in re.split(r"[\s·]+", text))
     return spaced.replace("⟦", "(?:").replace("⟧", ")?")

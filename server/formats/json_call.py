@@ -115,7 +115,7 @@ class JsonCallReader(ArgumentReader):
         return at
 
     def _go_on(self, text: str, at: int) -> int | None:
-        """Read more of a value.
+        """Read on in the current value.
 
         Arguments are emitted as they grow if they are an object and the name is known.
         """

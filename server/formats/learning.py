@@ -114,7 +114,7 @@ def _learn_calls(one: str, two: str) -> Calls | None:
         made = replace(core.calls, open=open, close=close, each=True)
         return replace(made, between=between[len(close) : len(between) - len(open)])
     head, tail = _shared_end(open, between), _common_beginning(close, between)
-    if len(head) + len(tail) > len(between):  # they overlap, for example in a bracket
+    if len(head) + len(tail) > len(between):  # head and tail overlap, say in a bracket
         tail = between[: len(between) - len(head)]
     made = replace(core.calls, open=open.removesuffix(head), close=close.removeprefix(tail))
     made = replace(made, between=between[len(tail) : len(between) - len(head)])
@@ -150,7 +150,7 @@ def _object_call(text: str) -> _Core | None:
 
 
 def _json_object(text: str, at: int) -> tuple[dict[str, Any], int]:
-    """Return the JSON object that begins at `at`, and where it ends; an empty one if there is none."""
+    """Return the JSON object that begins at `at` ({} if there is none), and the index where it ends."""
     try:
         found, end = json.JSONDecoder().raw_decode(text, at)
     except ValueError:

@@ -10,7 +10,7 @@ from server.formats.description import is_token, tokens_in
 
 
 class MarkFound(NamedTuple):
-    """Where a mark was found, or where one may be forming."""
+    """The place where a mark was found, or where one may be forming."""
 
     at: int  # the text before this index contains no mark
     mark: str  # the mark that begins there; "" if there is none, or none that is complete yet

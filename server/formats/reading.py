@@ -229,7 +229,7 @@ class MessageReader(SettledText):
         return self._skip_silent if kind in ("call", "silent") and self.form.calls else self._read_content
 
     def _read_called(self) -> bool:
-        """Read the body of a message to a function."""
+        """Read the body of a message that calls a function."""
         if self._calls.arguments == "json":
             begun = self._new_call(self._named)
             return self._call_from(0, self._argument_reader(begun)) if begun else self._no_call()
@@ -304,7 +304,7 @@ class MessageReader(SettledText):
 
     @property
     def _n_mark(self) -> int:
-        """Return the index behind the mark of the supposed call."""
+        """Return the index in the buffer behind the mark of the supposed call."""
         marks = (len(one) for one in self._calls.marks if self._buffer.startswith(one, self._blank))
         return self._blank + next(marks, 0)
 
@@ -343,6 +343,6 @@ class MessageReader(SettledText):
         return True
 
     def _drop_rest(self) -> bool:
-        """Drop the rest: text after the last call wanted, or an unfinished call without a name."""
+        """Drop the rest: text after the last call wanted, or an unfinished call whose name is not known."""
         self._drop(len(self._buffer))
         return False

@@ -126,7 +126,7 @@ def _definition_of(reference: str, root: Schema) -> Schema | None:
 
 
 def _intersection(one: Schema, other: Schema) -> Schema:
-    """Return a schema that requires both; keywords in conflict stay apart in `allOf`."""
+    """Return a schema that requires both schemas; keywords in conflict stay apart in `allOf`."""
     joined = {**other, **one}
     if "type" in one and "type" in other:
         joined["type"] = _common_types(_type_names(one), _type_names(other))

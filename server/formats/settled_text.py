@@ -34,9 +34,7 @@ class SettledText:
         self._pieces: list[Piece] = []
         self._buffer: str = ""  # the text from n_settled on
         self._n_plain = 0  # characters at the buffer's beginning that are known to be plain text
-        self._blank: int = (
-            0  # white space in front of what may be a call: it belongs to the text if it is none
-        )
+        self._blank: int = 0  # white space before a supposed call; it is text if there is no call
         self._ended = self._cut = False  # cut: the model would have gone on
 
     @property
@@ -46,7 +44,7 @@ class SettledText:
 
     @property
     def stopped(self) -> bool:
-        """True once the reply has ended, whatever the model still generates."""
+        """True once the reply has ended, even if the model still generates."""
         return self.outdented or self._stops.found is not None
 
     def _drop(self, n: int) -> None:

@@ -87,7 +87,7 @@ def _in_python(value: Any) -> str:
 
 
 def in_gemma(value: Any) -> str:
-    """Return a value in Gemma's writing."""
+    """Return a JSON value in Gemma's own notation."""
     match value:
         case str():
             return f'<|"|>{value}<|"|>'

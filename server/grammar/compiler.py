@@ -67,11 +67,11 @@ class Compiler:
             raise
 
     def check(self, schema: Schema, param: str) -> None:
-        """Compile a schema by itself, and drop the result."""
+        """Compile a schema by itself, only to find errors."""
         self._compile_deep("schema", Allowance().written(schema, param), param)
 
     def check_rules(self, text: str, param: str) -> None:
-        """Compile rules in llguidance's Lark, and drop the result."""
+        """Compile rules in llguidance's Lark, only to find errors."""
         self._compile_deep("lark", text, param)
 
     def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:

@@ -99,7 +99,7 @@ class CompiledGrammar:
 
     @property
     def worn(self) -> bool:
-        """True if the next text should use a newly compiled grammar."""
+        """True if this grammar has used up its limits, so that later texts need a newly compiled one."""
         return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:

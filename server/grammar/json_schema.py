@@ -73,7 +73,7 @@ def tells_no_member(schema: Schema) -> bool:
 
 
 class Allowance:
-    """Limits on all schemas of one request together."""
+    """Checks the schemas of one request against limits that hold for all of them together."""
 
     def __init__(self) -> None:
         self._n_characters = 0

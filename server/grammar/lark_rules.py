@@ -154,7 +154,7 @@ class _Rules:
         return choice(options)
 
     def _goes_on(self) -> bool:
-        """Return True if another alternative follows, perhaps on its own line."""
+        """Skip the sign of another alternative, perhaps after line ends; return True if there is one."""
         n = 0
         while self._peek_word(n).kind == "line":
             n += 1

@@ -80,7 +80,7 @@ class Budget:
         self._left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps.
+        """Count steps of an analysis.
 
         Raises:
             InvalidRequestError: The budget is used up.

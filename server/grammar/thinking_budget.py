@@ -39,9 +39,9 @@ class ThoughtLimit:
 class ThinkingBudget:
     """Implements Constraint: limits the thoughts of one reply.
 
-    If thoughts are opened again after content, the rest of the limit holds for them. The inner constraint
-    accepts the ending up to the first token that it does not allow. If it concerns only the answer, it thus
-    waits for it.
+    If thoughts are opened again after content, what is left of the limit holds for them. The inner constraint
+    accepts the ending up to the first token that it does not allow. A constraint of the answer alone accepts
+    none of it, and begins with the answer.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ThinkingBudget:
         return self._inner.forced() if self._inner is not None else ()
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return how many of these tokens, from the first one on, may follow; none are beyond the limit."""
+        """Return how many of these tokens, from the first one on, may follow; at the limit none may."""
         if self._forced:
             pairs = enumerate(zip(tokens, self._forced, strict=False))
             return next(
@@ -105,7 +105,7 @@ class ThinkingBudget:
     def _inner_takes(self, token: int, inner: Constraint) -> bool:
         """Return True if the inner constraint is to accept a token.
 
-        It accepts none of the ending from the first token on that it does not allow.
+        Once it does not allow a token of the ending, it gets no further token of the ending.
         """
         if self._forced and token == self._forced[0]:
             self._taken = self._taken and inner.allows(token)

@@ -131,7 +131,7 @@ def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: boo
 
 
 def merged(earlier: Kinds, later: Kinds) -> Kinds:
-    """Return the later steps, plus earlier ones scaled so that all are at most MOST_STEPS."""
+    """Return the sum of both, with the earlier steps scaled so that all are at most MOST_STEPS."""
     n_earlier, n_later = sum(earlier.values()), sum(later.values())
     share = min(1.0, max(0.0, MOST_STEPS - n_later) / max(1.0, n_earlier))
     kinds = {kind: share * n for kind, n in earlier.items()}

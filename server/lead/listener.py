@@ -1,4 +1,4 @@
-"""The socket on which a lead listens, and its certificate."""
+"""Open the socket on which a lead listens, and check its certificate."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class DrainingServer(uvicorn.Server):
             self.fail(error)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether the server may close its connections. Called by uvicorn ten times a second."""
+        """Return True once the server may close its connections. uvicorn calls it ten times a second."""
         self._watch_engine()
         if not await super().on_tick(counter):
             return False

@@ -76,12 +76,12 @@ def load_target(
     """Load the target model with room for all slots.
 
     Args:
-        settings: The lead's.
+        settings: The lead's settings.
         n_threads: CPU threads of the model.
-        attention: As of LlamaBackend.
+        attention: Chooses flash attention, as in LlamaBackend.
 
     Raises:
-        StartupError: it cannot be loaded, or the settings do not fit each other.
+        StartupError: The model cannot be loaded, or the settings do not fit each other.
     """
     for flag, n_rows in (("batch", settings.batch_size), ("ubatch", settings.ubatch_size)):
         if 0 < n_rows < settings.stable_width:

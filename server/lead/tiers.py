@@ -78,8 +78,7 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
     """Return the bytes of host memory for conversations.
 
     Args:
-        wanted: MiB that the user wants; None: free memory / CACHE_DIVISOR, after subtracting weights in
-        mapped
+        wanted: MiB that the user wants; None: free memory / CACHE_DIVISOR, without the weights in mapped
             files, since the system counts their pages as free.
         backend: The model.
     """

@@ -46,7 +46,7 @@ BUDGET_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AttentionTimes:
-    """Seconds of a decode, indexed by kind, then as WIDTHS, then as those DEPTHS that fit the context."""
+    """Seconds of a decode, by kind, by width in the order of WIDTHS, and by depth in that of DEPTHS."""
 
     seconds: Mapping[Kind, Sequence[Sequence[float]]]
 
@@ -66,7 +66,7 @@ def _on_line(places: Sequence[int], values: Sequence[float], place: float) -> fl
 
 
 def can_choose(model: LoadedModel) -> bool:
-    """Return whether both kinds of attention can be timed: the model has cells only, which can be moved."""
+    """Return True if both kinds of attention can be timed: the model has only cells, which can be moved."""
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     return not stateful and model.metadata("general.architecture") not in COMPRESSED
 
@@ -191,7 +191,7 @@ def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_roun
 
 
 def _decode_s(context: LlamaContext, position: int, width: int, *, keep: bool = False) -> float:
-    """Return the seconds of a decode in sequence 0; `keep` leaves its tokens there."""
+    """Decode `width` tokens in sequence 0, and return the seconds; remove the tokens unless `keep`."""
     batch = Batch()
     batch.extend(0, position, [position % 7 + i % 50 for i in range(width)], width)
     leave_if_told()

@@ -1,4 +1,4 @@
-"""The model as the engine sees it: token ids in, logits out. `llamacpp.py` is real; tests have a fake."""
+"""Interface between engine and model: token ids in, logits out. `llamacpp.py` is real; tests have a fake."""
 
 from __future__ import annotations
 
@@ -212,14 +212,14 @@ class PredictionBlock(Protocol):
 
         Args:
             batch: The rows.
-            hidden: By row: the hidden row of the position before.
+            hidden: For each row, the hidden row of the position before.
             depth: Number of tokens that were guessed before.
 
         Returns:
             Logits and hidden rows of the wanted rows, views that are valid until the next call.
 
         Raises:
-            BackendError: The content of its KV cache for these sequences is then unknown.
+            BackendError: The content of these sequences in its KV cache is then unknown.
         """
         ...
 

@@ -79,7 +79,7 @@ class LlamaContext:
     keys: GraphKeys | None = None  # those that the context was made with
 
     def attach(self, model: LoadedModel, handle: Any, *, n_streams: int, overlaps: bool) -> None:
-        """Use this context of the model; n_streams and overlaps as in LlamaOptions and Backend."""
+        """Take over a context of the model; n_streams is as in LlamaOptions, overlaps as in Backend."""
         self.handle = handle
         self.overlaps = overlaps
         self.n_batch = int(C.llama_n_batch(handle))

@@ -57,7 +57,7 @@ def forgo_graphs(path: Path) -> bool:
 
 
 def forgo_graphs_of_many(n_slots: int) -> bool:
-    """Disable CUDA graphs if a lead with n_slots slots is faster without; return True if so."""
+    """Disable CUDA graphs if a lead with n_slots slots is faster without them; return True if so."""
     if not _are_recorded() or n_slots <= MOST_SLOTS:
         return False
     _disable_graphs(f"with more than {MOST_SLOTS} slots they take more time than they save")

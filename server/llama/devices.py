@@ -38,7 +38,7 @@ class GgmlDevice:
 
 
 def devices() -> list[GgmlDevice]:
-    """Return all devices of ggml, in its order; llama.cpp must have been started."""
+    """Return all devices of ggml, in its order. Call start_library() before."""
     GGML.ggml_backend_dev_count.restype = ctypes.c_size_t
     GGML.ggml_backend_dev_get.restype = ctypes.c_void_p
     count = int(GGML.ggml_backend_dev_count())
@@ -67,7 +67,7 @@ class _TensorOverride(ctypes.Structure):
 
 
 def tensor_overrides(places: Sequence[TensorPlace]) -> Any:
-    """Return tensor places as a C array. Raises StartupError about a buffer that no device has."""
+    """Return the rules of tensor places as a C array. Raises StartupError for a buffer that no device has."""
     GGML.ggml_backend_dev_buffer_type.restype = ctypes.c_void_p
     GGML.ggml_backend_buft_name.restype = ctypes.c_char_p
     types = dict[str, int]()
@@ -125,7 +125,7 @@ def lend(address: str, lent: Sequence[GgmlDevice], n_threads: int) -> None:
 def borrow(lenders: Sequence[str]) -> None:
     """Make the devices of these lenders (HOST:PORT) known to llama.cpp, as its own --rpc does.
 
-    If a lender is lost later, `watch` reports it. Raises StartupError.
+    If a lender is lost later, lenders.Watch reports it. Raises StartupError.
     """
     needs_rpc("--rpc: ")
     add = _of_rpc(b"ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)

@@ -1,4 +1,4 @@
-"""Seam between the API and models that embed. `embedder.py` is real, `tests/toy_embedder.py` a toy."""
+"""Interface between the API and models that embed. `embedder.py` is real, `tests/toy_embedder.py` a toy."""
 
 from __future__ import annotations
 

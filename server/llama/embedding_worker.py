@@ -17,7 +17,7 @@ MAX_EMBED_WAITING = 32  # maximum requests, the running one included; each holds
 
 
 class EmbeddingWorker:
-    """Embeds one request after another. embed() is for an event loop; close() ends the thread."""
+    """Embeds one request after another on a thread. Await embed() on an event loop; close() ends it."""
 
     def __init__(self, embedder: Embedder, *, max_queued: int = MAX_EMBED_WAITING) -> None:
         self.embedder = embedder

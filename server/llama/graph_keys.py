@@ -71,7 +71,7 @@ def _is_supported(_sampler: Any, _buffer_type: Any, _n_outputs: int) -> bool:
 
 
 class GraphKeys:
-    """Keys of one context's graphs. Close them after the context."""
+    """Gives each shape of one context's decodes the key of its own graph. Close it after the context."""
 
     def __init__(self, params: Any) -> None:
         """Add the sampler to `params`, from which a context is made next."""

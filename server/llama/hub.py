@@ -88,7 +88,7 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
 
 
 def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
-    """Return the repository's files, and True if these are only those in the local cache."""
+    """Return names of the repository's files, and True if they are only those in the local cache."""
     try:
         about = hub.HfApi().model_info(wanted.repository, timeout=HUB_TIMEOUT_S)
         return [file.rfilename for file in about.siblings or ()], False

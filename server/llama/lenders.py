@@ -144,7 +144,7 @@ class Watch:
                 link.close()
 
     def _wait_for_loss(self, links: Sequence[tuple[str, socket.socket]], until: int) -> None:
-        """Wait for a lost connection, or until the pipe's other end is closed."""
+        """Wait until a connection is lost or the other end of the pipe `until` is closed."""
         poll, names = select.poll(), {link.fileno(): name for name, link in links}
         for _, link in links:
             _ask_when_silent(link)

@@ -1,4 +1,4 @@
-"""llama.cpp itself: started once, its log, and models loaded from files."""
+"""Start llama.cpp, take in its log, and load models from files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Py
 logger = logging.getLogger("duo.llama")
 
 MOST_CTX = 8192  # tokens: the default context of a slot, since trained contexts may take all memory
-COMPRESSED = ("deepseek4",)  # architectures with which llama.cpp ends the process if some cells are copied
+COMPRESSED = ("deepseek4",)  # architectures: llama.cpp ends the process if it copies some of their cells
 # Architectures of which llama.cpp evaluates several prediction blocks; with others it ends the process.
 CHAINED = ("hy_v3", "mimo2", "step35")
 # Rows evaluated at once on a CPU without flash attention: attention scores take four bytes for each row, cell
@@ -61,7 +61,7 @@ def _log_line(level: int, text: bytes, _: object) -> None:
     line = text.decode(errors="replace").strip()
     if level == 4 and line:
         _first_error = _first_error or line
-    if "CUDA error" in line:  # ggml ends the process next, and says there only where
+    if "CUDA error" in line:  # ggml ends the process next; the line has the reason, later ones only the place
         print(line, file=sys.stderr, flush=True)
     else:
         logger.log(min(_LEVELS.get(level, logging.DEBUG), logging.INFO), line)
@@ -118,7 +118,7 @@ def free_memory_of_gpus() -> list[int]:
 
 
 def computes_elsewhere(weights: Weights) -> bool:
-    """Return True if layers go to a GPU or an RPC server, which a build without GPUs can use too."""
+    """Return True if layers are computed by a GPU or a lender; builds without GPUs can use lenders, too."""
     return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
 
 
@@ -135,7 +135,7 @@ def is_open(options: LlamaOptions) -> bool:
 
 
 def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOptions:
-    """Return the options with flash attention decided."""
+    """Return the options with flash attention set to `attention`."""
     n_ubatch = options.n_ubatch or min(ROWS_ON_CPU, options.n_batch)
     return replace(options, flash_attention=attention, n_ubatch=n_ubatch)
 
@@ -162,7 +162,7 @@ class LoadedModel:
         first = parts(path)[0]
         if weights.rpc:
             borrow(weights.rpc)
-        self._params = _model_params(weights, vocab_only)  # llama.cpp looks at its arrays later too
+        self._params = _model_params(weights, vocab_only)  # kept, since llama.cpp reads its arrays later too
         self._overrides = weights.overrides
         self._params.progress_callback = C.llama_progress_callback(LoadProgress(first.stem))
         forget_errors()
@@ -218,7 +218,7 @@ class LoadedModel:
         return n_layers < 0 or n_layers >= int(C.llama_model_n_layer(self.handle))
 
     def longest(self, rope: Rope) -> int:
-        """Return the maximum positions of a sequence."""
+        """Return the maximum number of positions in a sequence, given this scaling."""
         trained = self._trained
         if not trained:  # llama.cpp does not know it if only the vocabulary was loaded
             key = f"{self.metadata('general.architecture')}.context_length"
@@ -227,7 +227,7 @@ class LoadedModel:
         return int(trained * rope.stretch)
 
     def metadata(self, key: str) -> str | None:
-        """Return a value of the model's metadata as text."""
+        """Return the value of a metadata key as text, None if the model has no such key."""
         buffer = ctypes.create_string_buffer(1024)
         n = C.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode(errors="replace") if n >= 0 else None

@@ -29,7 +29,7 @@ from server.llama.options import (
 
 
 def separated(value: Any) -> list[str]:
-    """Split values of a flag, which may be given several times, at commas; strip spaces."""
+    """Split the values of a flag at commas, and strip spaces; the flag may be given several times."""
     texts = [value] if isinstance(value, str) else value
     return [part for text in texts for piece in str(text).split(",") if (part := piece.strip())]
 

@@ -1,4 +1,4 @@
-"""Files of one model: a GGUF file, or the parts that llama.cpp's gguf-split makes."""
+"""Find the files of one model: a GGUF file, or the parts that llama.cpp's gguf-split makes."""
 
 from __future__ import annotations
 

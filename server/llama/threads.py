@@ -93,7 +93,7 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The use of the cores by other programs until this process began."""
+    """The use of the cores by other programs up to the start of this process."""
 
     at: float  # time.monotonic() then
     used: float | None  # used_by_others() then

@@ -119,7 +119,7 @@ class Windows:
             end = begin
 
     def _dock_window(self) -> bytes:
-        """Return the state of the window before the dock's end."""
+        """Return the saved cells of the window at the end of the dock's sequence."""
         size = int(C.llama_state_seq_get_size_ext(self._handle, self._dock, _PARTIAL))
         data = ctypes.create_string_buffer(size)
         target = ctypes.cast(data, _BYTES)

@@ -212,7 +212,7 @@ class WithBlock:
         waiting.first -= end - start
 
     def save(self, seq: int) -> bytes:
-        """Return the model's state, the block's, and the row before the next position."""
+        """Return the model's state, the block's state, and the hidden row of the last position."""
         self._make_agree(seq)
         waiting = self._waiting[seq]
         state, row = self._backend.save(seq), self._row_before(waiting, waiting.n_true)

@@ -96,7 +96,7 @@ class Spellings:
         return next((len(text) - at for at in range(least, len(text)) if self._begins_spelling(text[at:])), 0)
 
     def _spelling_at(self, text: str, start: int) -> str:
-        """Return the longest spelling that begins there, "" if none does."""
+        """Return the longest spelling that begins at index `start`, "" if none does."""
         some = self._by_opener[text[start : start + _N_OPENER]]
         if not text.startswith(some, start):
             return ""

@@ -25,7 +25,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """A tool call begins; its arguments follow, all of them before the next call begins."""
+    """A tool call begins. All of its arguments follow before the next call begins."""
 
     index: int  # number of the call in its reply, from 0
     id: str
@@ -98,7 +98,7 @@ def _kind_of(piece: Piece) -> tuple[type[Piece], int]:
 
 
 def folded(pieces: Iterable[Piece]) -> Message:
-    """Return all pieces of a reply as one message."""
+    """Return the message that all pieces of a reply make up."""
     begun: list[CallBegun] = []
     texts: defaultdict[tuple[type[Piece], int], list[str]] = defaultdict(list)
     for piece in pieces:

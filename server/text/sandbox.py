@@ -130,7 +130,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return checked
 
     def check_filters(self) -> None:
-        """Make filters that pad text check its length first."""
+        """Make filters that pad text check the length of their result first."""
 
         def percent(text: Any, *args: Any, **kwargs: Any) -> int:
             return padding.of_percent(str(text), kwargs or args)
@@ -145,7 +145,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
         Args:
             pad: The filter.
-            least: Returns the result's minimum length from the filter's arguments.
+            least: Returns the minimum length of the result, given the filter's arguments.
         """
 
         def checked(*args: Any, **kwargs: Any) -> str:

@@ -153,7 +153,7 @@ class ChatTemplate:
         return ClientTexts(self._controls, self.own_marks)
 
     def check(self) -> None:
-        """Raise StartupError if the template does not end, or never stops growing."""
+        """Raise StartupError if rendering the template does not end, or makes endless text."""
         try:
             _ = self.manners, self._with_tools and self._with_tools.check()
         except (TimeLimitError, ContextOverflowError) as error:
@@ -311,7 +311,7 @@ class ChatTemplate:
             return None
 
     def _tell_once(self, what: str) -> None:
-        """Log `what` the first time that it is told."""
+        """Log this sentence about an adaptation, but only once."""
         if what not in self._told:
             self._told.add(what)
             logger.info("the model's chat template takes %s", what)

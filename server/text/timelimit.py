@@ -116,7 +116,7 @@ class TimeLimit:
             self._watched = bool(self._blocks)
 
     def stop(self) -> None:
-        """End all running calls, and any later one."""
+        """End all running calls, and make later ones fail."""
         self._stopped = True
         for block in list(self._blocks):
             block.end()
