@@ -9,7 +9,7 @@ import anthropic
 import openai
 import pytest
 
-from server.errors import BusyError, DuoError, LostLenderError, LostModelError
+from server.errors import BusyError, DuoError, LostLenderError, LostModelError, StoreError
 from tests.clients.test_openai_errors import HELLO
 from tests.clients.written import writing
 
@@ -20,6 +20,7 @@ ERRORS: list[DuoError] = [
     BusyError("ending", draining=True),
     LostModelError("the model is gone"),
     LostLenderError("b:1"),
+    StoreError.unreachable(),
 ]
 
 Ask: TypeAlias = Callable[[str], Any]
