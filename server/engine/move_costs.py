@@ -34,7 +34,7 @@ class MoveCosts:
         self.byte_s = Smoothed(WEIGHT, 1e-9)  # initially 1 GB/s
         self.cell_bytes = 0.0  # 0: not known yet
         self._token = Slope(STEPS_KEPT)  # seconds of a prompt token, as a function of cells in use
-        self._step = Slope(STEPS_KEPT)  # seconds of a step without prompt rows, likewise
+        self._step = Slope(STEPS_KEPT)  # seconds of a step without prompt rows, as a function of cells
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
         """Learn from a step of n_tokens prompt rows."""

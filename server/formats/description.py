@@ -175,7 +175,7 @@ class Channels:
     start: str  # text that begins a header
     message: str  # text that ends a header
     header: str  # pattern of a call's header, up to and including its end
-    content: str  # header of content, likewise
+    content: str  # pattern of the header of content
     ends: tuple[str, ...] = ()  # texts, beside `start`, that end a message
     thought: str | None = None  # regex found in a header of thoughts
     call: str | None = None  # regex found in a header of a call; its group "name" is the function

@@ -83,7 +83,7 @@ class Ledger:
         self._n_passed = 0  # steps in a row in which nobody was asked
         self._n_asked, self._looked_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
         self._calm_td_s = 0.0  # of a round of guesses of the model in the lead while drafters leave its cores
-        self._calm_spent_s = Ratio(KEEP_SPENT)  # seconds of all its guesses in a step, likewise
+        self._calm_spent_s = Ratio(KEEP_SPENT)  # seconds of all its guesses in such a step
 
     # -- who may guess ----------------------------------------
 

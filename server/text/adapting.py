@@ -171,7 +171,7 @@ def _parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]:
-    """Write calls into the assistant's text if the template shows none, and results into the user's likewise.
+    """Write calls into the assistant's text, and results into the user's, if the template does not show them.
 
     Consecutive results become one message.
     """
