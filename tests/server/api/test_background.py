@@ -23,10 +23,11 @@ from server.replies.store import Owner
 from tests import http_lead
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
+from tests.gated import Gated, at_command
 from tests.http_lead import Lead
 from tests.server.api.scripted import CANCELLED_STATS, Call, Script
 from tests.server.api.test_responses import HELLO, STARTED, answered, ask, events_of, post, serving, step
-from tests.support import until
+from tests.support import ENDLESS, until
 
 
 def ended(lead: Lead, id: str) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def test_sdk_leaves_and_resumes(client: openai.OpenAI):
 
 
 def test_sdk_cancels_and_deletes():
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=1 << 16, n_cells=1 << 16)
+    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
     with (
         http_lead.serving(backend) as lead,
         openai.OpenAI(base_url=f"{lead.url}/v1", api_key="none", max_retries=0) as client,
@@ -259,8 +260,8 @@ async def test_ending_lead_waits_for_last_events():
 
 def test_other_key_cannot_resume_or_cancel():
     door = Door(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
-    backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=1 << 16, n_cells=1 << 16)
-    with http_lead.serving(backend, door=door) as lead:
+    backend = Gated(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS)
+    with http_lead.serving(backend, door=door) as lead, backend:
         anna, bert = ({"authorization": f"Bearer {key}"} for key in ("sk-anna", "sk-bert"))
         url = f"{lead.url}/v1/responses"
         id = httpx.post(url, json={"input": HELLO, "background": True}, headers=anna).json()["id"]
@@ -270,4 +271,5 @@ def test_other_key_cannot_resume_or_cancel():
         assert httpx.post(f"{url}/{id}/cancel", headers=bert).status_code == 404
         assert httpx.delete(f"{url}/{id}", headers=bert).status_code == 404
         assert httpx.get(f"{url}/{id}", headers=anna).json()["status"] in ("queued", "in_progress")
-        assert httpx.post(f"{url}/{id}/cancel", headers=anna).json()["status"] == "cancelled"
+        with at_command(lead.thread, lambda: backend.allow(1)):
+            assert httpx.post(f"{url}/{id}/cancel", headers=anna).json()["status"] == "cancelled"
