@@ -126,7 +126,7 @@ class NotSupportedError(DuoError):
 
 
 class TimeLimitError(DuoError):
-    """The request took longer than this server allows (504), and would again."""
+    """The request took longer than this server allows (504); clients should not try again."""
 
     status = 504
     code = "request_timeout"

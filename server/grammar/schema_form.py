@@ -136,7 +136,7 @@ def _inner_schemas(schema: Schema) -> Iterator[tuple[Path, Any]]:
 
 
 def referred(schema: Schema, root: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield the schema that this one refers to within the root, with the steps to it; nothing otherwise."""
+    """Yield the target of this schema's $ref, with the keys that lead to it; nothing if the root lacks it."""
     start, *steps = str(schema.get("$ref")).split("/")
     found: Any = root
     for step in steps:

@@ -58,7 +58,7 @@ def spelled(vocabulary: Vocabulary, tokens: Iterable[int | None]) -> str:
 
 
 class Span(NamedTuple):
-    """The characters that a token contributes to, including those at either end that it contains in part."""
+    """The characters of a token. A character that two tokens share belongs to both."""
 
     position: int
     start: int

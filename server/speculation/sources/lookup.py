@@ -173,9 +173,9 @@ class LookupPools:
 class Lookup:
     """Guesses what followed the last occurrence of a growing sequence's end.
 
-    It searches the pool if the sequence has no match as long as the pool's n-grams. Up to max_ngram tokens
-    the match is the longest one, the latest among equals; a longer one is found by following it, and kept
-    while it agrees.
+    The longest match of at most max_ngram tokens is followed; of two equally long ones, the later. It is
+    kept while the sequence goes on as it says. A match in the sequence that is shorter than the pool's
+    n-grams gives way to one in the pool.
     """
 
     def __init__(
