@@ -27,8 +27,8 @@ def cache_folder() -> Path:
 def folder_aside(folder: Path) -> Generator[Path]:
     """Make an empty subfolder for unfinished files, and remove it in the end.
 
-    Only one process at a time has such a subfolder; others wait. Subfolders that killed processes left are
-    removed first. Raises OSError.
+    Only one process at a time has such a subfolder; others wait. If killed processes have left subfolders
+    behind, they are removed first. Raises OSError.
     """
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -119,7 +119,7 @@ class ForeignPageError(InvalidRequestError):
 
 
 class NotSupportedError(DuoError):
-    """The server was not started with the options for this request (501)."""
+    """The server was not started with the options that this request needs (501)."""
 
     status = 501
     type = "not_supported_error"

@@ -1,9 +1,9 @@
 """Estimators that learn from measurements and forget: means, ratios and lines. Pure.
 
-The caller sets how fast an estimator forgets, by a constant whose comment says what follows if it is off by
-two. In general, an estimator whose latest observation weighs 1/n keeps 1/sqrt(2n) of the observations'
-scatter, and follows a change after n observations. With twice the memory 0.7 times the scatter is left, and a
-change is noticed half as soon.
+The caller sets how fast an estimator forgets, by a constant whose comment says what follows if the constant
+is off by a factor of two. In general, an estimator whose latest observation weighs 1/n keeps 1/sqrt(2n) of
+the observations' scatter, and follows a change after n observations. If n doubles, 0.7 times the scatter is
+left, and a change is followed in twice the time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Mean:
 
 
 class Smoothed:
-    """Mean in which each observation weighs `weight`, and everything before it the rest."""
+    """Weighted mean: each new observation gets the share `weight`, all earlier ones share the rest."""
 
     __slots__ = ("_weight", "is_known", "value")
 
     def __init__(self, weight: float, value: float | None = None) -> None:
-        """Begin with an assumed value; None: the first observation counts whole."""
+        """Begin with an assumed value; if it is None, the first observation becomes the value."""
         self._weight = weight
         self.value, self.is_known = value or 0.0, value is not None
 
@@ -50,7 +50,7 @@ class Smoothed:
 
 
 class Median:
-    """Median of the latest n observations: fewer than half may be disturbed without effect."""
+    """Median of the latest n observations. It holds while fewer than half of them are disturbed."""
 
     __slots__ = ("_latest", "_n", "_ranked", "value")
 
@@ -126,6 +126,6 @@ class Slope:
 
 
 def numbers(memory: object) -> list[float]:
-    """Return a list of finite numbers that are not negative; [] for anything else."""
+    """Return `memory` if it is a list of finite, non-negative floats, else []."""
     found = cast(list[Any], memory) if isinstance(memory, list) else []
     return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []

@@ -1,4 +1,4 @@
-"""Order of flags in the help, and the names of their values."""
+"""Order of flags in the help, and the placeholders of their values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GROUPS = {
     "duo probe": PROBE,
     "duo doctor": DOCTOR,
 }
-"""Names of settings by heading, by program. Other programs have one group."""
+"""For each program, the names of the settings under each heading. Other programs have one group."""
 
 VALUES = {
     "api_key": "KEY,…",
@@ -94,4 +94,4 @@ VALUES = {
     "latency_ms": "MS",
     "guess_ms": "MS",
 }
-"""What stands after a flag, where its type does not say."""
+"""Placeholders of values in the help, for settings whose type does not give one."""

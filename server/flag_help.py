@@ -1,4 +1,4 @@
-"""Describe settings, by their definitions, for --help and docs/settings.md."""
+"""Describe settings for --help and docs/settings.md, from their definitions."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ SPELLING: dict[str, Any] = {
     "_cli_avoid_json": True,
     "_cli_exit_on_error": False,
 }
-"""How flags are made of the names of settings: --cache-ram, --gate and --no-gate."""
+"""Options of pydantic-settings that turn names into flags such as --cache-ram, --gate and --no-gate."""
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -102,7 +102,7 @@ def _wrong_flag(cls: type[BaseSettings], reason: str) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return " (did you mean X?)" with the known word X most like this one; "" if none is similar."""
+    """Return " (did you mean X?)", X being the known word most similar to `word`; "" if none is similar."""
     found = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {found[0]}?)" if found else ""
 

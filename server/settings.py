@@ -317,5 +317,5 @@ class UpSettings(LeadSettings):
 
     @property
     def draft_cores(self) -> frozenset[int]:
-        """Return the CPU cores that drafters run on; empty: the same ones as the lead."""
+        """Return the CPU cores that drafters run on; empty if they use the lead's cores."""
         return cores.of_mask(self.cpu_mask_draft) | cores.of_range(self.cpu_range_draft)

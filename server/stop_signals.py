@@ -1,4 +1,4 @@
-"""Handle signals that ask a process to end: SIGTERM, Ctrl-C (SIGINT), and SIGHUP at the end of its terminal.
+"""Handle signals that ask a process to end: SIGTERM, SIGINT (Ctrl-C) and SIGHUP (its terminal has closed).
 
 While a process starts, a signal raises an exception, so that the process leaves through its with blocks. Such
 an exception is lost if Python is running a callback of llama.cpp or a garbage collection. So the signal is

@@ -30,8 +30,8 @@ class Place:
 class Places:
     """A limited number of places, of which a tenant may hold at most as many as are still free.
 
-    This is the dynamic threshold of Choudhury and Hahne (1998) with factor 1: one tenant that floods leaves
-    half of all places to others, n that flood leave one part in n + 1. The limit does not hold for the first
+    This is the dynamic threshold of Choudhury and Hahne (1998) with factor 1: n tenants that ask for all
+    places they can get leave 1 / (n + 1) of the places to others. The limit does not hold for the first
     `at_once` places, since taking them makes nobody wait.
     """
 

@@ -49,7 +49,7 @@ class Background:
             return self._jobs.pop(key, None) is not None
 
     def yield_to(self, busy: bool) -> None:
-        """Tell whether the model is busy; go_on() waits meanwhile."""
+        """Say if the model is busy; while it is, go_on() waits."""
         if busy == self._free.is_set():
             (self._free.clear if busy else self._free.set)()
 
@@ -106,7 +106,10 @@ class Background:
 
 
 class Carriers:
-    """A thread that writes and one that reads, so that no read waits behind writes. Used by one thread."""
+    """A thread that writes and one that reads, so that no read waits behind writes.
+
+    Its methods are for one thread.
+    """
 
     def __init__(self, disk: DiskTier, on_ready: Callable[[], None]) -> None:
         """Begin; the reading thread calls on_ready after every read."""
@@ -149,7 +152,10 @@ class Carriers:
         self.writer.submit(what.name, job)
 
     def read(self, key: str, report: Callable[[bytes | None], None], *, used: bool) -> None:
-        """Read a file in the background; settle() reports its payload, None if it is missing."""
+        """Read a file in the background; settle() calls report(payload), report(None) if it is missing.
+
+        used: Count this as a use of the file.
+        """
 
         def job() -> None:
             data: bytes | None = None

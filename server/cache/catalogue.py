@@ -39,7 +39,7 @@ class Entry:
     leaving: bool = False  # it stays in memory only until it is written
     loading: bool = False  # it is being read
     arrived: bool = False  # it was read for a session that has not taken it yet
-    n_loaded: int = 0  # its leading tokens that the KV cache holds too since the last use
+    n_loaded: int = 0  # leading tokens that the KV cache has held as well since the entry's last use
     last_used: int = 0  # value of Catalogue.n_uses at the last use
     # keys of shorter snapshots whose files are removed once this one is written
     replaces: tuple[str, ...] = ()
@@ -71,7 +71,10 @@ def worth(n_tokens: int, idle: int) -> float:
 
 
 class Catalogue:
-    """Snapshots by key. If states can be trimmed (`partial`), none is a prefix of another of its salt."""
+    """Snapshots by key.
+
+    If states can be trimmed (`partial`), no snapshot is a prefix of another one with the same salt.
+    """
 
     def __init__(self, *, partial: bool = True) -> None:
         self.entries: dict[str, Entry] = {}
@@ -97,19 +100,22 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return an entry that makes a new one of these tokens needless, since it contains them, or None."""
+        """Return the key of an entry that contains these tokens, so that a new entry is needless.
+
+        None if there is none, and always without `partial`.
+        """
         return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the entry that is a prefix of these tokens, None if none is.
+        """Return the key of the entry that is a prefix of these tokens; None if none is.
 
-        There is at most one: of two, one would be a prefix of the other.
+        There is at most one: of two, one would be a prefix of the other. None without `partial`.
         """
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return an entry that contains these tokens, or without `partial` equals them; None if none does."""
+        """Return the key of an entry that contains these tokens (without `partial`: equals); None if none."""
         length, key = self._match_in(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 
@@ -151,7 +157,7 @@ class Catalogue:
             self._warm.remove(key)
 
     def use(self, key: str, n_loaded: int = 0) -> None:
-        """Count a use, so that the entry is not about to leave memory any more."""
+        """Count a use of the entry; if it was about to leave memory, it stays."""
         entry = self.entries[key]
         self.n_uses += 1
         entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded
@@ -186,7 +192,7 @@ class Catalogue:
     def backlogged(self, budget: int) -> Iterator[str]:
         """Yield the keys that should no longer wait for the disk, least worth first.
 
-        It ends once the caller has released enough payloads. The one worth most may always wait.
+        Ends once the caller has released enough payloads. The entry of most worth may always wait.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth_of(self.held[key]))[:-1]:

@@ -34,9 +34,9 @@ from server.cache.record import (
 
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
 ASIDE = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
-RESCAN_NS = 1_000_000_000  # ns between scans of some ms each. Twice: others' files wait 2 s If a directory
-# changed less than this number of ns ago, a later change may have left the same time: the coarsest clock,
-# FAT's, has steps of 2 s. Half: changes may go unseen.
+RESCAN_NS = 1_000_000_000  # ns between scans of some ms each. Twice: others' files wait 2 s
+# If a directory changed less than this number of ns ago, a later change may have left the same time: the
+# coarsest clock, FAT's, has steps of 2 s. Half: changes may go unseen.
 SETTLED_NS = 2_000_000_000
 STALE_NS = 600_000_000_000  # age in ns of abandoned files: 120 times PATIENT_S. Half: 60 times
 
@@ -56,7 +56,7 @@ class Scan:
 
 
 class DiskTier:
-    """The snapshots in one directory that have one fingerprint, which stands for all that a state depends on.
+    """The snapshots of one fingerprint in a directory. It stands for all that a state depends on.
 
     The budget is the directory's: files of other models count, and the least recently used of all are removed
     first. Files whose names have another form are left alone.
@@ -89,9 +89,9 @@ class DiskTier:
         self.trim()
 
     def scan(self, believed: Iterable[str]) -> Scan:
-        """Read the heads of new files, and list the believed names that are gone.
+        """Return the heads of new files, and the names of `believed` that are gone.
 
-        Empty if the directory has not changed, or was scanned within RESCAN_NS.
+        Both are empty if the directory has not changed, or was scanned less than RESCAN_NS ago.
         """
         now = self._clock()
         if self._scanned_ns is not None and abs(now - self._scanned_ns) < RESCAN_NS:
@@ -127,10 +127,10 @@ class DiskTier:
         self._stamp = self._scanned_ns = None
 
     def write(self, record: Record, going_on: Callable[[], bool]) -> tuple[bool, list[str]]:
-        """Write a file; return True if that worked, and the names removed for it.
+        """Write a file; return (True if that worked, names of the snapshots removed to make room).
 
-        The budget is never exceeded: room is made before the first byte. The file is not synced: a checksum
-        finds one that was cut short.
+        The budget is never exceeded: room is made before the first byte. The file is not synced: its
+        checksum tells if it was cut short.
         """
         removed: list[str] = []
         aside = self._path_of(record.name + ".duo." + secrets.token_hex(8) + ".tmp")
@@ -233,7 +233,10 @@ class DiskTier:
         return stored
 
     def _skip_file(self, name: str, error: Exception) -> None:
-        """Count and log a file that cannot be used, foreign ones once per reason. Remove a damaged one."""
+        """Count and log a file that cannot be used, and remove it if it is damaged.
+
+        Of foreign files, only the first for each reason is logged as a warning.
+        """
         path, reason = self._path_of(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
             self.n_skipped += 1

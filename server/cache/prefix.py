@@ -25,7 +25,7 @@ TEMPLATE = 16
 
 
 BusyTokens: TypeAlias = tuple[list[int], int]
-"""Of a busy sequence: its session's tokens, and how many of the first ones another sequence may copy."""
+"""The tokens of a busy sequence's session, and how many leading ones another sequence may copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class PrefixCache:
             self._marks.insert(seq, tokens[:mark], salt)
 
     def evict(self) -> Evicted | None:
-        """Forget the idle conversation of least worth; None if there is none."""
+        """Forget the idle conversation of least worth, and return it; None if there is none."""
         resting = self._idle_sequences()
         if not resting:
             return None
@@ -196,7 +196,7 @@ class PrefixCache:
 
     @property
     def n_cells(self) -> int:
-        """Return the number of cells of idle sequences; shared cells count once for each."""
+        """Return the number of cells of idle sequences; a cell that n of them share counts n times."""
         return self._n_cells
 
     @property
@@ -225,7 +225,7 @@ class PrefixCache:
         return Reuse(seq, length, seq if source is None else source, evicted)
 
     def _goes_on(self, source: int, length: int) -> bool:
-        """Return True if a prompt that shares `length` tokens with the source continues its conversation.
+        """Return True if a prompt that shares `length` tokens with `source` continues that conversation.
 
         A prompt that differs within the source's last prompt is another conversation, even if both begin with
         the same long text.
@@ -236,7 +236,7 @@ class PrefixCache:
         return length + TEMPLATE >= resident.n_prompt
 
     def _claim_loss(self, seq: int, n_kept: int = 0) -> tuple[bool, float, int, int]:
-        """Return a key to compare the costs of claiming an idle sequence of which n_kept tokens stay."""
+        """Return a sort key: what is lost if an idle sequence is claimed and n_kept of its tokens stay."""
         resident = self._residents[seq]
         if not resident.tokens:
             return False, 0.0, 0, resident.last_used

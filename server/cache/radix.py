@@ -110,9 +110,9 @@ class RadixIndex(Generic[K]):
             del self._roots[salt]
 
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """Return the length of the longest prefix that a sequence shares with these tokens, and its key.
+        """Return how many leading tokens the most similar sequence shares with these, and its key.
 
-        Of several such keys it is the one inserted last. (0, None) if there is none.
+        Of several such keys, return the one inserted last. (0, None) if no sequence shares any.
         """
         node, length = self._descend_along(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
@@ -125,7 +125,7 @@ class RadixIndex(Generic[K]):
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """Return the most leading tokens that another sequence of the same salt shares with the key's.
+        """Return how many leading tokens, at most, the key's sequence shares with another of its salt.
 
         Raises KeyError if the key is not there.
         """
@@ -135,7 +135,7 @@ class RadixIndex(Generic[K]):
         return node.depth
 
     def _descend_along(self, salt: str, tokens: tuple[int, ...]) -> tuple[_RadixNode[K], int]:
-        """Return the deepest node whose edge agrees with the tokens at least in part, and how many agree.
+        """Return the deepest node whose edge agrees with the tokens, at least in part; and how many agree.
 
         That number is less than the node's depth if only a part of its edge agrees.
         """
@@ -162,7 +162,7 @@ def _split_edge(node: _RadixNode[K], depth: int) -> _RadixNode[K]:
 
 
 def _prune_node(node: _RadixNode[K]) -> _RadixNode[K]:
-    """Remove a node without keys, and join a node that has no keys here with its only child.
+    """Remove the node if it has no keys; join the node that remains with its only child if no key ends there.
 
     Returns the deepest node whose `latest` may be that of the removed key.
     """

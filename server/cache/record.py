@@ -86,7 +86,7 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """Return the digest that stands for a salt in files, in hex. Slow on purpose, for weak API keys."""
+    """Return the digest that stands for a salt in files, in hex. Slow on purpose: salts are API keys."""
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 
@@ -106,7 +106,7 @@ def record(fingerprint: bytes, salt: str, tokens: Sequence[int], payload: bytes)
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file as an opener of open(); only its owner may access a new file."""
+    """Open a file, as the `opener` of open(). Only its owner may access a new file."""
     return os.open(path, flags, 0o600)
 
 

@@ -73,7 +73,7 @@ class Snapshots:
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """Let disk threads wait for a busy model, else look for other leads' files. Call it in each step."""
+        """If `busy`, let disk threads wait for the model, else look for other leads' files. For each step."""
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
@@ -219,7 +219,7 @@ class Snapshots:
         return salt_digest(salt, self._fingerprint) if self._disk else digest(salt).hex()
 
     def _redundant_entry(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the entry that makes put() of these tokens redundant, None if there is none."""
+        """Return the key of the entry that makes put() of these tokens redundant, None if there is none."""
         key = self._catalogue.having(tokens, self._salt_digest(salt))
         if key is None or self._disk is None:
             return key

@@ -30,7 +30,7 @@ class Findings:
     chosen: str = ""  # who drafts under duo up
     obstacle: str | None = None  # why this draft model cannot draft for this target
     disturbed: bool = False  # other programs kept the machine busy, so there is no verdict
-    beside_disturbed: bool = False  # they did while a drafter beside the target was measured
+    beside_disturbed: bool = False  # the same, while a drafter beside the target was measured
 
 
 def told(findings: Findings) -> list[str]:

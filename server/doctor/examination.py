@@ -116,10 +116,7 @@ def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) ->
 
 
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
-    """Return the draft model's guess for each token of a reply but the first, and its reading time.
-
-    The reading time is the seconds that it takes to read the prompt.
-    """
+    """Return the draft model's guesses of a reply's tokens after the first, and its seconds for the prompt."""
     found: list[Guess] = []
     began = time.perf_counter()
     _evaluate_tokens(draft, 0, prompt, 1)

@@ -18,7 +18,10 @@ WORTH_SHARING = 32
 
 
 def step_aside(state: EngineState) -> None:
-    """End sessions that only precompute, if they are done or if a session that generates waits."""
+    """End each session that only precomputes once it is done, or once there is a session that generates.
+
+    A patient session that has not begun may stay.
+    """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]
     asked = len(precomputing) < len(sessions)
@@ -51,7 +54,7 @@ def _admit_next(state: EngineState) -> bool:
 
 
 def _in_turn(state: EngineState) -> list[Session]:
-    """Return waiting sessions in the order of admission: tenants with fewest slots first, then by arrival."""
+    """Return the waiting sessions in order of admission: by their tenants' rank (Turns), then by arrival."""
     if len({session.request.tenant for session in state.waiting}) == 1:
         return list(state.waiting)
     held = Counter[str]()
@@ -82,7 +85,7 @@ def _begin_session(state: EngineState, session: Session, place: Reuse) -> None:
 
 
 def make_room(state: EngineState, works: list[Work]) -> list[Work]:
-    """Free cells for a step, and return the part of its work that there are cells for.
+    """Free cells for a step, and return the work for which there are cells.
 
     Idle conversations leave the KV cache first. If that is not enough, guesses are dropped, then the session
     admitted last goes back to the queue.
@@ -105,7 +108,8 @@ def _place_session(state: EngineState, session: Session) -> Placed:
     """Claim a sequence for a session.
 
     Returns:
-        LATER if the session has to wait but others may be admitted before it; None if others wait behind it.
+        LATER if the session has to wait but others may be admitted before it; None if the others have to
+        wait as well.
     """
     if _may_share_soon(state, session):
         return LATER
@@ -155,7 +159,7 @@ def _fits_beside(state: EngineState, session: Session) -> bool:
 
 
 def _n_missing(state: EngineState, works: list[Work]) -> int:
-    """Return how many more cells than the free ones this work needs."""
+    """Return the number of cells that this work needs beyond the free ones; 0 or less if it fits."""
     n_ctx = state.backend.n_ctx
     rows = sum([work.n_rows + work.n_draft for work in works])
     if len(works) == 1 and state.limits.is_stable(works[0].session):  # it runs alone

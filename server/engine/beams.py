@@ -57,8 +57,9 @@ def allowed_logprobs(
 ) -> Scores:
     """Return the logprob of each token, (vocab size,), minus infinity for tokens that may not follow.
 
-    logit_bias changes the distribution. min_tokens and the constraint only forbid tokens, so that scores stay
-    the model's. If the constraint allows only tokens that the other two exclude, the constraint alone counts.
+    logit_bias changes the distribution. min_tokens and the constraint forbid tokens, and leave the logprobs
+    of other tokens as they are. If logit_bias and min_tokens exclude everything that the constraint allows,
+    only the constraint applies.
     """
     edited = row.astype(np.float64)
     for token, bias in sampling.logit_bias:
@@ -134,7 +135,7 @@ class BeamSearch:
         return len(self._ended) == self._request.n_beams and self._ended[-1].mean >= self.live[0].mean
 
     def decided(self) -> Beam:
-        """Return the winner once the search is over, until then the beginning that all candidates share."""
+        """Return the best beam if the search is over, else the beginning that all candidates share."""
         if self.done:
             return self._ended[0]
         rivals = [beam.tokens for beam in [*self._ended[:1], *self.live]]

@@ -31,8 +31,8 @@ class Branches:
 def branches(parents: tuple[int, ...]) -> Branches:
     """Return the leaves of a tree, given the parent of each node; parents come before their children.
 
-    The first child of a node is on the node's first leaf. Every other child starts a new leaf, which is below
-    all of its ancestors.
+    A node's first child leads to the node's first leaf. Every other child starts a new leaf, which lies
+    below all of its ancestors.
     """
     depths: list[int] = []
     below: list[tuple[int, ...]] = []

@@ -50,7 +50,7 @@ def build(
 def n_pad(limits: Limits, n_ctx: int, work: Work, n_draft: int) -> int:
     """Return the number of padding rows that give all steps of a width-stable session the same width.
 
-    There are fewer where the context ends.
+    There are fewer near the end of the context.
     """
     session = work.session
     if session.n_pending > 1 or session.request.n_beams > 1:

@@ -16,10 +16,10 @@ MIN_MARK_TOKENS = 64  # minimum tokens from one mark to the next: each mark spli
 
 
 class Checkpoints:
-    """Earlier states of the conversations' sequences, which are the first n_main.
+    """Earlier states of the conversations' sequences, which are the first n_main sequences.
 
-    The spare sequences follow, n_each for each of them: 0 for no checkpoints, 1 for steps only, 2 for steps
-    and marks.
+    After these come n_each spare sequences per conversation: 0 for no checkpoints, 1 for the state before a
+    step, 2 for the state at the mark as well.
     """
 
     def __init__(self, backend: Backend, n_main: int, n_each: int) -> None:

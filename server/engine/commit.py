@@ -182,7 +182,7 @@ def _decide_tokens(
 def _logprobs_of(
     verdict: Verdict, rows: Logits, drawn: list[Distribution] | None, asked: GenerationRequest
 ) -> tuple[TokenLogprobs, ...]:
-    """Return the logprobs of each token and of the alternatives that the request asks for; () if for none.
+    """Return the logprobs of each token and its alternatives; () if the request does not ask for them.
 
     `rows` and `drawn` are those of _decide_tokens(). Each token was drawn from the row of the node before it.
     """

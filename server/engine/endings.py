@@ -68,7 +68,7 @@ def _release_sequences(state: EngineState, session: Session, length: int) -> Non
 
 
 def _cut_sequence(state: EngineState, seq: int, tokens: list[int]) -> None:
-    """Trim a sequence to these first tokens and make it idle; empty it if trimming raises."""
+    """Trim a sequence to these first tokens, and count it as idle; if trimming raises, count it as free."""
     held = list[int]()
     try:
         state.sequences.trim(seq, len(tokens))

@@ -13,7 +13,7 @@ class Generation(Protocol):
     """One submitted request. Iterate it once, on the event loop that submitted it."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[Event]]:
-        """Yield, in order, all events that have arrived since the last time.
+        """Yield, in order, all events that have arrived since the previous yield.
 
         There is at least one, except when wake_in() resumes the iteration. Ends after Finished or Failed.
         """
@@ -26,8 +26,8 @@ class Generation(Protocol):
     def cancel(self, keep: int | None = None) -> None:
         """Stop within one step. May be called at any time, and twice.
 
-        The reply is its first `keep` generated tokens (None: all); later ones, as after a stop string, are
-        not cached.
+        The reply is its first `keep` generated tokens (None: all). Later tokens, such as those after a stop
+        string, are not cached.
         """
         ...
 

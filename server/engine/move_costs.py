@@ -8,9 +8,10 @@ from server.cache.catalogue import Found
 from server.estimators import N_MOMENTS, Slope, Smoothed, numbers
 
 WEIGHT = 0.2
-"""Weight of a new measurement: an initial value ten times too high is within a quarter of the truth after 17.
+"""Weight of a new measurement.
 
-At 0.4 it takes 8, but one disturbed step makes duo evaluate conversations that it should load; at 0.1, 35.
+An initial value ten times too high is within a quarter of the truth after 17 measurements. At 0.4 that takes
+8, but one disturbed step makes duo evaluate conversations that it should load; at 0.1 it takes 35.
 """
 # One move's time per byte counts as at most this multiple of the current estimate. Otherwise a process that
 # was suspended for a minute during a save would never save again, since only moves correct the estimate.

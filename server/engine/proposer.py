@@ -18,7 +18,7 @@ ROOT = -1
 
 
 CountsBySource: TypeAlias = Mapping[str, tuple[int, int]]
-"""Verified and accepted guesses by source."""
+"""For each source: (number of verified guesses, number of accepted guesses)."""
 
 
 @dataclass(frozen=True, slots=True)

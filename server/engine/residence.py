@@ -25,7 +25,7 @@ logger = logging.getLogger("duo.cache")
 WORTH_SAVING = 64
 """Minimum tokens of a saved conversation: fewer take about one step to evaluate (ONE_STEP in PrefixCache)."""
 LONG = 512
-"""Minimum new tokens for which conversations leave before the cost of leaving has been measured."""
+"""Minimum new tokens of a prompt for which conversations leave while the cost of leaving is not known."""
 SHARE_NEW = 8
 """One part in this number of a conversation has to be new before it is written again.
 
@@ -70,8 +70,8 @@ class Residence:
     ) -> Placed:
         """Claim a sequence for a prompt (`slot` if given), with as much of the prompt as any tier has.
 
-        Call it only if `slot`, or without it any sequence, is not busy. Returns LATER while a snapshot is
-        read from disk.
+        Call it only if `slot` is not busy; without `slot`, only if some sequence is not busy. Returns LATER
+        while a snapshot is read from disk.
         """
         found = self._worth_loading(tokens, salt, busy)
         self._fit_copies()
@@ -129,7 +129,8 @@ class Residence:
     def _write_ahead(self) -> bool:
         """Write to disk an idle conversation that a crash would lose; return False if there is none.
 
-        It is for the next start, or for another lead with this directory. Each is tried once per length.
+        The next start, or another lead with this directory, can load it. A conversation is tried once per
+        length.
         """
         for resting in self._worth_saving():
             tokens, salt = resting.tokens, resting.salt
@@ -234,7 +235,7 @@ class Residence:
         return found if self.move_costs.loading_pays(found, n_resident) else None
 
     def _load_snapshot(self, found: Found, data: bytes, seq: int) -> bool:
-        """Replace the sequence's content by a snapshot. Return False without room, or if it is refused."""
+        """Replace the sequence's content by a snapshot; return False if there is no room or loading fails."""
         self._sequences.trim(seq, 0)
         while self._n_held() + found.n_tokens > self._backend.n_cells:
             if not self.evict():

@@ -112,7 +112,7 @@ class Searches:
         return search.further if search else []
 
     def _move_beams(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
-        """Give each new live beam a sequence with the n_held tokens before its last.
+        """Give each new live beam a sequence that holds its first n_held tokens, all but the last one.
 
         Args:
             search: The search.

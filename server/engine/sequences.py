@@ -155,7 +155,8 @@ class Sequences:
     def trim(self, seq: int, length: int) -> None:
         """Remove positions >= length from a session's sequence, and empty its shadows.
 
-        Where sequences cannot be trimmed, `length` must be 0, that at the mark, or the sequence's own.
+        Where sequences cannot be trimmed, `length` must be 0, the length at the mark, or the sequence's
+        present length.
         """
         self.checkpoints.trim(seq, length)
         self._shared[seq] = min(self._shared[seq], length)

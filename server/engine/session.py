@@ -146,8 +146,8 @@ class Session:
     def next_drop(self) -> tuple[int, int]:
         """Return (start, end) of the tokens to drop when the context is full.
 
-        As in llama-server, that is the first half of the evaluated tokens after n_keep, which is limited so
-        that there are at least three.
+        As in llama-server, these are the first half of the evaluated tokens after n_keep. n_keep is limited
+        so that at least three evaluated tokens follow it.
         """
         start = max(0, min(self.request.n_keep or 0, self.n_ctx - 4))
         return start, start + (len(self.tokens) - 1 - start) // 2

@@ -157,7 +157,7 @@ class EngineThread:
         self._commands.put(command)
 
     async def ask(self, question: Callable[[Engine], T]) -> T:
-        """Call a question on the engine thread between two steps, and return its result or raise its error.
+        """Call `question` on the engine thread between two steps; return its result or raise its error.
 
         Raises:
             BusyError: It took longer than QUESTION_TIMEOUT_S. If it had not begun, it is dropped.
@@ -200,7 +200,7 @@ class EngineThread:
         return sum(not generation.precompute for generation in list(self._generations.values()))
 
     def look(self) -> None:
-        """Check the thread for progress; stuck() and lost() need a call a few times a second."""
+        """Check the thread for progress, for stuck() and lost(). Call it a few times a second."""
         self.watchdog.look(bool(self._generations))
 
     def stuck(self) -> str | None:
@@ -208,7 +208,7 @@ class EngineThread:
         return self.watchdog.complaint
 
     def lost(self) -> LostModelError | None:
-        """Return the error to end the process with if the engine is given up, else None."""
+        """Return the error that has to end the process, because the engine is given up; else None."""
         return LostModelError(str(self.stuck())) if self.watchdog.gives_up else None
 
     def _deliver_events(self, events: list[tuple[int, Event]]) -> None:
