@@ -1,8 +1,8 @@
 """Check API keys, and decide which requests share cached prompts.
 
-Without keys all requests share them, unless a request gives a `cache_salt`. With keys, the cache of one key
-is never used for another: otherwise the time to the first token, or the number of cached tokens, would tell
-a client what others have asked.
+Without keys, all requests share cached prompts, unless a request gives a `cache_salt`. With keys, prompts
+cached for one key are never used for another. Otherwise the time to the first token, or the number of cached
+tokens, would tell a client what others have asked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Access:
         return [caller for _, caller in self._known] or [NOBODY]
 
     def admit(self, offered: Sequence[bytes]) -> Caller:
-        """Return the caller who has one of the offered keys, in constant time. Raises AccessError."""
+        """Return the caller who owns an offered key. Takes constant time. Raises AccessError."""
         if not self._known:
             return NOBODY
         digests = [sha256(key).digest() for key in offered]

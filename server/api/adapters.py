@@ -23,7 +23,7 @@ async def list_adapters(_: Request, served: Served) -> Response:
 
 
 async def scale(request: Request, served: Served) -> Response:
-    """Accept the scales that the server started with, and refuse any others. Adapters not named have 0."""
+    """Accept the scales that the server started with, and refuse all others; an adapter not named has 0."""
     check_scales(served, await from_body(request, _read_scales), "scale")
     return Json({"success": True})
 

@@ -1,4 +1,4 @@
-"""Base of answers to one request in any form: whole, or chunk by chunk."""
+"""Base class of answers to one request, in the form of any API: whole, or chunk by chunk."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MAX_LOG_BYTES = 16 << 20
 """Maximum bytes of a reply's log: four times llama-server's, since response events are that much longer."""
 LOSS = b": this reply can no longer be stored\n\n"
 _LINE_ENDS = {mark.encode(): f"\\u{ord(mark):04x}".encode() for mark in "\u0085\u2028\u2029"}
-"""Characters at which httpx (so huggingface_hub) ends a line within an event, with their JSON escapes."""
+"""JSON escapes of characters at which httpx, and so huggingface_hub, ends a line within an event."""
 
 
 def json_line(payload: object) -> bytes:
-    """Return an object as JSON in which no client finds the end of a line."""
+    """Return an object as JSON without characters that a client takes for the end of a line."""
     line = orjson.dumps(payload)
     if line.isascii():  # most lines are; the three searches below take a microsecond
         return line
@@ -50,23 +50,23 @@ class Answer(ABC):
     """
 
     keep_alive: ClassVar[tuple[str, str] | None] = None
-    """Name and data of the event that keeps a silent stream open; None: a comment."""
+    """Name and data of the event that keeps a silent stream open; None: send a comment instead."""
 
     def __init__(self, id: str, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
-        """Submit each prompt once per reply to it. Raises the generator's errors."""
+        """Submit each prompt once for each of its replies. Raises the generator's errors."""
         self._id = id
         self._served = served
         self._prompts = prompts
         # 0 with timings_per_token, whose timings are those of whole steps
         self._frame_s = 0.0 if body.timings_per_token else served.frame_s
         self._choices = submit(served, body, prompts)
-        # first events of the first choice, which begin() has read
+        # events of the first choice that begin() has read, but see() has not
         self._next: Sequence[Event] = ()
         self.stopped = False  # by stop()
         self.forgotten = False  # its owner deleted it, so nothing of it is kept any more
         self._told_loss = False
         self.owner = Owner(body.salt, tenant())
-        self.refusal: DuoError | None = None  # the error of write_to() before the engine had begun
+        self.refusal: DuoError | None = None  # error of write_to() before the engine started the request
 
     def stop(self) -> None:
         """Cancel the replies at their owner's request; the stream then ends without an error."""
@@ -78,7 +78,7 @@ class Answer(ABC):
             choice.generation.cancel()
 
     async def begin(self) -> None:
-        """Wait until the engine starts the request; raise the error if it fails before that."""
+        """Wait until the engine starts the request; raise the error if the request fails before."""
         first = self._choices[0]
         begun, *self._next = await anext(first.events)
         first.see([begun])
@@ -116,7 +116,7 @@ class Answer(ABC):
             yield self._failure_event(problem.defect(f"the stream {self._id}", error))
 
     async def write_to(self, log: ReplyLog, keep: Callable[[], None] | None = None) -> None:
-        """Write all events to a log, from begin() on, and end it. Raises nothing.
+        """Call begin(), write all events to a log, and end the log. Raises nothing.
 
         Args:
             log: The log.
@@ -156,7 +156,7 @@ class Answer(ABC):
             log.append(warning)
 
     def _loss_event(self) -> bytes:
-        """Return an event that reports that the log can no longer be stored; nothing in later calls."""
+        """Return a warning that the log can no longer be stored; empty from the second call on."""
         told, self._told_loss = self._told_loss, True
         return b"" if told else LOSS
 
@@ -170,7 +170,7 @@ class Answer(ABC):
         return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
 
     def _remember_replies(self) -> None:
-        """Remember the tokens of all replies, which have ended, for the next prompt."""
+        """Remember the tokens of all replies for the next prompt. All replies must have ended."""
         for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
             prompt.remember(self._served.history, choices)
 
@@ -191,5 +191,5 @@ class Answer(ABC):
         """Yield the last events of a stream, once all replies have ended."""
 
     def _failure_event(self, error: DuoError) -> bytes:
-        """Return the last event of a stream that fails; nothing if stop() was called."""
+        """Return the last event of a stream that fails; empty if stop() was called."""
         return b"" if self.stopped else sse(problem.body(error))

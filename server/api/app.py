@@ -53,7 +53,7 @@ PAGE_HEADERS = {
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
-"""Headers of HTML pages: load only the server's own files, and send nothing elsewhere."""
+"""Headers of HTML pages: browsers load only the server's own files, and send nothing elsewhere."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 HANDLERS: dict[Any, Any] = {
     DuoError: problem.on_duo_error,
@@ -93,7 +93,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
 
 
 def create_waiting_app(state: Health, edge: Edge) -> Starlette:
-    """Return an application for use while the model loads: pages, and a 503 for everything else."""
+    """Return the application for the time in which the model loads: pages, health, and 503 for all else."""
 
     async def waiting(request: Request) -> Response:
         if tell := health.ROUTES.get(request.url.path):
@@ -149,7 +149,7 @@ def routes() -> list[BaseRoute]:
 
 
 def _with_and_without_v1() -> list[BaseRoute]:
-    """Return OpenAI's and Anthropic's routes."""
+    """Return the routes that exist both with and without the prefix /v1."""
     return [
         _generating_route("/chat/completions", chat.create),
         _route_to("/chat/completions/input_tokens", chat.count),
@@ -236,7 +236,7 @@ def _page_handler(name: str) -> Callable[[Request], Awaitable[Response]]:
     html = (WEB / name).read_bytes()  # in memory: reading it in a thread each time is slow on a busy machine
 
     async def page(request: Request) -> Response:
-        """Return the page. Raises HTTPException if it is hidden; while the model loads, no page is."""
+        """Return the page. Raises HTTPException if it is hidden. While the model loads, no page is hidden."""
         served: Served | None = getattr(request.state, "served", None)
         if served is not None and "ui" in served.hidden:
             raise HTTPException(404)

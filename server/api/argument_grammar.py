@@ -1,4 +1,4 @@
-"""Make grammars, in llguidance's Lark, of a call's arguments in the syntax of a family."""
+"""Make grammars, in llguidance's Lark, of a call's arguments in a model family's syntax."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from server.grammar.schema_form import Schema
 _ANY = {"key": "KEY", "string": '("true" | "false")', "type": "/[a-z]{1,16}/"}
 _ARRAY, _OBJECT = frozenset({"array"}), frozenset({"object"})
 _MAX_ELEMENT_DEPTH = 4
-"""Maximum nesting of elements that are held to a schema; deeper elements are free text.
+"""Maximum depth of nested elements that must fit a schema; deeper elements are free text.
 
-With twice as much, grammars of schemas that refer to themselves become larger.
+Twice this depth makes grammars of recursive schemas larger.
 """
 _MOST_ELEMENTS = 256
-"""Maximum elements of one grammar that are held to a schema: llguidance takes 65,535 symbols in all."""
+"""Maximum elements of one grammar that must fit a schema: llguidance takes 65,535 symbols in all."""
 _TELLING = re.compile("⟨(string|type)⟩")
 _ALL = frozenset({"string", "number", "boolean", "array", "object", "null"})
 _ONE_LINE = '"\\n"?'
@@ -83,7 +83,7 @@ class ArgumentGrammar(OwnValues):
         return self._parameter_expression(key, schema)
 
     def _parameter_expression(self, key: str | None, schema: Schema) -> str:
-        """Return an expression for a parameter between tags; it has any name if `key` is None."""
+        """Return an expression for a parameter between tags; if `key` is None, for one of any name."""
         types = types_of(schema)
         if _TELLING.search(self.calls.parameter) and types != STRING and key:
             return self._typed_parameter(key, schema, types or _ALL)
@@ -92,8 +92,8 @@ class ArgumentGrammar(OwnValues):
     def _typed_parameter(self, key: str, schema: Schema, types: frozenset[str]) -> str:
         """Return an expression for a parameter whose tag names the value's type.
 
-        It has one alternative for each type. If the tag only tells text from the rest, there is one for text
-        and one for all other types.
+        The expression has one alternative for each type. If the tag only tells text from other types, it has
+        one alternative for text, and one for all other types.
         """
         others = sorted(types - STRING)
         kinds = (
@@ -148,7 +148,7 @@ class ArgumentGrammar(OwnValues):
         return f"{blank} {self.python(schema)} {blank} {self.written(close)} {blank}"
 
     def _defined_text(self, definition: Definition, close: str) -> str:
-        """Return an expression for text in the form of a grammar or regex, up to the end of its tag."""
+        """Return an expression for text that matches a grammar or regex, and for its closing tag."""
         before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
         end = close.strip("\n") if self.loose else close.rstrip("\n")
         tail = "\n" if self.loose else close[len(close.rstrip("\n")) :]
@@ -159,18 +159,21 @@ class ArgumentGrammar(OwnValues):
         return f"{before} {held} {self.written(tail)}"
 
     def _is_free(self, schema: Schema) -> bool:
-        """Return True if a value may be any text."""
+        """Return True if the schema allows any text."""
         return any("enum" not in way and way.get("type", "string") == "string" for way in ways(schema))
 
     def _of_way(self, way: Schema) -> str:
-        """Return an expression for one way to fill a schema: a value of its enum as text, or of its type."""
+        """Return an expression for one alternative of a schema: a value of its enum, or any of its type."""
         if "enum" not in way:
             return self.python(way)
         each = [[one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in way["enum"]]
         return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
     def _elements_expression(self, schema: Schema, types: frozenset[str], depth: int) -> str:
-        """Return an expression for a list or an object with known keys as nested elements; "" for others."""
+        """Return an expression for nested elements that hold a list, or an object with known keys.
+
+        Return "" for other values, and beyond _MAX_ELEMENT_DEPTH or _MOST_ELEMENTS.
+        """
         items, of_all = schema.get("items"), cast(Mapping[str, Schema], schema.get("properties") or {})
         if types == _ARRAY and isinstance(items, Mapping):
             of_all = {"item": cast(Schema, items)}

@@ -1,4 +1,4 @@
-"""Write replies to logs while no client waits for them."""
+"""Run replies that no client waits for, and write each to a log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 Keep: TypeAlias = Callable[[], None]
 
 ENDING_S = 5.0
-"""Seconds for cancelled replies to write their last event; uvicorn gives replies on connections as many."""
+"""Seconds for cancelled replies to write their last event; uvicorn gives replies on connections the same."""
 
 
 class BackgroundReplies:
-    """The replies of this process that go on without a client. For the event loop only."""
+    """The replies of this process that run without a client. Use on the event loop only."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], tuple[Answer, asyncio.Task[None]]] = {}
@@ -45,7 +45,7 @@ class BackgroundReplies:
         return task
 
     def forget(self, salt: str, id: str) -> None:
-        """Keep nothing more of a reply whose owner deleted it; it may still be ending."""
+        """Store nothing more of a reply that its owner deleted, and that may still be ending."""
         if found := self._running.get((salt, id)):
             found[0].forgotten = True
 
@@ -57,6 +57,6 @@ class BackgroundReplies:
         return True
 
     async def close(self) -> None:
-        """Wait up to ENDING_S until all replies have ended; the engine must have been asked to end them."""
+        """Wait up to ENDING_S until all replies have ended. Ask the engine to end them before."""
         if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=ENDING_S)

@@ -18,13 +18,13 @@ class Body(BaseModel):
     """Base of request bodies.
 
     Unknown fields are ignored, null is the same as absent, "1" is not a number, and 1.0 is the integer 1, as
-    in JSON Schema. Lists have fail_fast, since reporting errors of a million items would block the event loop
-    for seconds.
+    in JSON Schema. Lists have fail_fast, which reports only the first invalid item. Reporting a million would
+    block the event loop for seconds.
     """
 
     model_config = ConfigDict(extra="ignore", strict=True)
     unsupported: ClassVar[Neutral] = {}
-    """Fields that are refused, unless their value is one of these, which change nothing."""
+    """Fields that are refused, unless they have a value listed here, which changes nothing."""
 
     def contradiction(self) -> tuple[str, str] | None:
         """Return the first field that contradicts another one, and why; None if none does."""
@@ -45,7 +45,7 @@ class TextPart(Body):
 
 
 class RefusalPart(Body):
-    """A refusal of an earlier reply, in OpenAI's form; it is read as text."""
+    """A part of an earlier reply, in OpenAI's form, with the model's refusal. It is read as text."""
 
     type: Literal["refusal"]
     refusal: str

@@ -28,12 +28,12 @@ class Divergence:
     """Where a prompt departs from an earlier one."""
 
     n_common: int  # tokens at the beginning that are the same
-    n_missed: int  # tokens of the earlier prompt after those
+    n_missed: int  # tokens of the earlier prompt after the common ones
     changed: str  # name of the first part that differs; empty if none does
 
 
 class PromptMemory:
-    """A bounded memory of prompts that drops the oldest. For the event loop only."""
+    """A bounded memory of prompts that drops the oldest. Use on the event loop only."""
 
     def __init__(self, most_bytes: int = MOST_PROMPT_BYTES) -> None:
         self._most_bytes = most_bytes

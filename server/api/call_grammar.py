@@ -1,8 +1,8 @@
-"""Make grammars, in llguidance's Lark, of replies that call tools, from a model family's patterns.
+"""Make grammars, in llguidance's Lark, of replies with tool calls, from a model family's patterns.
 
 A required call is written exactly as chat templates show calls, so the grammar can force most of its tokens.
-In free text, a call is held to its function's schema from its mark on; the model chooses white space and the
-order of parameters.
+In free text, a call must fit its function's schema from the call's mark on; the model chooses white space and
+the order of parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WITH_ID = re.compile(r"⟦[^⟧]*⟨id⟩⟧")
 """The optional part of a call that contains an id."""
 
 _CONSTRAIN = "<|constrain|>"
-"""Control token before the format of a message's body in headers of gpt-oss."""
+"""gpt-oss's control token in a message's header, before the format of the message's body."""
 
 
 class CallGrammar(ArgumentGrammar):
@@ -61,7 +61,7 @@ class CallGrammar(ArgumentGrammar):
         return self._join_rules(f"({self._calls_expression()} | {self._answer_expression()})", rules)
 
     def answer(self, answer: Schema | str) -> str:
-        """Return a grammar of an answer after thoughts: JSON that fits a schema, or text that fits a rule."""
+        """Return a grammar of an answer without calls: JSON that fits a schema, or text that fits a rule."""
         self.begin(loose=False)
         return self._join_rules(self._answer_expression(), [self._answer_rule(answer)])
 
@@ -176,7 +176,7 @@ class CallGrammar(ArgumentGrammar):
     def _head_mark(self) -> str:
         """Return the mark if it is part of each call, "" if it opens a list of calls.
 
-        The rule of free text ends with it, so the call's rule must not repeat it.
+        The rule for text before a call ends with the mark, so the call's rule must not repeat it.
         """
         return self._mark if not self.calls.open else ""
 
@@ -225,7 +225,7 @@ class CallGrammar(ArgumentGrammar):
         return rules
 
     def _call_expression(self, name: str, schema: Schema, *, addressed: bool = False) -> str:
-        """Return the expression for a call; `addressed`: its header is written already, so leave it out."""
+        """Return the expression for a call, without its header if another rule has it (`addressed`)."""
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call
@@ -255,9 +255,10 @@ class CallGrammar(ArgumentGrammar):
                 return self.arguments(schema)
 
     def _object_expression(self, name: str, schema: Schema) -> str:
-        """Return the expression for a call as a JSON object, word by word.
+        """Return the expression for a call as a JSON object, with a literal for each word.
 
-        Otherwise llguidance's lexer, which takes the longest match, would see and allow only one long word.
+        llguidance's lexer takes the longest match, so one literal for several words would rule out shorter
+        literals that begin alike.
         """
         members = list[str]()
         for i, key in enumerate(self.calls.members):

@@ -61,7 +61,7 @@ class ReplyChoice:
         *,
         begins: bool,
     ) -> None:
-        """Begin a reply that is read as `form`; `begins`: it does not continue an earlier message."""
+        """Begin a reply that is read as `form`; `begins`: the reply does not continue an earlier message."""
         self.index = index
         self.generation = generation
         self.events = aiter(generation)
@@ -161,7 +161,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def _read_step(self, step: Committed) -> None:
-        """Read the step's tokens; hold some back if this makes the stream more even."""
+        """Read the step's tokens; hold some tokens back if this makes the stream more even."""
         if self._untold.spreads(len(step.tokens), step.at):
             n_settled = self._reader.n_settled
             self._untold.spread(n_settled, self._text.feed_each(step), step.plain_s, monotonic())
@@ -184,14 +184,14 @@ class ReplyChoice:
             )
 
     def progress_told(self) -> Iterator[dict[str, Any]]:
-        """Yield fields of chunks that report the evaluation of the prompt, each once."""
+        """Yield fields of chunks that report the evaluation of the prompt; yield each report once."""
         told, self._progress = self._progress, []
         for one in told:
             so_far = {"timings": timings(evaluating(one))} if self._with_timings else {}
             yield {"prompt_progress": one, **so_far}
 
     def portion(self) -> Portion:
-        """Take what may be sent and has not been; a token waits until its characters are complete."""
+        """Take the part of the reply to be sent now; a token waits until its characters are complete."""
         due, n_settled = self._untold.take(self._reader.n_settled, monotonic(), ends=self.ended)
         pieces = coalesced(due)
         self._told += pieces
@@ -316,13 +316,13 @@ async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:
 
 
 async def grown(choices: Sequence[ReplyChoice]) -> None:
-    """Wait until all have ended; raise the error of the first that fails."""
+    """Wait until all choices have ended; raise the error of the first that fails."""
     async for choice in growing(choices):
         choice.check()
 
 
 def likeliest(choices: Sequence[ReplyChoice], n: int) -> Sequence[ReplyChoice]:
-    """Return the n choices with the largest mean logprob, best first; all in order if there are only n."""
+    """Return the n choices with the largest mean logprob, best first; if there are only n, all in order."""
     if len(choices) <= n:
         return choices
     return sorted(choices, key=lambda choice: -choice.mean_logprob)[:n]

@@ -1,4 +1,4 @@
-"""Describe in terms of JSON, instead of pydantic's, what is wrong with a body."""
+"""Describe the errors of a body in terms of JSON instead of pydantic's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-"""Expected type of a value, by pydantic's type of error."""
+"""The type that a value must have, by pydantic's type of error."""
 _TEXTS = {
     "missing": "required",
     "extra_forbidden": "there is no such field",
@@ -44,7 +44,7 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     """Return the error to report for the first invalid field of a body.
 
     If a field has several forms, the deepest error is reported, because it is about the form that was meant.
-    Of several errors equally deep, one that is not about the type is preferred.
+    Among equally deep errors, one that is not about the type is preferred.
     """
     complaints = error.errors(include_url=False)
     field = complaints[0]["loc"][:1]
@@ -68,7 +68,7 @@ def _complaint_text(complaint: ErrorDetails) -> str:
 
 
 def _data_path(places: Sequence[str | int], data: object, *, ends_missing: bool) -> list[str]:
-    """Return pydantic's path without its names of forms; `ends_missing`: the last field is missing."""
+    """Return pydantic's path without the tags of unions. If `ends_missing`, data lacks the last field."""
     path: list[str] = []
     for i, place in enumerate(places):
         if isinstance(data, dict) and place in data:

@@ -1,4 +1,4 @@
-"""Base of answers to chat completions and legacy completions: choices in an envelope."""
+"""Base class of answers in the form of chat completions or legacy completions: a list of choices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from server.text.message import Content, Piece
 DONE = b"data: [DONE]\n\n"
 """Last event of OpenAI's streams of completions."""
 MARK = "\0"
-"""Stands for the text in a chunk that is serialised once."""
+"""Placeholder for the text, in a chunk that is serialised once."""
 MARKED = b'"\\u0000"'  # the mark as JSON
 NO_LOGPROBS = b'"logprobs":null'
 
@@ -58,7 +58,7 @@ class CompletionAnswer(Answer):
         """Return the fields of a choice in a chunk with one piece or none."""
 
     def _next_portion(self, choice: ReplyChoice) -> Portion:
-        """Take what may be sent of a choice and has not been, in this form."""
+        """Take the part of a choice to be sent now, in this form."""
         return choice.portion()
 
     def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class CompletionAnswer(Answer):
     def _portion_chunks(self, index: int, portion: Portion, extra: dict[str, Any]) -> Iterator[bytes]:
         """Yield one chunk per piece.
 
-        The last of these has tokens, sources and the extra fields; the one with content has the logprobs.
+        The last chunk has tokens, sources and the extra fields. The last chunk with content has the logprobs.
         """
         *before, last = portion.pieces
         bearer = next((piece for piece in reversed(portion.pieces) if isinstance(piece, Content)), last)

@@ -21,8 +21,7 @@ from server.errors import InvalidRequestError
 logger = logging.getLogger("duo.api")
 
 MAX_HEAD = 1 << 16
-"""Maximum bytes of a request that are not body: its line, headers and trailers, as uvicorn has it with h11.
-"""
+"""Maximum bytes of a request line with headers and trailers, as in uvicorn with h11."""
 MAX_HEADERS = 100
 """Maximum number of headers, as in Apache (LimitRequestFields)."""
 HEAD_S = 60.0
@@ -31,11 +30,11 @@ HEAD_S = 60.0
 As in nginx (client_header_timeout).
 """
 WRITE_S = 60.0
-"""Seconds in which a client must read what the sockets hold, as in nginx (send_timeout)."""
+"""Seconds in which a client must read what is buffered for it, as in nginx (send_timeout)."""
 RESERVED = 256
-"""Open files kept free for the model, the cache, the bus and the log."""
+"""File descriptors kept free for the model, the cache, the bus and the log."""
 TOLD_S = 60.0
-"""Minimum seconds between two log lines about full connections."""
+"""Minimum seconds between two log lines about refused connections."""
 
 
 def _most_connections() -> int:
@@ -45,7 +44,7 @@ def _most_connections() -> int:
 
 @dataclass(slots=True)
 class ConnectionBounds:
-    """Limits of all connections; `most` leaves RESERVED open files for other uses."""
+    """Limits of all connections; `most` leaves RESERVED file descriptors for other uses."""
 
     head_s: float = HEAD_S
     write_s: float = WRITE_S
@@ -63,7 +62,7 @@ class ConnectionBounds:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes the connection when a limit is exceeded; the application sees a client that left."""
+    """A connection that closes when it exceeds a limit; the application then sees that the client left."""
 
     def __init__(self, *arguments: Any, bounds: ConnectionBounds, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -105,7 +104,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """Reset the count; httptools calls it after the size line of each chunk of a body."""
+        """Reset the count of bytes. httptools calls this after the size line of each chunk of a body."""
         self._n_beside = 0
 
     def on_body(self, body: bytes) -> None:
@@ -145,7 +144,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse_and_close(self, error: InvalidRequestError) -> None:
-        """Answer with the error unless a reply has begun, and close."""
+        """Answer with the error unless a reply has begun, and close the connection."""
         if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()
             return

@@ -20,7 +20,7 @@ class InputReader:
         self._begun = self._ended = False
 
     def feed(self, arguments: str) -> str:
-        """Take more of the arguments, and return the input's text that becomes known."""
+        """Take the next part of the arguments, and return the part of the input that it makes known."""
         self._unread += arguments
         if not self._begun:
             if (begin := _BEGIN.match(self._unread)) is None:
@@ -37,7 +37,7 @@ class InputReader:
         return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair: U+FFFD
 
     def end(self) -> str:
-        """Return what feed() has not returned, once the arguments have ended.
+        """Return the rest of the input, once the arguments have ended.
 
         Arguments without an `input` are returned whole, unless they broke off where an `input` may begin.
         """
@@ -53,6 +53,6 @@ class InputReader:
 
 
 def input_of(arguments: str) -> str:
-    """Return the input in complete arguments."""
+    """Return the input from complete arguments."""
     reader = InputReader()
     return reader.feed(arguments) + reader.end()

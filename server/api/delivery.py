@@ -25,11 +25,11 @@ T = TypeVar("T")
 KEEP_ALIVE_S = 15
 """Seconds of silence before a stream sends a keep-alive event."""
 NEVER_S = 1 << 30
-"""Seconds between pings, in effect none, of a stream whose log contains pings."""
+"""Seconds between pings, for a stream that gets none because its log contains pings."""
 CONVERSATION = "x-conversation-id"
-"""Header that names a conversation, of which one reply at a time can be read again; as in llama-server."""
+"""llama-server's header that names a conversation. The latest reply of a named one can be read again."""
 DRAIN_S = 3600
-"""Seconds for which a stream may outlive the request to stop; uvicorn's grace time ends it earlier."""
+"""Seconds for which a stream may outlive the server's order to stop; uvicorn's grace time is shorter."""
 
 
 class Json(Response):
@@ -44,9 +44,9 @@ class Json(Response):
 async def deliver(request: Request, answer: Answer, *, stream: bool) -> Response:
     """Return a response with the whole answer, or with a stream of events.
 
-    A stream begins once the engine has started the request, so any refusal before that has its HTTP status.
-    When the response ends, for any reason, its generations are cancelled. Exception: a stream goes on and can
-    be read again if the request's header names a conversation (resumed.py).
+    A stream begins once the engine has started the request, so a refusal before that has its own HTTP
+    status. When the response ends, for any reason, its generations are cancelled. Exception: if the request's
+    header names a conversation, the stream goes on and can be read again (resumed.py).
     """
     if stream and (conversation := request.headers.get(CONVERSATION)):
         return await resumable(request, answer, conversation)
@@ -91,7 +91,10 @@ class Relay(EventSourceResponse):
         )
 
     async def _send_with_timeout(self, send: Send, message: Message) -> None:
-        """Send without a timeout, which would take a ninth of the event loop's time per token (RESULTS T)."""
+        """Send without sse_starlette's timeout.
+
+        The timeout would take a ninth of the event loop's time per token (RESULTS T).
+        """
         await send(message)
 
 

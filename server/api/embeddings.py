@@ -25,20 +25,20 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingRequest(Body):
-    """Body in OpenAI's names and meanings; `content` is llama-server's name of `input`."""
+    """Body with OpenAI's names and meanings; `content` is llama-server's name of `input`."""
 
     input: Annotated[str | list[Any], WithJsonSchema(inputs_schema(MAX_INPUTS))] | None = None
-    """A text, token ids, both mixed in one list, or a list of such inputs, at most 2048; as the prompt of
-    a CompletionRequest. A text may also be given as the prompt_string of an object, or as the text parts
-    of its content."""
+    """A text, token ids, both mixed in one list, or a list of at most 2048 such inputs, as in the prompt of
+    a CompletionRequest. Instead of a text, an object may have the text as its prompt_string, or text parts
+    as its content."""
     content: Annotated[str | list[Any], WithJsonSchema(inputs_schema(MAX_INPUTS))] | None = None
     """llama-server's name of input, for an answer in its form."""
     model: str | None = None
-    """The id of the model that embeds, a name of the one that generates, "default", or absent."""
+    """The id of the embedding model, a name of the generating model, "default", or absent."""
     encoding_format: Literal["float", "base64"] = "float"
     """base64 encodes a vector's little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    """Keep only this number of first components, and scale to length 1 again. At most the model's number."""
+    """Keep only this number of first components, at most as many as there are, and scale to length 1 again."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 

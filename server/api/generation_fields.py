@@ -44,9 +44,9 @@ UNSUPPORTED: Neutral = {
     "length_penalty": (1, 1.0),
     "guided_whitespace_pattern": (),
 }
-"""Fields of llama-server that are refused unless they change nothing; see Body.unsupported."""
+"""Fields of llama-server and vLLM that are refused unless they change nothing; see Body.unsupported."""
 UNTHINKING: Neutral = {"reasoning_budget": (-1,), "reasoning_budget_tokens": (-1,)}
-"""Fields without effect where replies have no thoughts."""
+"""Fields that are refused, unless they are -1, on routes whose replies have no thoughts."""
 
 
 class StreamOptions(Body):
@@ -63,7 +63,7 @@ class Speculative(Body):
     n_min: Count = 0
     """Minimum drafted tokens per step; fewer are not verified. At most n_max."""
     p_min: Share = 0.0
-    """Guesses on paths with a lower probability are dropped."""
+    """Guesses whose path has a lower probability are dropped."""
     exactness: Exactness | None = None
     """width-stable: each step has the same number of rows, so no bit of the logits depends on drafts."""
     drafters: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = None
@@ -127,7 +127,7 @@ class SharedFields(SamplingFields):
     A BOS is kept besides. At most the context less 4.
     """
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
-    """Share what is cached of this request only with requests of the same salt.
+    """Share this request's cached prompt only with requests of the same salt.
 
     Otherwise the time to the first token could tell others what was asked.
     """
@@ -136,12 +136,12 @@ class SharedFields(SamplingFields):
     id_slot: LastTokens = -1
     """The slot to wait for, see /slots; -1: the slot that suits best."""
     t_max_predict_ms: int = 0
-    """Milliseconds after its first token at which a reply of more than one line ends, with length.
+    """Milliseconds from the first token after which a reply of several lines ends, with finish_reason length.
 
     0 or less: never.
     """
     n_indent: Count = 0
-    """The reply ends, with length, before a line after the first with fewer spaces or tabs."""
+    """The reply ends, with finish_reason length, before a later line with fewer leading spaces or tabs."""
     lora: Annotated[list[AdapterScale], Field(max_length=MAX_ADAPTERS, fail_fast=True)] = Field(
         default_factory=list[AdapterScale]
     )
@@ -170,14 +170,17 @@ class GenerationFields(SharedFields, StructuredFields):
     stop: Stop | None = None
     """The reply ends before the first of these strings."""
     n: Choices = 1
-    """Number of replies. The first is that of n = 1; the others have seeds made of the request's seed."""
+    """Number of replies. The first is the same as with n = 1.
+
+    The others have seeds derived from the request's seed.
+    """
     best_of: Choices | None = None
     """Generate this number of replies, and return the n with the largest mean logprob per token, best first.
 
     By default n. More than n cannot be streamed.
     """
     n_probs: TopLogprobs | None = None
-    """llama-server's name; above 0 it asks for logprobs with this number of top_logprobs."""
+    """llama-server's field: above 0, return logprobs with this number of top_logprobs."""
     return_tokens: bool = False
     """Return token ids beside the text."""
     return_sources: bool = False
@@ -194,11 +197,11 @@ class GenerationFields(SharedFields, StructuredFields):
     the context all the same.
     """
     n_beams: Annotated[int, Field(ge=0, le=MAX_BEAMS)] = 1
-    """2 or more: find the likeliest reply by a beam search of this width, by its tokens' mean logprob.
+    """2 or more: find the reply with the largest mean logprob per token, in a beam search of this width.
 
-    logit_bias, ignore_eos, min_tokens and grammar count; temperature, seed, filters and drafts do not.
-    Streamed text comes once all beams agree on it. Not with n or best_of above 1, context_shift, penalties,
-    dry, xtc or mirostat. A server with few sequences refuses many beams.
+    logit_bias, ignore_eos, min_tokens and grammar have effect; temperature, seed, filters and drafts have
+    none. Text is streamed once all beams agree on it. Not with n or best_of above 1, context_shift,
+    penalties, dry, xtc or mirostat. A server with few sequences refuses many beams.
     """
 
     unsupported: ClassVar[Neutral] = UNSUPPORTED

@@ -1,4 +1,4 @@
-"""Report the settings that replies are generated with, by the names of request fields, as llama-server."""
+"""Report the settings of generated replies, under the names of request fields, as llama-server does."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OFF: dict[str, Any] = {"adaptive_target": -1.0, "adaptive_decay": 0.9, "min_keep
 
 
 def defaults_json(params: SamplingParams) -> dict[str, Any]:
-    """Return sampling parameters by the names of request fields."""
+    """Return sampling parameters under the names of request fields."""
     names = [field.name for field in fields(params) if field.name not in OWN]
     return {name: getattr(params, name) for name in names} | OFF
 
 
 def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
-    """Return what GET /slots shows of a request, except its sampling. It has no text of the request."""
+    """Return what GET /slots shows of a request besides sampling parameters; no text of the request."""
     return {
         "ignore_eos": bool(body.ignore_eos),
         "max_tokens": n_predict,

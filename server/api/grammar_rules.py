@@ -1,4 +1,4 @@
-"""Build rules of grammars, in llguidance's Lark, and their fixed text."""
+"""Build rules of grammars, in llguidance's Lark, and expressions for fixed text."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from server.text.detokenize import mark_tokens
 
 _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
-"""Options of JSON in free text: up to eight characters of white space, two levels of indentation.
+"""Options of JSON in free text: white space of up to eight characters, or two levels of indentation.
 
 Without a limit, a weak model may write white space forever.
 """
 _LONGEST_BLANK = 8  # characters of white space in free text: two levels of indentation
 _TERMINALS = ["TEXT: /(?s:.+)/", f"BLANK: /[ \\n]{{1,{_LONGEST_BLANK}}}/"]
 _LONGEST_LIMIT = 2_000
-"""Largest maxLength that is held in tagged text: the lexer has a state for each character."""
+"""Largest maxLength that is enforced in tagged text: the lexer has a state for each character."""
 _MOST_ORDERS = 3
 """Maximum required parameters that may come in any order in free text: 3 have 6 orders, 4 would have 24.
 
-More of them must come in the schema's order.
+If there are more, all come in the schema's order.
 """
 _LINE = r"\n?"
 
@@ -51,7 +51,7 @@ class GrammarRules:
         self._longer_texts: dict[tuple[str, int | None], str] = {}
 
     def also(self, *rules: str) -> None:
-        """Add rules that the grammar does not have yet."""
+        """Add the rules whose names the grammar does not have yet."""
         known = {rule.partition(":")[0] for rule in self.made}
         self.made += [rule for rule in rules if rule.partition(":")[0] not in known]
 
@@ -76,7 +76,7 @@ class GrammarRules:
     def held(
         self, definition: Definition, close: str, *, in_json: bool = False, ends_line: bool = False
     ) -> str:
-        """Add a rule for text that fits a definition, up to and with what closes it; return its name.
+        """Add a rule for text that fits a definition, and for what closes it; return the rule's name.
 
         Args:
             definition: The grammar or regex of the text.
@@ -92,18 +92,18 @@ class GrammarRules:
         return name
 
     def control(self, text: str) -> int | None:
-        """Return the control token that has this text, None if none has."""
+        """Return the control token that has this text; None if there is none."""
         return mark_tokens(self._vocabulary, [text]).get(text)
 
     def tokens_but(self, *marks: int) -> str:
-        """Return an expression for any token except these and those that end a reply."""
+        """Return an expression for any token except `marks` and tokens that end a reply."""
         return f"<[^{','.join(map(str, sorted({*marks, *self._vocabulary.eog})))}]>"
 
     def written(self, text: str) -> str:
         """Return an expression for the fixed text of a pattern: control tokens by id, the rest as literals.
 
-        White space is matched separately: otherwise llguidance's lexer, which takes the longest match, would
-        see and allow only one long word.
+        White space has expressions of its own. llguidance's lexer takes the longest match, so one literal for
+        several words would rule out shorter literals that begin alike.
         """
         blank = r"([\s·]+)" if self.loose else r"(\n\s*)"
         parts = enumerate(re.split(blank, text if self.loose else text.replace("·", "")))
@@ -146,12 +146,12 @@ class GrammarRules:
         return before, _LINE if "⟨value⟩\n" in self.calls.parameter else ""
 
     def text_until(self, mark: str, schema: Schema, behind: Sequence[str] = ()) -> str:
-        """Return an expression for text up to and with a mark, limited by the schema's maxLength.
+        """Return an expression for text and the mark that ends it, limited by the schema's maxLength.
 
         Args:
             mark: What ends the text.
             schema: The schema of the text.
-            behind: What may follow the mark that ends the text; a mark with anything else behind it is text.
+            behind: What may follow the mark that ends the text. A mark that anything else follows is text.
         """
         most = self._max_length(schema)
         if most is None:
@@ -172,7 +172,7 @@ class GrammarRules:
         return self._texts[found]
 
     def _more_behind_mark(self, mark: str, behind: Sequence[str], most: int | None = None) -> str:
-        """Add a rule for text after a mark that was itself text, up to the next mark; return its name."""
+        """Add a rule for text from a mark that did not end it to the next mark; return the rule's name."""
         if (mark, most) in self._longer_texts:
             return self._longer_texts[mark, most]
         self._longer_texts[mark, most] = name = f"m_{len(self.made)}"
@@ -193,13 +193,13 @@ class GrammarRules:
         return name
 
     def _max_length(self, schema: Schema) -> int | None:
-        """Return the schema's maximum characters of a text; None if it has none that a lexer can hold."""
+        """Return the schema's maxLength; None if it has none, or one that a lexer cannot enforce."""
         most = schema.get("maxLength")
         return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
 
     def in_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
         """Return an expression for members that come at most once, in the schema's order."""
-        first = after = ""  # the members so far, as the first ones and behind others
+        first = after = ""  # expressions for the members so far: with none before them, and behind others
         for key, rule in reversed(list(rules.items())):
             here, further = f"{rule} {after}", f"{self.written(between)} {rule}"
             if key in needed:
@@ -226,5 +226,5 @@ def literal(text: str) -> str:
 
 
 def spelled_in_regex(text: str) -> str:
-    """Return a regex that matches this text, to stand between slashes in a grammar."""
+    """Return a regex that matches this text, for use between slashes in a grammar."""
     return re.escape(text).replace("/", chr(92) + "/").replace(chr(92) + "\n", chr(92) + "n")

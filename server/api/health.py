@@ -14,7 +14,7 @@ def health(state: Health) -> Response:
 
 
 def ready(state: Health) -> Response:
-    """Answer 200 if requests are taken, else 503."""
+    """Answer 200 if the server takes requests, else 503."""
     body = {"status": state.status}
     return Json(body) if state.status == "ok" else Json(body, 503, {"Retry-After": "1"})
 

@@ -32,18 +32,18 @@ Agents send the same schemas in every turn, and finding out which of 100 fails t
 MOST_RULES = 32
 """Maximum grammars whose rules are kept, of up to some hundred kilobytes each.
 
-To write those of 30 tools takes 40 ms in each turn. Half: with 17 agents at a time each writes them again.
+Writing the rules of 30 tools takes 40 ms. With half this maximum, 17 agents would each do so in every turn.
 """
 
 
 class HeldSchemas:
-    """Finds the schemas that the grammar of a request's calls enforces. Safe on any thread."""
+    """Finds the schemas that the grammar of a request's calls can enforce. Safe on any thread."""
 
     def __init__(self, grammars: Compiler) -> None:
         self.grammars = grammars
         self.rules: dict[bytes, str] = {}  # rules of grammars, by a digest of what they allow; oldest first
         self._instead: dict[bytes, Schema] = {}  # replacements, by a digest of the schema; oldest first
-        self._said: dict[tuple[str, str], None] = {}  # logged: function, and what is not held; oldest first
+        self._said: dict[tuple[str, str], None] = {}  # logged: function, what is not enforced; oldest first
         self._lock = threading.Lock()
 
     def keep_rules(self, key: bytes, rules: str) -> None:
@@ -52,7 +52,7 @@ class HeldSchemas:
             _keep_bounded(self.rules, key, rules, MOST_RULES)
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
-        """Return the schema of arguments by function name, replaced where it is known not to compile.
+        """Return schemas of arguments by function name; a schema known not to compile is replaced.
 
         Raises:
             InvalidRequestError: A schema is malformed, or a strict function's schema is too large.
@@ -110,13 +110,13 @@ class HeldSchemas:
     def _compiling_part(
         self, function: FunctionDefinition, schema: Schema, i: int, otherwise: str = ""
     ) -> Schema:
-        """Return as much of a schema as compiles; if parts are left out, remember it and log them once.
+        """Return as much of a schema as compiles; if parts are left out, remember the result and log once.
 
         Args:
             function: The function.
             schema: The schema of its arguments.
             i: Index of its tool in the request.
-            otherwise: Why to replace even a schema that compiles, by any object; "": do not.
+            otherwise: Reason to replace even a schema that compiles, by ANY_OBJECT; "": none.
         """
         held, left_out = self.grammars.held(schema, place(i))
         if not left_out and otherwise:
@@ -146,7 +146,7 @@ def place(tool: int) -> str:
 
 @contextmanager
 def _telling_of(function: FunctionDefinition) -> Generator[None]:
-    """Add to errors that the function of this name is strict."""
+    """Add to the errors raised in this context that the function is strict."""
     try:
         yield
     except InvalidRequestError as error:
@@ -176,7 +176,7 @@ def _without_annotations(allowance: Allowance, schema: Schema, tool: int) -> Sch
 
 
 def _argument_schema(function: FunctionDefinition, tool: int) -> Schema:
-    """Return the schema that a function's arguments are held to.
+    """Return the schema that a function's arguments must fit.
 
     A function without parameters takes no arguments, as in OpenAI's API.
 

@@ -41,8 +41,8 @@ LATER_S = 0.02
 """Seconds after a reply until it is remembered, unless a request needs it sooner.
 
 Remembering takes 1.3 ms of the interpreter, which the reply's last bytes and the next prompt need first. With
-half of it, a client that asks again after 10 ms is held up; with twice as much, the next turn's beginning is
-evaluated later.
+half of LATER_S, a client that asks again after 10 ms is held up. With twice as much, the next turn's
+beginning is evaluated later.
 """
 
 
@@ -121,7 +121,7 @@ class History:
             doing.add_done_callback(those.discard)
 
     async def remembered(self) -> None:
-        """Have all ended replies remembered now, and wait for it, since a next turn has come."""
+        """Have all ended replies remembered now, and wait until they are. Call it when a next turn comes."""
         if self._remembering:
             self._wanted.set()
             try:
@@ -205,6 +205,6 @@ class History:
 
 
 def _n_new(tokens: list[int], known: list[int]) -> int:
-    """Return the number of tokens after those in common with `known`; 0 if below WORTH_SETTLING."""
+    """Return the number of tokens after the prefix shared with `known`; 0 if below WORTH_SETTLING."""
     n_new = len(tokens) - common_prefix(known, tokens)
     return n_new if n_new >= WORTH_SETTLING else 0

@@ -1,4 +1,4 @@
-"""Report what is left out of a request: in each response, and in the log once per type."""
+"""Report tools that are left out of a request: in each response, and in the log once per type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_LOGGED = 64
 
 
 def is_for_code(callers: Sequence[str] | None) -> bool:
-    """Return True if only code run by the API inventor's servers may call a tool, not the model."""
+    """Return True if only code on the API's own servers may call a tool, and the model may not."""
     return bool(callers) and "direct" not in (callers or ())
 
 
@@ -24,7 +24,7 @@ def left_out_for_code(name: str, place: str) -> str:
 
 
 def left_out_tool(type: str, place: str) -> str:
-    """Return a sentence about a tool that only its inventor's servers can run.
+    """Return a sentence about a tool that only the API's own servers can run.
 
     Args:
         type: Type of the tool.

@@ -51,7 +51,7 @@ class LegacyLogprobs:
     """Writes logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
 
     def __init__(self, n_unseen: int = 0) -> None:
-        """Begin a reply whose text does not have the first n_unseen characters of its tokens."""
+        """Begin a reply. Its text lacks the first n_unseen characters of its tokens."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = -n_unseen
 
@@ -59,7 +59,7 @@ class LegacyLogprobs:
         """Return the logprobs of the next tokens.
 
         text_offset is the index of the character in which the token begins. top_logprobs includes the token
-        itself. Of several tokens with the same text it has only the likeliest.
+        itself; of several tokens with the same text, only the likeliest.
 
         Args:
             entries: Entries of logprobs_json(). The logprob of a prompt's first token is None.

@@ -129,7 +129,7 @@ def _cache_metrics(cached: TierCounts) -> Iterator[Metric]:
 
 
 def _as_llama_server(traffic: Traffic, health: Health) -> Iterator[Metric]:
-    """Yield metrics under llama-server's names, also its former ones (kv_cache), for its dashboards.
+    """Yield metrics under llama-server's present and former names (kv_cache), for its dashboards.
 
     Rates are means over all ended requests.
     """

@@ -30,7 +30,7 @@ BODY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Settings for requests."""
+    """Settings of the layers that every request passes."""
 
     access: Access = field(default_factory=Access)
     # origins of other web pages that may use the server; "*": all; LOCAL: any on this machine
@@ -141,9 +141,9 @@ class _Body:
 
 
 class AccessGate:
-    """Sets request.state.caller, and refuses requests that have no valid key with a 401.
+    """Sets request.state.caller, and answers requests without a valid key with 401.
 
-    If the server has no keys, it refuses requests of foreign web pages with a 403.
+    If the server has no keys, it answers requests of foreign web pages with 403.
     """
 
     def __init__(self, app: ASGIApp, *, edge: Edge) -> None:

@@ -63,7 +63,7 @@ def probabilities(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def picked(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Return only these fields of a result, as far as they exist; a/b is field b within field a."""
+    """Return only the named fields that a result has; the name a/b is field b within field a."""
     found: dict[str, Any] = {}
     for field in fields:
         *outer, name = field.split("/")

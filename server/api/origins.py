@@ -1,7 +1,7 @@
-"""Decide which requests a server without keys accepts: programs and its own pages, but not foreign pages.
+"""Decide if a server without keys accepts a request: of programs and its own pages, not of foreign pages.
 
-A web page open in a browser on this machine can send requests to any address, and read the replies once its
-own name resolves to that address (DNS rebinding). But it cannot choose the headers Host and Origin.
+A web page open in a browser on this machine can send requests to any address, and read the replies once the
+page's own name resolves to that address (DNS rebinding). But it cannot choose the headers Host and Origin.
 """
 
 from __future__ import annotations

@@ -13,21 +13,21 @@ from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.schema_form import Schema
 
 _Writing: TypeAlias = Callable[[Schema], list[str]]
-"""Returns the alternatives by which a value of a schema may be written."""
+"""Returns an expression for each way to write a value that fits a schema."""
 
 _MOST_VALUES = 256
-"""Maximum nested values of a grammar with rules of their own, and maximum values of one `enum`.
+"""Maximum nested values that have rules of their own in a grammar, and maximum values of one `enum`.
 
 llguidance takes 65,535 symbols in all, and follows 1,000 alternatives at once.
 """
 _MAX_OBJECT_KEYS = 32
-"""Maximum keys of objects at one place that may be written in Python, beside JSON."""
+"""Maximum properties of a schema whose objects may be written in Python; with more, they must be JSON."""
 _LONGEST_LIST = 100
-"""Largest limit on a list's length that is held outside JSON."""
+"""Largest minItems or maxItems that is enforced for a list that is not JSON."""
 _OF_LISTS = frozenset({"type", "items", "minItems", "maxItems"})
-"""Keywords that hold for lists written in Python; a schema with any other allows JSON only."""
+"""Keywords enforced for lists written in Python; with any other keyword, a list must be JSON."""
 _OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties"})
-"""Keywords that hold for objects written in Python; a schema with any other allows JSON only."""
+"""Keywords enforced for objects written in Python; with any other keyword, an object must be JSON."""
 
 
 class OwnValues(GrammarRules):
@@ -66,7 +66,7 @@ class OwnValues(GrammarRules):
             writing: Returns the alternatives for the value.
             schema: Schema of the value.
             whole: The schema that contains it.
-            otherwise: Expression to return instead once the grammar has _MOST_VALUES rules; None: JSON.
+            otherwise: Expression to return once _MOST_VALUES nested values have rules; None: JSON.
         """
         inner = resolved(schema, whole)
         shape = {key: value for key, value in inner.items() if key not in definitions(inner)}
@@ -121,7 +121,7 @@ class OwnValues(GrammarRules):
         return self._list_expression(way, item, self.written(", ")) or self.json(way)
 
     def _list_expression(self, way: Schema, item: str, between: str) -> str:
-        """Return an expression for a list of the schema's length; "" if a grammar cannot hold its limits."""
+        """Return an expression for a list as long as `way` allows; "" if a grammar cannot enforce that."""
         least, most = way.get("minItems", 0), way.get("maxItems", _LONGEST_LIST)
         if way.get("items") is False or most == 0:
             return '"[" "]"'
@@ -199,7 +199,7 @@ class OwnValues(GrammarRules):
         return f'"{{" {self.ordered(rules, cast(Sequence[str], way.get("required") or ()), ",")} "}}"'
 
     def _one_in_gemma(self, value: Any) -> str:
-        """Return an expression for one value in Gemma's syntax; a string's text has no control tokens."""
+        """Return an expression for one value in Gemma's syntax. Only a string's quotes are control tokens."""
         if value is None:
             return '"null" | "None"'
         quote = self.spelled(GEMMA_QUOTE)

@@ -15,12 +15,12 @@ from typing import TypeAlias
 from server.text.message import Piece
 
 FRAME_S = 0.016
-"""Seconds of a frame by default: that of a screen, and of a CPU (GATHER_S in engine/thread.py).
+"""Default seconds of a frame: a screen's, and the GATHER_S of a CPU (engine/thread.py).
 
 Half of it doubles the number of chunks; with twice as much, gaps show at 50 tokens per second.
 """
 HELD = 2.0
-"""Steps in whose time all waiting tokens are sent.
+"""All waiting tokens are sent within the time of this number of steps.
 
 The 95th percentile of gaps, relative to that without guesses, with two replies of 400M at once, BF16 and Q8_0
 (benchmarks.inside), is 1.54 and 1.72. With half of HELD it is 1.66 and 1.88; with twice, 1.44 and 1.66, but
@@ -44,7 +44,7 @@ class Pace:
         self._next_frame = 0.0
 
     def spreads(self, n: int, at: float) -> bool:
-        """Note the end of a step of n tokens; return True if they have to wait. Then call step()."""
+        """Note the end of a step of n tokens; return True if they have to wait. If so, call step()."""
         self._step_s, self._at = at - self._at if self._at else 0.0, at
         return self.n_waiting > 0 or (n > 1 and self._step_s > self._frame_s)
 
@@ -131,7 +131,7 @@ class Untold:
             self.pace.step(len(told), plain_s, now)
 
     def add(self, pieces: Sequence[Piece]) -> None:
-        """Add pieces that are sent as soon as all before them are."""
+        """Add pieces, to be sent as soon as all earlier pieces are sent."""
         if self._held:
             self._held[-1][0].extend(pieces)
         else:

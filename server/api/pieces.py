@@ -86,7 +86,7 @@ def apart(given: str | list[Any]) -> list[Pieces]:
 
 
 def are_pieces(pieces: object) -> bool:
-    """Return True if this is a list of texts and token ids, and not empty."""
+    """Return True if `pieces` is a non-empty list of texts and token ids."""
     if not isinstance(pieces, list) or not pieces:
         return False
     return all(isinstance(p, str | int) and not isinstance(p, bool) for p in cast(list[object], pieces))

@@ -36,7 +36,7 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""Type by status; for others invalid_request_error, or api_error from 500 on."""
+"""Error types by HTTP status. Other statuses have invalid_request_error, or api_error from 500 on."""
 
 
 def body(error: DuoError) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def body(error: DuoError) -> dict[str, Any]:
 
 
 def anthropic_body(error: DuoError) -> dict[str, Any]:
-    """Return Anthropic's error object. If a prompt is too long, it has the words that clients search for."""
+    """Return Anthropic's error object. For a too long prompt, it has the words that clients search for."""
     account = CURRENT.get()
     message = error.message
     if isinstance(error, ContextOverflowError):

@@ -52,7 +52,7 @@ class PromptWork:
         If the caller is cancelled, waiting work never begins, and the result of running work is dropped.
 
         Raises:
-            BusyError: max_waiting calls wait already, or the tenant's share of them.
+            BusyError: max_waiting calls wait already, or as many of this tenant as its share allows.
         """
         whose = tenant()
         await self._turns.enter(whose)

@@ -15,7 +15,7 @@ from server.text.detokenize import spelled
 
 
 async def props(_: Request, served: Served) -> Response:
-    """Answer with the properties; instead of a path there is only the file's name."""
+    """Answer with the properties; model_path is only the file's name."""
     health, vocabulary = served.health(), served.vocabulary
     body = {
         "default_generation_settings": {"n_ctx": served.model.n_ctx, "params": _default_params(served)},
@@ -35,7 +35,7 @@ async def props(_: Request, served: Served) -> Response:
 
 
 def _default_params(served: Served) -> dict[str, Any]:
-    """Return default parameters by the names of requests."""
+    """Return default parameters under the names of request fields."""
     n = -1 if served.max_tokens is None else served.max_tokens
     seed = -1 if served.seed is None else served.seed
     return {**defaults_json(served.defaults), "seed": seed, "max_tokens": n, "n_predict": n}

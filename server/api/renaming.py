@@ -1,4 +1,4 @@
-"""Translate errors of a chat completion to the field names of another form."""
+"""Translate field names in a chat completion's errors to those of another API."""
 
 from __future__ import annotations
 

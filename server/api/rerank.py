@@ -32,7 +32,7 @@ class RerankRequest(Body):
     texts: Documents | None = None
     """Another name of documents, for an answer in TEI's form."""
     model: str | None = None
-    """The id of the model that ranks, a name of the one that generates, "default", or absent."""
+    """The id of the ranking model, a name of the generating model, "default", or absent."""
     top_n: Count | None = None
     """Return at most this number of results."""
     return_documents: bool = False

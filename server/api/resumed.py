@@ -1,6 +1,7 @@
 """Streams that can be read again by the name of their conversation, as llama-server's page does.
 
-A conversation has one stream at a time. A stored document, found by a digest of the name, has its log's id.
+A conversation has one stream at a time. A stored document, found by a digest of the name, has the id of the
+stream's log.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 PING = b": ping\n\n"
 PING_S = 15
-"""Seconds of silence before a ping is written to the log, where readers that count bytes find it, too."""
+"""Seconds of silence before a ping is written to the log, so that it counts in offsets of bytes, too."""
 WATCH_S = 0.05  # seconds between two checks whether another lead has ended a stream
 WATCHES = 100  # maximum checks: 5 s, in which that lead looks ten times for cancellations
 SEPARATOR = "::"
@@ -112,7 +113,7 @@ async def streams_of(served: Served, salt: str, conversation: str) -> Sequence[N
 
 
 async def _keep_variant(served: Served, owner: Owner, conversation: str) -> None:
-    """Note the name of a conversation with a model, so that its stream is found without the model, too."""
+    """Remember a conversation's name with a model, so that a lookup without the model finds its stream."""
     plain, separator, _ = conversation.partition(SEPARATOR)
     if not separator:
         return

@@ -52,7 +52,7 @@ async def read_again(request: Request, served: Served) -> Response:
 
 
 async def _told(log: LogReader, start: int) -> AsyncIterator[bytes]:
-    """Yield a log's bytes; if its writer or the store is gone, the last event is that error."""
+    """Yield a log's bytes; if its writer or the store is gone, the last event is the error."""
     try:
         async for chunk in bytes_from(log, start):
             yield chunk

@@ -32,7 +32,7 @@ MAX_STOP_TOKENS = 1024
 MAX_BIASES = 1024
 """Maximum entries of logit_bias, as in vLLM."""
 MAX_INT32 = (1 << 31) - 1
-"""Largest number of tokens: drafters are told it in 32 bits."""
+"""Largest top_k: drafters get it as 32 bits."""
 MOST_DIGITS = 19
 """Maximum digits of a token id, which fit 64 bits."""
 SEED: dict[str, Any] = {"minimum": -(1 << 63), "maximum": (1 << 64) - 1}
@@ -110,7 +110,7 @@ class SamplingFields(Body):
     repeat_penalty: RepeatPenalty | None = None
     """1: none."""
     repeat_last_n: LastTokens | None = None
-    """How many of the last tokens the three penalties count; 0: none, -1: all."""
+    """Number of last tokens that the three penalties count; 0: none, -1: all."""
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     dry_multiplier: NotNegative | None = None
@@ -129,15 +129,15 @@ class SamplingFields(Body):
     )
     """Numbers added to the logits of tokens: an object from token ids to numbers, or a list of pairs.
 
-    A text instead of an id stands for each of its tokens; false instead of a number bans. Biases of one token
-    add up.
+    A text instead of an id stands for each of its tokens; false instead of a number bans the token.
+    Biases of one token add up.
     """
     ignore_eos: bool = False
     """Ban every token that ends a reply."""
     min_tokens: Count | None = None
     """Choose no token that ends the reply before this number of tokens. Stop strings still end it."""
     repetition_penalty: RepeatPenalty | None = None
-    """vLLM's name of `repeat_penalty`: over all tokens, also the prompt's, without `repeat_last_n`."""
+    """vLLM's name of `repeat_penalty`. Without `repeat_last_n`, it counts all tokens, also the prompt's."""
     stop_token_ids: Annotated[list[Count], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
     """vLLM's: tokens that end the reply after `min_tokens`, and are no part of it."""
     samplers: str | Annotated[list[str], Field(fail_fast=True)] | None = None

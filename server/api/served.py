@@ -100,13 +100,13 @@ class GateHealth:
     # milliseconds of a decode, by its number of rows
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     width: int = 0  # rows that the latest step was padded to; 0: none
-    # the same for a decode between others of the same width
+    # milliseconds of a decode between others of the same width, by its number of rows
     steady_ms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """State of the engine; "stuck": work without progress, "draining": replies end, no request is taken."""
+    """State of the engine. "stuck": work without progress; "draining": replies end, requests are refused."""
 
     status: Literal["ok", "loading", "draining", "stuck"]
     slots_total: int

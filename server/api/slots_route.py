@@ -117,7 +117,7 @@ def _slot_id(text: str) -> int:
 
 
 def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
-    """Return a slot as llama-server lists it. It has fields about a reply once it has had one."""
+    """Return a slot as llama-server lists it; with fields about a reply if the slot has had one."""
     told: dict[str, Any] = {
         "id": slot.id,
         "n_ctx": served.model.n_ctx,

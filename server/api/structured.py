@@ -52,7 +52,7 @@ Choice: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOI
 
 
 class StructuredOutputs(Body):
-    """vLLM's form of a reply: one of the first five fields."""
+    """vLLM's form of a reply: give one of the first five fields."""
 
     definition: Annotated[SchemaOrText, Field(alias="json")] = None
     """A JSON schema, or JSON text of one."""
@@ -171,7 +171,7 @@ def forms(body: StructuredFields) -> list[str]:
 
 
 def incoherent(body: StructuredFields) -> tuple[str, str] | None:
-    """Return the first field that contradicts another, or is not supported, and why."""
+    """Return the first field that contradicts another or is not supported, and why; None if there is none."""
     asked, vllm = body.response_format, body.structured_outputs
     if asked is not None and asked.type == "json_schema" and asked.json_schema is None:
         return "response_format.json_schema", "required"

@@ -30,7 +30,7 @@ class TokenizeRequest(Body):
     add_special: bool = False
     """Put the BOS in front, if the model wants one."""
     parse_special: bool = True
-    """Read control tokens that are spelled in a text as such."""
+    """Read a text that spells a control token as that token."""
     with_pieces: bool = False
     """Return the text of each token."""
 
@@ -50,7 +50,7 @@ async def detokenize(request: Request, served: Served) -> Response:
 
 
 async def apply_template(request: Request, served: Served) -> Response:
-    """Answer with the prompt of a chat completion of this body."""
+    """Answer with the prompt that a chat completion with this body would have."""
     prompt = await aside(request, rendered, served, await parse(request, served))
     return Json({"prompt": unguarded(prompt.text)})
 

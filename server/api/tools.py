@@ -30,7 +30,7 @@ def _no_list(parameters: Any) -> Any:
 
 
 class FunctionDefinition(Body):
-    """A function. Parts of its schema that no grammar can hold are dropped; if `strict`, refused."""
+    """A function. Parts of its schema that no grammar can enforce are dropped; if `strict`, refused."""
 
     name: Annotated[str, Field(pattern=NAME)]
     description: str | None = None
@@ -40,7 +40,7 @@ class FunctionDefinition(Body):
     Absent, or without properties and keywords that allow others: no arguments.
     """
     strict: bool | None = None
-    """true refuses a schema if no grammar can hold a part of it, even with tool_choice auto."""
+    """true refuses a schema if no grammar can enforce a part of it, even with tool_choice auto."""
 
     @property
     def schema_of_arguments(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class InputFormat(Body):
 
 
 class CustomFormat(Body):
-    """The form of a custom tool's input: any text, or text that a grammar generates."""
+    """The form of a custom tool's input: any text, or text that fits a grammar."""
 
     type: Literal["text", "grammar"] = "text"
     grammar: InputFormat | None = None
@@ -196,8 +196,8 @@ class ToolFields(Body):
     tool_choice: ToolChoice | None = None
     """none: no calls. Models whose calls look like text are then not shown the tools.
 
-    auto, the default: calls fit the functions from their mark on, if the model's family marks them. A schema
-    is held without the keywords that no grammar can hold. If it is strict, such a keyword is refused with a
+    auto, the default: calls fit the functions from their mark on, if the model's family marks calls. Keywords
+    of a schema that no grammar can enforce are left out; in a strict schema, such a keyword is refused with a
     400 that names its place. required, a function, or allowed tools of mode required: the reply is calls
     and nothing but thoughts beside them.
     """
@@ -232,7 +232,7 @@ class Calling:
     """Which tools may be called."""
 
     tools: Sequence[Tool]  # all tools of the request
-    callable: Sequence[int]  # indices of those that may be called
+    callable: Sequence[int]  # indices of the tools that may be called
     required: bool = False  # at least one call must be made
     most: int | None = None  # maximum calls; None: any number
 
@@ -276,7 +276,7 @@ def _is_of_objects(schema: dict[str, Any]) -> bool:
 
 
 def incoherent(body: ToolFields) -> tuple[str, str] | None:
-    """Return the first of these fields that contradicts another, and why."""
+    """Return the first of these fields that contradicts another, and why; None if there is none."""
     names = dict[str, int]()
     wanted, required = _chosen_tools(body.tool_choice)
     for i, tool in enumerate(body.tools or ()):

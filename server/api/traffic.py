@@ -21,9 +21,9 @@ MAX_SOURCES = 256
 
 
 class Traffic(Tally):
-    """Observes the engine's events; to be read on their event loop.
+    """Observes the engine's events. Read it on the event loop that receives them.
 
-    Counts only grow. Beyond MAX_SOURCES drafters, those with the oldest last reply are dropped.
+    Counts only grow. Beyond MAX_SOURCES drafters, the ones whose last reply is oldest are dropped.
     """
 
     def __init__(self) -> None:
