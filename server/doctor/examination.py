@@ -116,7 +116,7 @@ def _generate_reply(backend: Backend, prompt: Sequence[int], deadline: float) ->
 
 
 def guesses(draft: Backend, prompt: Sequence[int], said: Sequence[int]) -> tuple[list[Guess], float]:
-    """Return the draft model's guesses of a reply's tokens after the first, and its seconds for the prompt."""
+    """Return the draft model's guesses of a reply's tokens but the first, and the seconds of its prefill."""
     found: list[Guess] = []
     began = time.perf_counter()
     _evaluate_tokens(draft, 0, prompt, 1)

@@ -43,7 +43,7 @@ class ArgumentReader(ABC):
 
     @property
     def forgets(self) -> bool:
-        """True if the reader does not need text before the index that read() returned any more."""
+        """True if the reader no longer needs the text before the index that read() returned."""
         return False
 
     @property
@@ -67,6 +67,6 @@ def new_call_id(index: int) -> str:
 
 
 def after_blank(text: str, at: int = 0) -> int:
-    """Return the index behind the white space, if any, at `at`."""
+    """Return the index behind the white space that begins at `at`; `at` if there is none."""
     blank = _BLANK.match(text, at)
     return blank.end() if blank else at

@@ -84,7 +84,7 @@ class Calls:
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
-        """Match the text before the arguments of a first call; `open` is optional if calls have a mark."""
+        """Match the text before a first call's arguments; `open` is optional if `call` begins with a mark."""
         own = words(self._around_arguments[0])
         opens = r"\s*".join(map(re.escape, words(self.open)))
         return re.compile(
@@ -182,7 +182,7 @@ class Channels:
     silent: str | None = None  # regex found in a header of text that is neither thought, call nor content
 
     def may_begin_header(self, text: str) -> bool:
-        """Return True if text without the end of a header may be the beginning of one."""
+        """Return True if `text`, which does not contain the end of a header, may be the beginning of one."""
         begun = text.strip()
         heads = [
             tokens_in(part)[0] for part in (self.start, self.header.strip(), self.content.strip()) if part
@@ -193,7 +193,10 @@ class Channels:
         return "" in fixed and re.fullmatch(NAME, begun) is not None
 
     def kind_of(self, header: str) -> tuple[str, str]:
-        """Return the message's kind ("call", "silent", "thought" or "content") and a call's function."""
+        """Return the message's kind and the function that it calls, or "".
+
+        The kinds are "call", "silent", "thought" and "content".
+        """
         called = re.search(self.call, header) if self.call else None
         if called:
             return "call", called["name"]
@@ -245,6 +248,6 @@ def pattern(text: str) -> str:
 
 
 def _loose_regex(text: str) -> str:
-    """Return a regular expression for fixed text; it allows any amount of white space in its gaps."""
+    """Return a regular expression for fixed text, in which spaces and · match any amount of white space."""
     spaced = r"\s*".join(re.escape(piece) for piece in re.split(r"[\s·]+", text))
     return spaced.replace("⟦", "(?:").replace("⟧", ")?")

@@ -138,7 +138,7 @@ class JsonCallReader(ArgumentReader):
 
     @property
     def _is_arguments(self) -> bool:
-        """True if the current value is the call's arguments; of several keys for them the first counts."""
+        """True if the current value is the call's arguments: the first value under a key for arguments."""
         return self._key in ARGUMENTS_KEYS and not (self._early or self.n_told)
 
     def _whole_value(self, value: str) -> None:

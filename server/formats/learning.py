@@ -19,7 +19,7 @@ from server.text.form import Form
 from server.text.message import folded
 
 Render: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], str]
-"""Renders messages without the beginning of a reply. May raise anything: a template is foreign code."""
+"""Renders messages, without the beginning of a next reply. May raise anything: a template is foreign code."""
 
 _NAME, _ID = "probe_name", "probe1234"
 _ARGUMENTS = {"probe_key": "probe value", "other_key": 4711}

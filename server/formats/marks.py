@@ -54,7 +54,7 @@ class Marks:
         return found[0] if found else ""
 
     def broken_off(self, text: str) -> int | None:
-        """Return where a mark begins that an ended text breaks off, if a whole token of the mark is there."""
+        """Return where a mark begins that the text's end cuts off behind a token of it; None if none does."""
         for start in self._first.finditer(text, max(0, len(text) - self._longest + 1)):
             rest = text[start.start() :]
             if is_token(tokens_in(rest)[0]) and self.grows(rest):

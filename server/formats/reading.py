@@ -197,7 +197,7 @@ class MessageReader(SettledText):
         return bool(found.mark) and self._act_on_mark(found.mark)
 
     def _read_header(self) -> bool:
-        """Read a message's header. Drop a broken-off one; take one that is too long for content."""
+        """Read a message's header. Drop a header that breaks off; count one that is too long as content."""
         channels = self.form.channels
         assert channels
         at = after_blank(self._buffer)
@@ -343,6 +343,6 @@ class MessageReader(SettledText):
         return True
 
     def _drop_rest(self) -> bool:
-        """Drop the rest: text after the last call wanted, or an unfinished call whose name is not known."""
+        """Drop the rest of the text: what follows the reply's end, or a call that breaks off too early."""
         self._drop(len(self._buffer))
         return False

@@ -19,7 +19,7 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 
 def resolved(schema: Any, root: Schema) -> Schema:
-    """Return a part of `root` without `$ref` and single `allOf`, but with the definitions of `root`."""
+    """Return `schema`, a part of `root`, with its references resolved, and with the definitions of `root`."""
     return {**_follow_references(schema, frozenset(), root)[0], **definitions(root)}
 
 
@@ -53,7 +53,7 @@ def ways(schema: Schema) -> Sequence[Schema]:
 
 
 def types_of(schema: Schema) -> frozenset[str] | None:
-    """Return the JSON types that a schema allows, None if any."""
+    """Return the JSON types that a schema allows; None if it allows any type."""
     found = frozenset[str]()
     for way in ways(schema):
         if "enum" in way:
@@ -89,7 +89,10 @@ def _type_names(schema: Schema) -> list[str]:
 
 
 def _follow_references(schema: Any, seen: frozenset[str], root: Schema) -> tuple[Schema, frozenset[str]]:
-    """Follow `$ref` and choices of one schema; return the schema found, and the references followed."""
+    """Follow `$ref`, and choices that offer one schema only.
+
+    Returns the schema found, and the references followed, those of `seen` included.
+    """
     found: Schema = {key: value for key, value in _as_mapping(schema).items() if key not in _DEFINITIONS}
     while True:
         reference = str(found.get("$ref", ""))

@@ -1,6 +1,6 @@
-"""Convert values that models do not write as JSON to JSON. Pure.
+"""Convert values that models write in other forms to JSON. Pure.
 
-Either a schema tells their types, or they are in Python's or Gemma's own writing.
+These are text whose type a schema tells, tagged elements, and values in Python's or Gemma's notation.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def nested(text: str, mark: str, schema: Schema) -> Any:
 
 
 def _closing_tag(text: str, open: str, close: str) -> tuple[int, int] | None:
-    """Return (start, end) of the tag that closes the element in which `text` begins; None without one."""
+    """Return (start, end) of the tag that closes the element in which `text` begins; None if none does."""
     depth = 1
     for tag in re.finditer(f"{re.escape(open)}|{re.escape(close)}", text):
         depth += 1 if tag[0] == open else -1
@@ -117,7 +117,7 @@ def _schema_within(schema: Schema, key: str) -> Schema:
 
 
 class LooseText:
-    """Parses values in Python, JSON or Gemma's own writing, which differ in quotation marks and bare words.
+    """Parses values in Python, in JSON or in Gemma's notation.
 
     Methods raise ValueError for any other text.
     """
@@ -167,7 +167,10 @@ class LooseText:
         return between if quote is None else key
 
     def _end_of_key(self, sign: str) -> int:
-        """Return the index of the sign behind a key: the first before a value, as keys may contain it."""
+        """Return the index of the sign behind a key: the first sign that stands before a value.
+
+        A key may contain the sign itself. If no value follows any, return the index of the first, -1 without.
+        """
         first = end = self._text.find(sign, self._at)
         while end >= 0:
             behind = self._text[end + len(sign) :].lstrip()

@@ -1,4 +1,4 @@
-"""Read calls whose arguments are not JSON: tagged parameters, or Python's and Gemma's own writing. Pure."""
+"""Read calls whose arguments are not JSON: tagged parameters, or Python's and Gemma's notations. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.text.stops import n_unfinished
 _CDATA = "<![CDATA["
 GEMMA_QUOTE = '<|"|>'
 _ODD_KEY = re.compile(r'[<>"|]')
-"""Characters of a key that no head of a parameter has, unless the schema names the key."""
+"""Characters that are read as part of a key only if the schema names the key."""
 
 
 class TaggedCallReader(ArgumentReader):
@@ -172,7 +172,7 @@ class TaggedCallReader(ArgumentReader):
 
 
 class LooseCallReader(ArgumentReader):
-    """Reads arguments between brackets in Python's or Gemma's writing. They are emitted once they end."""
+    """Reads arguments between brackets in Python's or Gemma's notation, and emits them once they end."""
 
     def __init__(self, calls: Calls, begun: CallBegun) -> None:
         super().__init__(begun)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from server.grammar.grammar_constraint import CompiledGrammar
 
 Start: TypeAlias = Callable[[], Constraint]
-"""Begins a text under a grammar."""
+"""Returns the Constraint of a new text under a grammar."""
 
 Kind: TypeAlias = Literal["gbnf", "schema", "lark"]
 
@@ -27,7 +27,7 @@ KEPT_BYTES = 256 << 20  # in all (n_bytes): hundreds of usual schemas, or four w
 
 
 class Compiler:
-    """Compiles grammars for one vocabulary, on any thread, in milliseconds, at worst some seconds.
+    """Compiles grammars for one vocabulary, in milliseconds, at worst in some seconds. Safe from any thread.
 
     Every method raises InvalidRequestError, which names the wrong place; `param` is the field of the request.
     """
@@ -130,7 +130,7 @@ class Compiler:
 
 
 def prepare(vocabulary: Vocabulary) -> None:
-    """Prepare a vocabulary, or its first grammar would wait for that: half a second for 50,000 tokens."""
+    """Prepare a vocabulary, so that its first grammar need not wait half a second (with 50,000 tokens)."""
     from server.grammar import grammar_constraint as constraint
 
     constraint.tokenizer(vocabulary)

@@ -28,9 +28,9 @@ from server.grammar.syntax import (
 )
 
 KEYWORD = "\udfffgrammar"
-"""Keyword of a string's schema that contains the definition it is held to.
+"""Keyword in a string's schema; its value is the definition that the string must match.
 
-No request contains it, since half a character is read as U+FFFD.
+No request contains this keyword, since lone surrogates are read as U+FFFD.
 """
 INPUT = "input"
 """Name of the one parameter of the function that stands for a custom tool."""

@@ -1,4 +1,4 @@
-"""Find JSON schemas that no value fits, because each value would contain another one. Pure."""
+"""Find JSON schemas that no value fits, because each value would have to contain another one. Pure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _BETTER = (
         "more than 1000 ways to go on at one place: fewer optional properties or alternatives will do",
     ),
 )
-"""What llguidance says, by its beginning, and how it is told to clients."""
+"""Pairs: the beginning of a message of llguidance, and what clients are told instead."""
 _PREAMBLE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 LIMITS = LLParserLimits(
     max_items_in_row=1_000,
@@ -58,8 +58,8 @@ lexemes are single characters, usually 50 µs.
 REFILL_TOKENS = 256
 """Tokens after which a mask is computed if none was needed: only masks renew the fuel of LIMITS.
 
-256 tokens may take 780 each; one of 10 characters takes 120 in a string with maxLength. With twice as many,
-each may take half as much; with half, masks of 50 µs come twice as often.
+Each of 256 tokens may take 780 units of fuel; one of 10 characters takes 120 in a string with maxLength. With
+twice as many tokens, each may take half as much; with half, masks of 50 µs come twice as often.
 """
 BASE_BYTES, SOURCE_BYTES, MULTIPLE_BYTES, TOKEN_BYTES = 200_000, 350, 450, 5_000
 """What each of the two matchers of a compiled grammar holds: in any case, for each byte of its source, for
@@ -76,7 +76,7 @@ class CompiledGrammar:
 
     The texts share what llguidance's lexer has worked out, so each makes the next one faster. This takes
     memory until all of them have ended. Guesses have their own lexer, since the limits of texts must not
-    depend on them.
+    depend on guesses.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class CompiledGrammar:
 def compile_gbnf(vocabulary: Vocabulary, text: str) -> CompiledGrammar:
     """Compile a grammar in llama.cpp's notation, in milliseconds.
 
-    The first one of a large vocabulary takes about a second.
+    The first grammar of a large vocabulary takes about a second.
 
     Raises:
         InvalidRequestError: It names line and column.
@@ -171,7 +171,7 @@ def _compile_lark(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGram
 
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
-    """Raise InvalidRequestError for a grammar that is too large, as often shows behind a forced beginning."""
+    """Raise InvalidRequestError if the grammar is too large. Often a forced beginning hides that."""
     matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()
     _check_matcher(matcher, param)
@@ -204,7 +204,7 @@ def _better_message(why: str) -> str:
 
 
 def _reason_sentence(reason: str) -> str:
-    """Return a reason without its place in our Lark; of a regular expression's error only the telling end."""
+    """Return a reason without its place in our Lark. Of an error in a regular expression, keep the cause."""
     lines = reason.strip().splitlines()
     text = _PREAMBLE.sub("", lines[0])
     said = next((line for line in lines if line.startswith("error: ")), None)
@@ -296,7 +296,7 @@ class GrammarConstraint:
         return self._may_follow(token) or bool(self.mask()[token])
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Return which tokens may follow, as a read-only array that is the same one until accept()."""
+        """Return which tokens may follow, as a read-only array. Until accept(), return the same array."""
         if self._mask is None:
             self._mask = self._compute_mask()
             self._mask.flags.writeable = False

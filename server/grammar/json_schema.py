@@ -20,9 +20,8 @@ MAX_CHARACTERS = 1 << 16  # of one schema: the slowest known one, URIs with limi
 MAX_TOGETHER = 4 * MAX_CHARACTERS  # of all schemas of a request
 MAX_UNFOLDED = 20_000
 """Maximum schemas in a schema once its references are written out. With llguidance 1.9.1, 16,000 take 1 s and
-140 MB, and 2 million took 86 s and 1.2 GB. Without references a schema of MAX_CHARACTERS has 6,500. Too large
-by
-half: twice the time and memory."""
+140 MB, and 2 million took 86 s and 1.2 GB. Without references a schema of MAX_CHARACTERS has 6,500. Twice:
+twice the time and memory."""
 MAX_DEPTH = 120  # llguidance's parser gives up at 128
 MAX_MULTIPLE = 50_000
 """Maximum states of all automata for multipleOf in a request. A schema has as many states as the least common
@@ -67,7 +66,7 @@ _PATTERNS = ("regex", "regexes")
 
 
 def tells_no_member(schema: Schema) -> bool:
-    """Return True for the schema of an object that says nothing about members."""
+    """Return True if an object's schema says nothing about its members."""
     none = schema.get("properties", {}) == {} and schema.get("required", []) == []
     return none and not any(keyword in schema for keyword in _OF_MEMBERS)
 
@@ -109,7 +108,7 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """Return a copy with 1 for 1.0, without keywords that the compiler refuses though they change nothing."""
+    """Return a copy, with 1 for 1.0, without keywords that change nothing but that the compiler refuses."""
     copy: Schema = json.loads(json.dumps(schema))
     for _, found in within(copy):
         one = cast(dict[str, Any], found) if isinstance(found, dict) else {}

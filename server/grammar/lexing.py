@@ -2,9 +2,8 @@
 
 GBNF describes characters. llguidance reads text through a lexer, which prefers the longest match, and
 computes masks quickly where lexemes are long. So each largest part without recursion becomes one lexeme (the
-whole grammar
-if it has no recursion). If a lexeme would take characters of the next one, it is cut into its parts, down to
-single characters, until none does.
+whole grammar if it has no recursion). If a lexeme would take characters of the next one, it is cut into its
+parts, down to single characters, until none does.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ class _Cutter:
         return [Lexeme(node) for node in (together if all(map(self._is_whole, together)) else nodes)]
 
     def _cut_loop(self, inner: Node) -> Node:
-        """Return the inside of an unbounded loop, with its end and next beginning joined to one lexeme."""
+        """Return the inside of an unbounded loop. Rounds in a row that can be lexemes become one lexeme."""
         whole, others = self._part_options(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)
         return Choice((Lexeme(run), *others)) if whole and self._is_whole(run) else self._cut_node(inner)

@@ -15,12 +15,12 @@ ANY_OBJECT: Schema = {"type": "object"}
 MAX_ROUNDS = 32
 """Maximum faults that are removed from a schema one by one; with more, it becomes any object.
 
-Each may take as long as MAX_BLAME of json_schema.
+To find each fault may take as long as MAX_BLAME of json_schema allows.
 """
 _UNKNOWN = re.compile(r"^Unimplemented keys: (\[.*\])")
 """llguidance's message about all keywords that it does not know in a part of a schema."""
 _TOGETHER = {"if": ("then", "else"), "contains": ("minContains", "maxContains")}
-"""Keywords that mean nothing without another one."""
+"""For a keyword, the keywords that mean nothing without it."""
 
 
 _OF_PARTS = ("properties", "patternProperties", "$defs", "definitions")
@@ -81,7 +81,10 @@ def _first_match(schema: Schema, wanted: Callable[[str], bool]) -> Path:
 
 
 def _leave_out(schema: dict[str, Any], place: Path, left_out: list[str]) -> bool:
-    """Remove a keyword, or replace a part by any value; return False if that is impossible."""
+    """Remove the keyword at `place`, or let the part there allow any value, and note it in left_out.
+
+    Always returns True.
+    """
     *steps, last = place
     inner: Any = schema
     for step in steps:

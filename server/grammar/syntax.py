@@ -18,7 +18,7 @@ ROOT = "root"
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character of these ranges, of which there is at least one; ascending, disjoint, ends included."""
+    """One character of these ranges: one or more, ascending and disjoint, each with both ends included."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -129,7 +129,7 @@ def lexemes(rules: Rules) -> dict[Lexeme, None]:
 
 
 Ends: TypeAlias = tuple[int, int, bool]
-"""First and last elements of a node's texts, as sets in bits, and True if the empty text is one of them."""
+"""Bit sets of the first and of the last elements of a node's texts, and True if one text is empty."""
 
 
 def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], object]) -> Ends:

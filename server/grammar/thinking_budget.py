@@ -31,7 +31,7 @@ class ThoughtLimit:
     opened: bool  # True: the prompt has opened the thoughts
 
     def start(self, vocabulary: Vocabulary, inner: Start | None) -> Callable[[], ThinkingBudget]:
-        """Return a function that begins a reply; `inner` begins a further constraint of it, if any."""
+        """Return a function that begins a reply; `inner` begins a further constraint of the reply, if any."""
         forced = tuple(vocabulary.tokenize(self.ending, special=True))
         return lambda: ThinkingBudget(self, vocabulary, forced, inner() if inner else None)
 

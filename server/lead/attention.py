@@ -100,7 +100,7 @@ class AttentionChoice:
 def was_disturbed(
     times: AttentionTimes, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext]
 ) -> bool:
-    """Return True if decodes are much faster now than the recorded times; False if that is unknown."""
+    """Return True if the recorded times were disturbed: decodes are much faster now. False if unknown."""
     try:
         now = first_s(model, options, make)
         then = [at[0] for at in times.seconds["off"][: len(now)]]
@@ -112,6 +112,8 @@ def was_disturbed(
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
     """Return the faster kind for these steps and the assumed ones, and the share of time that it saves.
+
+    If the other kind saves less than MIN_GAIN, return `now`.
 
     Args:
         times: Measured times.
@@ -131,7 +133,7 @@ def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: boo
 
 
 def merged(earlier: Kinds, later: Kinds) -> Kinds:
-    """Return the sum of both, with the earlier steps scaled so that all are at most MOST_STEPS."""
+    """Return the sum of both, with the earlier steps scaled so that the total is at most MOST_STEPS."""
     n_earlier, n_later = sum(earlier.values()), sum(later.values())
     share = min(1.0, max(0.0, MOST_STEPS - n_later) / max(1.0, n_earlier))
     kinds = {kind: share * n for kind, n in earlier.items()}

@@ -89,9 +89,10 @@ def _forget_timed(backend: TimedModel) -> None:
 
 
 def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shapes:
-    """Time decodes of PADDED widths, each after equal ones and all in turn, to choose what to pad steps to.
+    """Time decodes of PADDED widths, to choose the widths to which steps are padded.
 
-    Every start of a lead on a GPU measures this, since it is quick.
+    Each width is timed after decodes of the same width and after decodes of others. Every start of a lead on
+    a GPU measures this, since it is quick.
 
     Args:
         backend: The model.

@@ -30,7 +30,7 @@ POLL_S = 0.1
 MEASURED_S = 30.0
 
 Measurement = Callable[[Callable[[], LlamaContext]], None]
-"""Measures with contexts that this function makes, unattached. May raise InterruptedMeasuringError."""
+"""Measures with contexts that its argument makes, without a model. May raise InterruptedMeasuringError."""
 
 
 class InterruptedMeasuringError(Exception):

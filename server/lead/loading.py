@@ -108,7 +108,10 @@ def load_target(
 
 
 def head_of(settings: LeadSettings) -> Path | None:
-    """Return the draft model if it is an EAGLE-3 head. Raise StartupError if it is missing."""
+    """Return the draft model if it is an EAGLE-3 head, else None.
+
+    Raises StartupError if its file is missing.
+    """
     path = settings.draft_model
     return path if path and architecture(path) == EAGLE3 else None
 
@@ -163,7 +166,10 @@ def _load_block(
 
 
 def assistant_of(settings: LeadSettings) -> Path | None:
-    """Return the draft model if it is an assistant (assistant.py). Raise StartupError if it is missing."""
+    """Return the draft model if it is an assistant (assistant.py), else None.
+
+    Raises StartupError if its file is missing.
+    """
     path = settings.draft_model
     return path if path and architecture(path) in ASSISTANTS else None
 

@@ -89,7 +89,7 @@ def served_by(
 def store_of(settings: LeadSettings, background: BackgroundReplies) -> ReplyStore:
     """Return the store of replies: in the Redis of --redis, else in memory.
 
-    A private Redis ends with the lead, so it would keep replies no longer.
+    A private Redis ends with the lead, so it would keep replies no longer than memory does.
     """
     if settings.redis is None:
         return MemoryStore()
@@ -109,7 +109,7 @@ def _template_variables(settings: LeadSettings) -> dict[str, Any]:
 
 
 def template_of(settings: LeadSettings, backend: LlamaBackend) -> ChatTemplate:
-    """Return the chat template. Raises StartupError if it is not Jinja, or does not end."""
+    """Return the chat template. Raises StartupError if it is not Jinja, or if rendering it does not end."""
     vocabulary, own = backend.vocab, settings.chat_template
     named = CHATML if own == "chatml" else own or backend.chat_template or backend.tool_template
     template = ChatTemplate(

@@ -59,7 +59,7 @@ class Assistant(BlockContext):
         return self.rows_of(self._target.handle, n).copy()
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate the wanted rows, all guesses of one step at the position of the first guess."""
+        """Evaluate the wanted rows. All guesses of a step get the position of the first guess."""
         guesses = Batch()
         rows = [i for i, wanted in enumerate(batch.wanted) if wanted]
         for i in rows:

@@ -111,7 +111,7 @@ def measure(
 
 
 def _pass(contexts: Sequence[LlamaContext], depths: Sequence[int], n_rounds: int) -> list[list[list[float]]]:
-    """Return seconds of a decode, indexed by depth, width and context. Leaves sequence 0 of each empty."""
+    """Return seconds of a decode by depth, width and context. Leaves sequence 0 of each context empty."""
     found = [
         [_shortest_s(contexts, depth, width, n_rounds) for width in WIDTHS]
         for depth in _deepen_contexts(contexts, depths)
@@ -182,7 +182,7 @@ def _deepen_contexts(contexts: Sequence[LlamaContext], depths: Sequence[int]) ->
 def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_rounds: int) -> list[float]:
     """Return, for each context, the seconds of its shortest decode of `width` rows.
 
-    An untimed decode comes first, since it moves the cells.
+    An untimed decode comes first, since the first decode also moves the copied cells.
     """
     for context in contexts:
         _decode_s(context, depth, 1)

@@ -84,7 +84,7 @@ class Vocabulary(Protocol):
 
     @property
     def added(self) -> Mapping[str, int]:
-        """Return the ids, by text, of tokens that tokenize() finds before it splits the text between them.
+        """Return the ids, by text, of the tokens that tokenize() finds before it splits the rest of a text.
 
         They are control tokens, whose piece() is empty unless `special`, and words added to the vocabulary.
         """
@@ -132,9 +132,9 @@ class Backend(Protocol):
         ...
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
-        """Begin what decode() does, if `overlaps`; return a function that waits for the logits.
+        """Begin a decode, and return a function that waits for its logits. Without `overlaps`, do all of it.
 
-        Call it before the next decode. Raises BackendError as decode() does.
+        Call the function before the next decode. Raises BackendError as decode() does.
         """
         ...
 
@@ -152,7 +152,7 @@ class Backend(Protocol):
         ...
 
     def intact(self, seq: int, length: int) -> bool:
-        """Return True if the cells that the token after the first `length` attends to still exist.
+        """Return True if the cells to which the token after the first `length` tokens attends still exist.
 
         With a state and a sliding window, older cells may have been reused.
         """
@@ -180,8 +180,8 @@ class Backend(Protocol):
     def shift(self, seq: int, start: int, end: int) -> None:
         """Remove positions start to end and move later ones down to start.
 
-        The moved cells still depend on the removed ones. No other sequence may share them, since they would
-        move there too.
+        The moved cells still depend on the removed ones. No other sequence may share the moved cells, since
+        they would move there too.
         """
         ...
 

@@ -130,7 +130,7 @@ class LlamaContext:
         return lambda: np.delete(self._last_logits(n_wanted + len(places)), places, axis=0)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
-        """Return rows whose logits to want additionally, so that CUDA does not record this part of a prompt.
+        """Return further rows whose logits to compute, so that CUDA does not record this part of a prompt.
 
         CUDA would record it if it had the shape of the latest part that used the same graph (cuda_graphs.py).
         Parts without wanted rows share one graph, parts with some share another. The extra rows change the

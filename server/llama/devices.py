@@ -145,7 +145,7 @@ def borrow(lenders: Sequence[str]) -> None:
 
 
 def use_no_gpu() -> None:
-    """Keep models that this process loads from now on off all GPUs.
+    """Let models that this process loads later use no GPU.
 
     llama.cpp uses a GPU for prompts even if none of the layers are on it: a drafter on the CPU would compete
     with the lead for that GPU.

@@ -99,9 +99,9 @@ class LlamaHead(BlockContext):
         return fused
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate rows, of which all or none are wanted.
+        """Evaluate rows. Ask llama.cpp for the logits of all rows if any are wanted, else for none.
 
-        With some wanted, llama.cpp would return the logits of the first rows instead of theirs.
+        Asked for the logits of some rows, it would return those of the first rows instead.
         """
         after = [i for i, position in enumerate(batch.positions) if position or batch.wanted[i]]
         any_wanted = any(batch.wanted)

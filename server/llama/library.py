@@ -143,7 +143,7 @@ def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOpti
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or of the context if shorter."""
+    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or the model's context if less."""
     start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})

@@ -23,7 +23,7 @@ def own_memory() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory back to the system. Does nothing without GNU's C library, which alone keeps it."""
+    """Give freed memory back to the system. Only GNU's C library keeps it: with others, do nothing."""
     if trim := getattr(_LIBC, "malloc_trim", None):
         trim(ctypes.c_size_t(0))
 
