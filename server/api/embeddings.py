@@ -38,7 +38,7 @@ class EmbeddingRequest(Body):
     encoding_format: Literal["float", "base64"] = "float"
     """base64 encodes a vector's little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    """Keep only this number of first components, at most as many as there are, and scale to length 1 again."""
+    """Keep only the first `dimensions` components, at most all, and scale vectors to length 1 again."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 

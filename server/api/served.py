@@ -100,7 +100,7 @@ class GateHealth:
     # milliseconds of a decode, by its number of rows
     step_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     width: int = 0  # rows that the latest step was padded to; 0: none
-    # milliseconds of a decode between others of the same width, by its number of rows
+    # milliseconds of a decode after decodes of the same width, by that width in rows
     steady_ms: Mapping[str, float] = field(default_factory=dict[str, float])
 
 

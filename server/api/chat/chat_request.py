@@ -29,7 +29,6 @@ class FunctionCall(Body):
     name: str
     arguments: Annotated[str, BeforeValidator(arguments_text), WithJsonSchema({"type": _ANY_JSON})] = "{}"
     """JSON text, or the JSON value itself."""
-    """JSON as a text, or as it is."""
 
 
 class CallInMessage(Body):
@@ -95,7 +94,7 @@ class ChatMessage(Body):
     @model_validator(mode="before")
     @classmethod
     def _calls_and_thoughts_have_many_names(cls, data: Any) -> Any:
-        """Read OpenAI's former field of a call, and thoughts from the first of their fields that has any."""
+        """Read a call from OpenAI's former field, and thoughts from the first field that has any."""
         if not isinstance(data, dict):
             return data
         given = _with_calls(cast(dict[str, Any], data))
@@ -122,18 +121,18 @@ class ChatMessage(Body):
         return {"content": "", **given}
 
     def unread_part(self) -> tuple[int, str] | None:
-        """Return index and type of the first part that is not text, None if all are."""
+        """Return index and type of the first part that is not text; None if all parts are text."""
         parts = self.content if isinstance(self.content, list) else ()
         return next(((i, part.type) for i, part in enumerate(parts) if isinstance(part, OtherPart)), None)
 
 
 _NAMES_OF_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
-"""Fields of DeepSeek and llama-server; of vLLM and OpenRouter; of OpenRouter; of LiteLLM."""
+"""Fields with thoughts: of DeepSeek and llama-server, of vLLM and OpenRouter, of OpenRouter, of LiteLLM."""
 _TEXTS_OF_THOUGHTS = ("thinking", "text", "summary", "content")
 
 
 def _with_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with `function_call`, which OpenAI had before tools, as one of its tool calls."""
+    """Return a message with its `function_call`, OpenAI's former field, as one of its tool calls."""
     called = message.get("function_call")
     if not isinstance(called, dict) or message.get("tool_calls"):
         return message
@@ -199,7 +198,7 @@ class ChatRequest(GenerationFields, ToolFields):
     add_generation_prompt: bool | None = None
     """false omits the beginning of a reply from the prompt."""
     continue_final_message: bool | None = None
-    """false reads a last message of the assistant as a whole one.
+    """false: a last message of the assistant is complete, so the reply does not continue it.
 
     true needs such a message, and contradicts add_generation_prompt true.
     """
@@ -209,7 +208,7 @@ class ChatRequest(GenerationFields, ToolFields):
     """Maximum tokens of thoughts, after which they are closed and the answer begins; -1: no limit.
 
     reasoning_budget_tokens, thinking_budget_tokens and max_thinking_tokens are other names; of several, the
-    first that is not negative holds.
+    first in this order counts.
     """
     reasoning_budget_tokens: Budget | None = None
     thinking_budget_tokens: Budget | None = None
@@ -295,7 +294,7 @@ class ChatRequest(GenerationFields, ToolFields):
         return super().contradiction()
 
     def _first_unreadable(self) -> tuple[str, str] | None:
-        """Return the first part that cannot be read in the user's last message, and why; None if all can."""
+        """Return the first unreadable part of the user's last message, and why; None if there is none."""
         last = len(self.messages) - 1
         while last > 0 and self.messages[last].role in ("system", "developer"):
             last -= 1

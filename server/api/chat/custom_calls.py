@@ -1,4 +1,4 @@
-"""Write calls of custom tools in chat completions, whose input is a text instead of JSON. Pure."""
+"""Write chat completions' calls of custom tools, which take a text instead of JSON. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CustomCallBegun(CallBegun):
 
 @dataclass(frozen=True, slots=True)
 class CustomInput(Arguments):
-    """More of the input to a custom tool."""
+    """The next part of the input to a custom tool."""
 
 
 class CustomCalls:
@@ -30,7 +30,7 @@ class CustomCalls:
         self._reader: InputReader | None = None  # reads the unfinished call
 
     def feed(self, pieces: Sequence[Piece], *, ended: bool) -> list[Piece]:
-        """Return the pieces, with inputs of custom tools in place of arguments; `ended`: no more follow."""
+        """Return the pieces, with inputs of custom tools in place of arguments; `ended`: the reply ends."""
         found: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, Arguments) and self._reader is not None:
@@ -55,7 +55,7 @@ class CustomCalls:
 
 
 def as_plain(piece: Piece) -> Piece:
-    """Return a piece of an input as one of arguments, which folded() can join; other pieces unchanged."""
+    """Return a CustomInput as Arguments, which folded() can join; return other pieces unchanged."""
     return Arguments(piece.index, piece.text) if isinstance(piece, CustomInput) else piece
 
 

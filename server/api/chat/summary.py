@@ -1,4 +1,4 @@
-"""Have the model write a summary of a conversation, which replaces it from then on."""
+"""Have the model write a summary that replaces a conversation from then on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WISH = (
     "wants, what was found out and done, what was decided, the names that matter, and what is left to do. "
     "Write the summary and nothing else."
 )
-"""The last message of the conversation that is to be shortened."""
+"""Message at the end of a conversation that asks the model for a summary."""
 
 
 def with_wish(chat: Json, wish: str = WISH) -> Json:

@@ -22,9 +22,9 @@ class CompletionRequest(GenerationFields):
     prompt: Annotated[str | list[Any], WithJsonSchema(PROMPTS)] = ""
     """A text, token ids, both mixed in one list, or a list of such prompts.
 
-    A list with an id in it is one prompt. A text may also be given as the prompt_string of an object. Control
-    tokens that a text spells are read as such. A prompt that begins with an id is unchanged; any other gets
-    the BOS that the model wants. An empty text is the beginning of a document.
+    A list with an id in it is one prompt. A text may also be given as the prompt_string of an object. Text
+    that spells a control token is read as that token. A prompt that begins with an id is unchanged; any other
+    gets the BOS that the model wants. An empty text is the beginning of a document.
     """
     suffix: str | None = None
     """The text that follows the reply. Needs a model that was trained to fill in the middle."""
@@ -33,7 +33,7 @@ class CompletionRequest(GenerationFields):
     echo: bool = False
     """Begin the text with the prompt, and the logprobs with the prompt's.
 
-    With logprobs it cannot be streamed, and uses nothing that is cached.
+    An echo with logprobs cannot be streamed, and reuses no cached prompt.
     """
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """Number of likeliest tokens returned beside each token."""

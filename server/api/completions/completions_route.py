@@ -65,6 +65,6 @@ class TextAnswer(CompletionAnswer):
 
 
 def _n_unseen(served: Served, prompt: Prompted) -> int:
-    """Return the number of characters of a prompt's tokens before its text: BOS, SentencePiece's space."""
+    """Return the number of characters that tokens add before a prompt's text: BOS, SentencePiece's space."""
     whole = spelled(served.vocabulary, prompt.requests[0].prompt)
     return len(whole) - len(prompt.text) if whole.endswith(prompt.text) else 0

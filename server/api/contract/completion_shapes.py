@@ -117,7 +117,7 @@ class ChunkChoice(TypedDict):
     index: Annotated[int, Field(ge=0, le=7)]
     delta: ChunkDelta
     """Each choice has the role in its first chunk, text in the next, nothing in its last. The last chunk of
-    the choice that ends last has timings and metrics of them all."""
+    the choice that ends last has timings and metrics of all choices."""
     logprobs: Logprobs
     tokens: NotRequired[Tokens]
     sources: NotRequired[Sources]
@@ -227,7 +227,7 @@ NativeReply = TypeAliasType(
 class NativePart(TypedDict):
     index: Natural
     content: str
-    """Empty at the end of a stream."""
+    """The text since the last chunk; may be empty."""
     tokens: list[Natural]
     id_slot: Natural
     stop: Literal[False]
@@ -253,4 +253,4 @@ class Precompute(TypedDict):
     """false: stopped early, because another request needed the engine."""
     prompt_tokens: Natural
     cached_tokens: Natural
-    """The tokens among these that did not have to be evaluated."""
+    """Tokens of the prompt that did not have to be evaluated."""

@@ -21,7 +21,7 @@ from server.api.body import Body
 Json = dict[str, Any]
 PLACE = "#/components/schemas/"
 SUFFIX = "Shape"
-"""Suffix of a class of a shape, if another class has the shape's name."""
+"""Suffix of the name of a shape's class, if another class has the shape's name."""
 
 
 def schemas_of(named: Mapping[str, Any]) -> Json:

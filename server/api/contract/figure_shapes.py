@@ -25,7 +25,7 @@ class SourceOfText(TypedDict):
 
 
 Sources = TypeAliasType("Sources", list[SourceOfText])
-"""Each token of the content and who guessed it, a drafter by its name; null where nobody had. Only with
+"""Each token of the content and who guessed it, a drafter by its name; null if nobody did. Only with
 return_sources."""
 
 
@@ -63,8 +63,8 @@ class Timings(TypedDict):
     draft_n: Natural
     draft_n_accepted: Natural
     undrafted_per_second: NotRequired[Amount]
-    """What predicted_per_second would be without drafts: an estimate by the measured time of decodes. Only in
-    replies with drafts."""
+    """What predicted_per_second would be without drafts: an estimate from the measured time of decodes. Only
+    in replies with drafts."""
 
 
 class DrafterMetrics(TypedDict):
@@ -74,7 +74,7 @@ class DrafterMetrics(TypedDict):
 
 
 class SpeculationMetrics(TypedDict):
-    """Named as in vLLM, and per drafter."""
+    """Metrics of drafts under vLLM's names, in total and per drafter."""
 
     num_drafts: Natural
     """Steps with drafts."""
@@ -92,7 +92,7 @@ class Metrics(TypedDict):
     truncated: bool
     """true: a part of the context was dropped to continue the reply."""
     speculative_decoding: SpeculationMetrics
-    """Named as in vLLM, and per drafter."""
+    """Metrics of drafts under vLLM's names, in total and per drafter."""
 
 
 class ProgressShape(TypedDict):
@@ -141,9 +141,9 @@ class ContentLogprobs(TypedDict):
 
 
 Logprobs = TypeAliasType("Logprobs", ContentLogprobs | None)
-"""Of the tokens that the content beside it is made of, drafted or not: the model's own opinion, before any
-sampler. Thoughts, calls of tools, a stop token or string are none of it. Null unless logprobs or n_probs ask
-for it."""
+"""Logprobs of the content's tokens, drafted or not, as the model gives them before any sampler. Tokens of
+thoughts, of tool calls, and of a stop token or string are not listed. Null unless logprobs or n_probs ask for
+them."""
 
 
 class LegacyLogprobLists(TypedDict):
@@ -156,8 +156,9 @@ class LegacyLogprobLists(TypedDict):
 
 
 LegacyLogprobsShape = TypeAliasType("LegacyLogprobsShape", LegacyLogprobLists | None)
-"""As Logprobs, in the shape of OpenAI's legacy completions: lists beside each other. A token that is part of
-a character is written as `bytes:\\xf0`. With echo the prompt's come first; its first token has none."""
+"""As Logprobs, in the shape of OpenAI's legacy completions: parallel lists. A token that is part of a
+character is written as `bytes:\\xf0`. With echo, the prompt's tokens come first, the first one without
+a logprob."""
 
 
 @with_config(ConfigDict(extra="allow"))
@@ -168,4 +169,4 @@ class TokenProbability(TypedDict):
 
 
 Probabilities = TypeAliasType("Probabilities", list[TokenProbability])
-"""Of each token of the content, logprob and top_logprobs, or prob and top_probs with post_sampling_probs."""
+"""For each token of the content, logprob and top_logprobs, or prob and top_probs with post_sampling_probs."""

@@ -34,7 +34,7 @@ class MessageOutputTokens(TypedDict):
 
 class MessageUsage(TypedDict):
     input_tokens: Natural
-    """Of the prompt."""
+    """Tokens of the prompt that were not cached."""
     cache_creation_input_tokens: Literal[0]
     cache_read_input_tokens: Natural
     output_tokens: Natural
@@ -111,7 +111,7 @@ class AssistantMessage(TypedDict):
     stop_sequence: str | None
     """The stop sequence that ended the reply; null if none did."""
     diagnostics: NotRequired[CacheDiagnostics | None]
-    """Null if the prompt begins with all of the earlier one."""
+    """Null if the prompt begins with the whole earlier prompt."""
     usage: MessageUsage
     context_management: NotRequired[AppliedContextEdits]
     warnings: NotRequired[list[str]]
@@ -225,5 +225,5 @@ MessagesEvent = TypeAliasType(
     | MessagesEventMessageDelta
     | MessagesError,
 )
-"""Message_start, ping; of each block content_block_start, deltas, content_block_stop, one block after the
-other; message_delta, message_stop. An error ends the stream at any place."""
+"""First message_start and ping. Then for each block, one after the other, content_block_start, deltas and
+content_block_stop. Last message_delta and message_stop. An error may end the stream at any place."""

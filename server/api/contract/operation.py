@@ -47,7 +47,7 @@ class Operation:
     """Schemas of answers that are not JSON, by media type."""
     errors: Sequence[int] = WORK
     special: Mapping[int, Mapping[str, Any]] = field(default_factory=dict[int, Mapping[str, Any]])
-    """Responses by status that are not just errors, or say more than a usual error."""
+    """Responses by status, where they say more than the usual error."""
     public: bool = False
     """True if the route needs no key."""
 

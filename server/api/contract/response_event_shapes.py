@@ -182,6 +182,6 @@ ResponseEvent = TypeAliasType(
     | ResponseEventFunctionCallArgumentsDelta
     | ResponseEventFunctionCallArgumentsDone,
 )
-"""Of an item: response.output_item.added; of text or thoughts response.content_part.added, deltas, a done and
-response.content_part.done; of a call deltas and a done; at last response.output_item.done. One item after the
-other."""
+"""For each item, one after the other: first response.output_item.added; for text or thoughts
+response.content_part.added, deltas, a done event and response.content_part.done; for a call, deltas and a
+done event; last response.output_item.done."""

@@ -61,7 +61,7 @@ class OutputItemReasoning(TypedDict):
     status: ItemStatus
     encrypted_content: NotRequired[str | None]
     summary: Annotated[list[OutputPart], Field(max_length=1)]
-    """The thoughts themselves, where reasoning.summary asks for it; then content is empty."""
+    """The thoughts themselves, if reasoning.summary asks for a summary; content is empty then."""
     content: Annotated[list[OutputPart], Field(max_length=1)]
 
 
@@ -140,7 +140,7 @@ class ResponseReasoning(TypedDict):
 class ResponseInputTokens(TypedDict):
     cached_tokens: Natural
     cache_write_tokens: Natural
-    """Tokens of the prompt that were evaluated, that is, all others."""
+    """Tokens of the prompt that were evaluated: all that were not cached."""
 
 
 class ResponseOutputTokens(TypedDict):
@@ -238,7 +238,7 @@ class FoundStream(TypedDict):
     """Bytes of the stream; 0 while another lead writes it."""
     started_at: int
     completed_at: int
-    """Unix seconds; 0 while it runs."""
+    """Unix seconds; 0 while the reply runs."""
 
 
 class Compacted(TypedDict):

@@ -87,7 +87,7 @@ class RpcResultGetCompletion(TypedDict):
     stopped_word: bool
     stopped_limit: bool
     stopping_word: str
-    """The stop string that ended it; else empty."""
+    """The stop string that ended the reply; empty if none did."""
     timings: Timings
     prompt_stats: RpcPromptStats
 

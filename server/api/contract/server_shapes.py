@@ -1,4 +1,4 @@
-"""What the server tells of itself: health, models, slots, errors."""
+"""Answers about the server: health, models, slots, errors."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class HealthGate(TypedDict):
     width: int
     """Rows that the latest step was padded to; 0: it was not padded."""
     steady_ms: dict[str, float]
-    """Milliseconds of a decode by its rows among equal ones, of widths that steps may be padded to; empty
-    where a change of width costs nothing."""
+    """Milliseconds of a decode after decodes of the same width, by that width in rows, for widths that steps
+    may be padded to. Empty if a change of width costs nothing."""
 
 
 class HealthDrafter(TypedDict):
@@ -193,7 +193,7 @@ class SlotNextToken(TypedDict):
 
 
 class ListedSlot(TypedDict):
-    """One of the slots of --parallel. It has fields about a reply once it has had one."""
+    """One of the slots of --parallel. Only a slot that has had a reply has fields about one."""
 
     id: Natural
     n_ctx: int

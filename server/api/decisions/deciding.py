@@ -2,7 +2,7 @@
 
 The prompt gives each option a label. A label's probability is that of the model's next token, so one row of
 logits has the probabilities of all labels. The further tokens of longer labels are scored after prompts that
-end with the label's first tokens; these prompts share what is cached.
+end with the label's first tokens; these prompts share cached tokens.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Decider:
     ) -> list[float]:
         """Return the probabilities of labels after a prompt; no label may begin with another one.
 
-        They sum to 1: the reply is constrained to the labels, so a token that all share has probability 1.
+        The probabilities sum to 1. A first token that all labels share has probability 1.
         """
         begun: list[int] = []
         while all(label[: len(begun) + 1] == labels[0][: len(begun) + 1] for label in labels):

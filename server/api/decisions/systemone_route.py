@@ -1,4 +1,4 @@
-"""POST /v1/systemone, llama-server's: typed questions about a state, answered by probabilities."""
+"""POST /v1/systemone, as in llama-server: typed questions about a state, answered by probabilities."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class StateQuestion(Body):
     type: Literal["choice", "score", "noul"]
     instructions: Anything
     criteria: Anything | None = None
-    """Of a choice an object of options and their descriptions; of a score a list of levels, the lowest first;
-    of a noul, a yes or no, the descriptions of true and false."""
+    """For a choice, an object of options and their descriptions. For a score, a list of levels, the lowest
+    first. For a noul (yes or no), the descriptions of true and false."""
 
     @model_validator(mode="after")
     def _has_its_criteria(self) -> StateQuestion:
@@ -87,9 +87,9 @@ class StateRequest(Body):
     """POST /v1/systemone."""
 
     state: Anything
-    """Told as JSON unless it is a text."""
+    """The model reads it as JSON unless it is a text."""
     questions: Annotated[dict[str, StateQuestion], Field(min_length=1)]
-    """By their ids."""
+    """Questions by their ids."""
     model: str | None = None
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
 

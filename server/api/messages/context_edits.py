@@ -13,7 +13,7 @@ Json: TypeAlias = dict[str, Any]
 Messages: TypeAlias = Sequence[Json]
 
 CLEARED = "[An earlier result of this tool, left out to save space.]"
-"""Replaces a result that was cleared."""
+"""Text that replaces a cleared result."""
 KEPT_USES, KEPT_TURNS = 3, 1
 """Anthropic's defaults: uses of tools, and turns with thoughts, that an edit keeps."""
 USUAL_TRIGGER = {"clear_tool_uses_20250919": 100_000, "compact_20260112": 150_000}
@@ -62,7 +62,7 @@ class ClearToolUses(Body):
     keep: UseAmount | None = None
     """Number of last results that are kept. Absent: 3."""
     clear_at_least: TokenAmount | None = None
-    """Nothing is cleared if that frees fewer tokens."""
+    """Nothing is cleared if clearing would free fewer tokens."""
     exclude_tools: Annotated[list[str], Field(fail_fast=True)] | None = None
     clear_tool_inputs: bool | Annotated[list[str], Field(fail_fast=True)] | None = None
     """Also clear the inputs of calls of these tools; true: of all tools."""

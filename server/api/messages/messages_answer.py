@@ -128,7 +128,7 @@ class MessagesAnswer(Answer):
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return the parts of the prompt, by the names that Anthropic has for a change of each."""
+        """Return parts of the prompt, by Anthropic's words for a change of the part."""
         chat, now = self._turn.chat, self._turn.now
         return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
 

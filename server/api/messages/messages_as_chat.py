@@ -26,7 +26,7 @@ so nothing after this block would be found in the cache."""
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A conversation on which a request builds, or which includes it."""
+    """The conversation that a request continues, or the one that includes the request."""
 
     messages: Sequence[Json] = ()  # chat messages, without system messages
     system: Sequence[Json] = ()  # system messages
@@ -64,8 +64,8 @@ def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsCh
 
     Args:
         body: the request.
-        before: the kept conversation that it continues, if any. Its system messages and tools hold if the
-            request has none.
+        before: the kept conversation that it continues, if any. Its system messages and tools apply if
+            the request has none.
 
     Raises:
         FieldError: a turn cannot be served.
@@ -106,7 +106,7 @@ def _response_format(body: MessagesRequest) -> Json:
 
 
 def _effort(body: MessagesRequest) -> str | None:
-    """Return the effort of the reply: that of the latest turn since the last reply that has one."""
+    """Return the reply's effort: set by the latest turn since the last reply, else by the request."""
     for turn in reversed(body.messages):
         if turn.role == "assistant":
             break

@@ -26,7 +26,7 @@ class Turn(Body):
     clear_at: Literal["next_user_message", "never"] | None = None
     """next_user_message: a system turn is left out once a user turn follows."""
     output_config: TurnOutput | None = None
-    """Only for turns of the system."""
+    """Only for system turns."""
 
 
 class ChoiceOfTool(Body):
@@ -96,9 +96,9 @@ class MessagesRequest(SharedFields):
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     thread: ThreadOptions | None = None
-    """create: keep the conversation under the id of the message. continue: go on with the one that was
-    kept under previous_message_id; its system and tools hold where this request has none. Kept in memory,
-    a bounded number."""
+    """create: keep the conversation under the id of the message. continue: go on with the conversation kept
+    under previous_message_id, and with its system and tools where this request has none. The server keeps
+    a bounded number of conversations, in memory."""
     diagnostics: DiagnosticsOptions | None = None
     """The message says where its prompt departs from that of an earlier message that had this field, too."""
     context_management: ContextEdits | None = None

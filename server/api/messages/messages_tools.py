@@ -29,8 +29,8 @@ class ClientTool(Body):
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
     """Without `direct` only code may call the tool, so it is left out."""
     defer_loading: bool = False
-    """true: the tool is left out until a tool_reference names it, and shown there. Not beside a search by
-    Anthropic's servers, which would never find it here."""
+    """true: the tool is left out until a tool_reference names it, and is shown there. Without effect if
+    Anthropic's servers are to search for tools, since this server does not search."""
 
 
 class AnthropicTool(Body):

@@ -126,7 +126,7 @@ Block: TypeAlias = Annotated[
 _TELLING = ("title", "context", "url", "text", "stdout", "stderr", "error_code", "tool_name")
 """Fields of a block whose texts the model reads."""
 _HOLDING = ("source", "content", "tool_references")
-"""Fields of a block with inner blocks that have such fields."""
+"""Fields of a block that hold inner blocks, which have the fields in _TELLING."""
 
 
 def texts_in(value: Any) -> list[str]:

@@ -25,7 +25,7 @@ from server.errors import FieldError
 Json: TypeAlias = dict[str, Any]
 
 SUMMARY = "What was said before, in short:\n"
-"""Begins the message that stands for a conversation that was compacted."""
+"""Beginning of the message that replaces a compacted conversation."""
 
 
 class TurnMessages:
@@ -45,7 +45,7 @@ class TurnMessages:
         """Add these turns.
 
         Raises:
-            FieldError: the user has just sent a picture.
+            FieldError: the user's last words contain a picture or a file.
         """
         _refuse_new_pictures(turns)
         spoken = max((i for i, turn in enumerate(turns) if turn.role == "user"), default=-1)
@@ -138,7 +138,7 @@ def _refuse_new_pictures(turns: Sequence[Turn]) -> None:
 
 
 def _reply(blocks: Sequence[Block]) -> Iterator[Json]:
-    """Yield the message of these blocks, if they say anything."""
+    """Yield the message that the blocks form; nothing if the blocks say nothing."""
     thoughts = "".join(
         block.thinking or held(block.signature) for block in blocks if isinstance(block, ThinkingBlock)
     )

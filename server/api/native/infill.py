@@ -26,9 +26,9 @@ MAX_EXTRA = 1024
 REPOSITORY = "myproject\n"
 """Name that llama-server gives to every repository."""
 FOR_REPLY = 4
-"""One part in this number of the context is reserved for a reply without a limit.
+"""A reply without a limit gets one part in this number of the context.
 
-With half of the room, long replies end early; with twice as much, fewer texts are seen.
+With half of that room, long replies end early; with twice as much, the model sees fewer texts.
 """
 
 
@@ -49,7 +49,7 @@ class InfillRequest(NativeRequest):
     input_extra: Annotated[list[ExtraText], Field(max_length=MAX_EXTRA, fail_fast=True)] = Field(
         default_factory=list[ExtraText]
     )
-    """Texts that the model reads before both; if room is short, as much of their end as fits."""
+    """Texts that the model reads before prefix and suffix; if room is short, as much of their end as fits."""
 
     def contradiction(self) -> tuple[str, str] | None:
         if not isinstance(self.prompt, str):

@@ -1,4 +1,4 @@
-"""Shorten a conversation: the model writes a summary, which replaces it from then on.
+"""Shorten a conversation: the model writes a summary that replaces the conversation from then on.
 
 POST /v1/responses/compact does so on request, `context_management` when a prompt gets too long.
 """

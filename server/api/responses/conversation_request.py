@@ -23,7 +23,7 @@ class SaltedBody(Body):
 
     @property
     def salt(self) -> str:
-        """Return the salt of requests that find the conversation."""
+        """Return the salt that a request must have to find the conversation."""
         return self.cache_salt or ""
 
 

@@ -31,7 +31,7 @@ from server.text.message import ToolCall
 Json: TypeAlias = dict[str, Any]
 
 SUMMARY = "What was said before, in short:\n"
-"""Begins the message that stands for a conversation that was compacted."""
+"""Beginning of the message that replaces a compacted conversation."""
 _CALLS = {
     "local_shell_call": ("local_shell", "action"),
     "shell_call": ("shell", "action"),
@@ -69,7 +69,7 @@ class Conversation:
         """Add these items; consecutive thoughts, text and calls of the assistant become one message.
 
         Raises:
-            FieldError: the user has just sent a picture.
+            FieldError: the user's last words contain a picture.
         """
         _refuse_new_pictures(items)
         for i, item in enumerate(items):

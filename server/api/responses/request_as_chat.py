@@ -90,7 +90,7 @@ def as_chat(body: ResponseRequest, before: Sequence[Json], items: Sequence[Item]
 
 
 def _remembered(messages: Sequence[Json], body: ResponseRequest) -> Sequence[Json]:
-    """Return the messages with the thoughts that the request wants the model to see."""
+    """Return the messages; for the context current_turn, without thoughts before the user's last message."""
     if body.reasoning is None or body.reasoning.context != "current_turn":
         return messages
     asked = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=0)

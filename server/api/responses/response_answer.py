@@ -214,13 +214,13 @@ class ResponseAnswer(Answer):
         return response | measured(self._choice.stats()) | self._cache_diagnostics()
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return the parts of the prompt, by the names that OpenAI has for a change of each."""
+        """Return parts of the prompt, by OpenAI's words for a change of the part."""
         chat = self._turn.chat.chat
         told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
         return {name: repr(value) for name, value in told.items()}
 
     def _cache_diagnostics(self) -> dict[str, Any]:
-        """Return where the prompt departs from that of comparison_response_id; {} if that is absent."""
+        """Return where the prompt departs from that of comparison_response_id; {} if the request has none."""
         id = self._body.prompt_cache_options.comparison_response_id
         if id is None:
             return {}

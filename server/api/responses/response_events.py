@@ -149,7 +149,7 @@ class Output:
         yield {"type": "response.output_item.added", **added}
 
     def _begin_part(self, part: Json) -> Iterator[Event]:
-        """Add its only part to the open item."""
+        """Add the part to the open item, which has no other part."""
         summary = part["type"] == "summary_text"
         self.items[-1]["summary" if summary else "content"].append(part)
         type = "response.reasoning_summary_part.added" if summary else "response.content_part.added"

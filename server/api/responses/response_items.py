@@ -160,7 +160,7 @@ class Effort(Body):
 
 
 class ConfigurationItem(ItemBody):
-    """Settings that hold from this item on."""
+    """Settings that apply from this item on."""
 
     type: Literal["configuration_update"]
     reasoning: Effort | None = None
@@ -211,7 +211,7 @@ _TYPES: dict[str, str | None] = {
     "additional_tools": "found",
     "item_reference": "item_reference",
 }
-"""Tags of the types of items that have their own class; None: the type is the tag."""
+"""Tags by type, for items that have their own class; None: the type is the tag."""
 
 
 _KINDS = {

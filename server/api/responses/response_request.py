@@ -118,14 +118,14 @@ class ResponseRequest(SharedFields):
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     """What the user says, or items of a conversation."""
     instructions: str | None = None
-    """A system message before all others. The instructions of the previous response do not hold."""
+    """A system message before all others. The instructions of the previous response do not apply."""
     previous_response_id: str | None = None
     """A stored response with the same cache_salt, whose conversation this one continues."""
     conversation: str | ConversationName | None = None
-    """A conversation with the same cache_salt: its items come before the input, and get the input and the
-    reply once that is complete."""
+    """A conversation with the same cache_salt: its items come before the input. Once the reply is complete,
+    input and reply are added to it."""
     store: bool = True
-    """Whether later requests can name the response."""
+    """true: later requests can name the response."""
     background: bool = False
     """Go on without this connection: the answer is a queued response, or a stream that can be left and read
     again by its id. Stored."""
@@ -136,8 +136,8 @@ class ResponseRequest(SharedFields):
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: ReasoningOptions | None = None
     include: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list[str])
-    """Message.output_text.logprobs, and reasoning.encrypted_content, in which thoughts are sealed. Others
-    are of tools that this server does not run."""
+    """What else to return: message.output_text.logprobs, or reasoning.encrypted_content, which contains the
+    thoughts. Other values concern tools that this server does not run."""
     service_tier: str | None = None
     """Copied to the response; there is only one tier."""
     context_management: Annotated[list[ContextManagement], Field(max_length=1, fail_fast=True)] = Field(
@@ -147,7 +147,7 @@ class ResponseRequest(SharedFields):
     top_logprobs: TopLogprobs | None = None
     """Above 0, logprobs are included."""
     truncation: Literal["auto", "disabled"] = "disabled"
-    """Auto: a reply that reaches the end of the context goes on, see context_shift of a chat completion.
+    """auto: a reply that reaches the end of the context goes on, see context_shift of a chat completion.
     The input has to fit all the same."""
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA), at_most(MAX_METADATA)] = Field(
         default_factory=dict[str, str]

@@ -1,4 +1,4 @@
-"""Tools of a request to the Responses API, and how their calls are written in its form."""
+"""Tools of a request to the Responses API, and their conversion to tools of a chat completion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnFunction(Body):
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
     """Without `direct` only code may call the tool, so it is left out."""
     defer_loading: bool = False
-    """true: beside a client's tool_search, the tool is left out until a tool_search_output shows it."""
+    """true: if the client searches for tools, the tool is left out until a tool_search_output shows it."""
 
 
 class AnyTextFormat(Body):
@@ -61,11 +61,11 @@ class OwnCustom(Body):
     allowed_callers: Annotated[list[str], Field(fail_fast=True)] | None = None
     """Without `direct` only code may call the tool, so it is left out."""
     defer_loading: bool = False
-    """true: beside a client's tool_search, the tool is left out until a tool_search_output shows it."""
+    """true: if the client searches for tools, the tool is left out until a tool_search_output shows it."""
 
 
 class SearchTool(Body):
-    """A search for tools: the client carries it out if `execution` says so."""
+    """A search for tools; the client carries it out if `execution` is client."""
 
     type: Literal["tool_search"]
     execution: Literal["server", "client"] = "server"
@@ -93,7 +93,7 @@ class NamespaceTool(Body):
     description: str | None = None
     tools: Annotated[list[InNamespace], Field(fail_fast=True)]
     defer_loading: bool = False
-    """true: beside a client's tool_search, the tool is left out until a tool_search_output shows it."""
+    """true: if the client searches for tools, the tool is left out until a tool_search_output shows it."""
 
 
 def _tag_of(tool: Any) -> str:
@@ -192,7 +192,7 @@ class ServedTools:
         return _IN_TOOL.sub(place, param)
 
     def load(self, tools: Sequence[AnyTool], place: str) -> str:
-        """Allow calls of these tools, and return the text of the message that shows them."""
+        """Allow calls of these tools, and return the text of the message that shows the tools."""
         found = ServedTools()
         found.add(tools, place, deferring=False, repeated=True)
         for name, tool in found.by_name.items():

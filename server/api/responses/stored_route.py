@@ -24,8 +24,8 @@ from server.replies.store import Owner
 MOST_ITEMS = 100
 """Maximum items of a page, as OpenAI has it."""
 CANCEL_S = 5.0
-"""Seconds to wait for another lead to cancel its reply: it looks for cancellations ten times in them."""
-CANCEL_LOOK_S = 0.05  # seconds between two checks whether it has
+"""Seconds to wait for another lead to cancel its reply. The lead looks for cancellations ten times in 5 s."""
+CANCEL_LOOK_S = 0.05  # seconds between two checks whether the reply has ended
 
 Event = dict[str, Any]
 
@@ -85,7 +85,7 @@ async def streamed(served: Served, salt: str, response: Event, after: int = -1) 
 
 
 async def _events(log: LogReader, after: int, response: Event) -> AsyncIterator[bytes]:
-    """Yield the events of a log; if its writer or the store is gone, the last event is that error."""
+    """Yield the events of a log; if its writer or the store is gone, the last event is the error."""
     try:
         async for chunk in log.events(after):
             after += chunk.count(EVENT_END)

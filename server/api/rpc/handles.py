@@ -12,7 +12,7 @@ from server.errors import BusyError
 
 MAX_HANDLES = 64
 KEPT_S = 120.0
-"""Seconds without a request for work after which it is cancelled."""
+"""Seconds after which work is cancelled if no call has asked about it."""
 
 
 class Held(Protocol):
@@ -28,7 +28,7 @@ class Held(Protocol):
 
 
 class Handles:
-    """Holds work by its handle. For the event loop only.
+    """Holds work by its handle. Use on the event loop only.
 
     Work that nobody asks about within kept_s is cancelled and forgotten by a timer.
     """

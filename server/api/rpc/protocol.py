@@ -96,7 +96,7 @@ def _read_call(data: object) -> Call | Reply:
 
 
 def by_name(params: Given, names: Sequence[str]) -> dict[str, Any]:
-    """Return params by name; `names` has the names of those given by position.
+    """Return params by name; `names`: the names of params by position.
 
     Raises InvalidRequestError.
     """

@@ -18,9 +18,9 @@ from server.errors import DuoError
 
 
 class RpcCompletion:
-    """Implements Held.
+    """A completion that runs by itself; implements Held.
 
-    It runs by itself: news() returns what is new, and whole() waits for the end.
+    news() returns what is new, and whole() waits for the end.
     """
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:

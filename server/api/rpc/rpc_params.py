@@ -27,7 +27,7 @@ class InitParams(Body):
 
 class TokenizeParams(Body):
     text: str
-    """Control tokens that are spelled in it are read as such."""
+    """Text that spells a control token is read as that token."""
 
 
 class HandleParams(Body):
@@ -35,7 +35,7 @@ class HandleParams(Body):
 
 
 class CompletionParams(CompletionRequest):
-    """A legacy completion of one prompt. If n_predict is absent or negative, it ends with the context."""
+    """A legacy completion of one prompt. Without n_predict, the reply may fill the context."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["prompt"]})
 

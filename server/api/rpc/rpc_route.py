@@ -115,7 +115,7 @@ async def _get_completion(request: Request, served: Served, given: Given) -> Any
 
 
 async def _async_completion_init(request: Request, served: Served, given: Given) -> Any:
-    """Begin a completion, and return its handle. Its last update has the number of cached tokens."""
+    """Begin a completion, and return its handle. The number of cached tokens comes with the last update."""
     body, prompt = await _read_completion(request, served, given)
     handle = served.handles.open(lambda: RpcCompletion(served, body, prompt), salt_of(request, None))
     return {"handle": handle, "prompt_stats": {"length": len(prompt.requests[0].prompt)}}

@@ -87,13 +87,13 @@ def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | 
 
 
 def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start | None) -> Start | None:
-    """Return the constraint with a limit on thoughts, if there is one and the model thinks.
+    """Return the constraint, with a limit on thoughts if there is one and the model thinks.
 
     Args:
         served: What the server offers.
         body: The request.
         form: The form of the reply.
-        held: Constraint in place of that of the StructuredFields; None: theirs.
+        held: Constraint of the reply; None: the one that the StructuredFields ask for.
     """
     thoughts, channels = form.thoughts, form.channels
     most = served.reasoning_budget if body.thinking_budget is None else body.thinking_budget
@@ -107,7 +107,7 @@ def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start 
 def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
     """Return the strictest constraint of calls that compiles.
 
-    Return None if calls have no mark, or if their grammar does not compile and the request can do without.
+    Return None if calls have no mark, or if their grammar does not compile and the request does not need it.
 
     Raises:
         InvalidRequestError: A schema of a strict function, or the grammar of a required form, does not

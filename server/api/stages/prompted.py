@@ -37,7 +37,7 @@ class Prompted:
         return bool(self.messages) and not (begun and begun.text)
 
     def remember(self, history: History, choices: Sequence[ReplyChoice]) -> None:
-        """Remember the replies, which have all ended, since the next prompt may continue one of them."""
+        """Remember all replies, since the next prompt may continue one. All replies must have ended."""
         for choice, request in zip(choices, self.requests, strict=True):
             if self.whole and not choice.stats().truncated:
                 history.ended(self, request, choice.said, settle=bool(self.messages) and len(choices) == 1)

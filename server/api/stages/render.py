@@ -37,7 +37,9 @@ def setting_of(served: Served, body: ChatRequest) -> Setting:
     """
     calls = calling(body)
     hidden = (
-        calls and not calls.callable and (served.grammars is None or not hides_calls(served.template.style))
+        calls
+        and not calls.callable
+        and (served.grammars is None or not can_forbid_calls(served.template.style))
     )
     tools = (
         [tool.for_template() for tool in calls.tools if not tool.in_message] if calls and not hidden else []
@@ -62,8 +64,8 @@ def form_of(body: ChatRequest, style: Style) -> Form:
     return replace(form, calls=family.calls, functions=functions, most_calls=most)
 
 
-def hides_calls(style: Style) -> bool:
-    """Return True if a grammar can forbid calls: they have a mark in free text."""
+def can_forbid_calls(style: Style) -> bool:
+    """Return True if a grammar can forbid calls, because each begins with a mark in free text."""
     family = style.family
     return family.calls is not None and not (family.calls.bare or family.channels)
 
@@ -74,7 +76,7 @@ def reads_thoughts(served: Served, body: ChatRequest) -> bool:
 
 
 def _unthinking(served: Served, body: ChatRequest, prompt: str) -> str:
-    """Close thoughts that the prompt opens, if the server disables thinking and the body says nothing."""
+    """Close thoughts that the prompt opens, if the server disables thinking and the body does not choose."""
     thoughts, own = served.template.style.family.thoughts, body.template_variables
     wanted = served.template_variables.get("enable_thinking", True) or "enable_thinking" in own
     if thoughts is None or wanted or body.thinking_budget is not None:

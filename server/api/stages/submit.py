@@ -127,5 +127,5 @@ def _wants_shift(served: Served, body: GenerationFields) -> bool:
 
 
 def _n_keep(body: GenerationFields, n_prompt: int, vocabulary: Vocabulary) -> int:
-    """Return the number of first tokens that a shift keeps. As in llama-server, BOS is kept besides."""
+    """Return the number of first tokens that a shift keeps. As in llama-server, BOS is kept in addition."""
     return n_prompt if body.n_keep < 0 else body.n_keep + vocabulary.add_bos

@@ -26,9 +26,9 @@ Ts = TypeVarTuple("Ts")
 LARGE = 1 << 14
 """Bytes of a body above which it is parsed in a thread; smaller ones take at most 2 ms."""
 MAX_MARKS = 1 << 20
-"""Maximum weight of a body's punctuation (MARKS), in texts or not, which limits the number of its values.
+"""Maximum weight of a body's punctuation (MARKS), inside texts or not. It limits the number of values.
 
-The interpreter is held while a body is parsed: at this limit for 50 ms by numbers, 300 ms by keys.
+Parsing holds the interpreter: at this limit for 50 ms if the body consists of numbers, 300 ms if of keys.
 """
 MARKS = {b",": 1, b'"': 2, b"{": 2, b"[": 2}
 """Weights of commas, quotation marks and opening brackets."""
