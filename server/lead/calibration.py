@@ -89,10 +89,9 @@ def _forget_timed(backend: TimedModel) -> None:
 
 
 def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shapes:
-    """Time decodes of PADDED widths, to choose the widths to which steps are padded.
+    """Time decodes of PADDED widths, as measure() in llama/shapes.py does, to choose how to pad steps.
 
-    Each width is timed after decodes of the same width and after decodes of others. Every start of a lead on
-    a GPU measures this, since it is quick.
+    Every start of a lead on a GPU measures this, since it is quick.
 
     Args:
         backend: The model.

@@ -13,7 +13,7 @@ _MAGIC = b"GGUF"
 
 
 def siblings(name: str) -> list[str]:
-    """Return the names of all parts of the model that the file belongs to; `name` alone if there is one."""
+    """Return the names of all parts of the model that the file is a part of; only `name` if it is whole."""
     found = _PART.fullmatch(name)
     if found is None:
         return [name]

@@ -85,7 +85,7 @@ class TimedModel(Protocol):
 
 
 def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
-    """Time decodes of these widths, each after equal ones and all in turn.
+    """Time decodes of these widths: each width after decodes of the same width, and all widths in turn.
 
     The KV cache must be empty, and is left empty. Raises BackendError.
 

@@ -35,10 +35,10 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
-    """Return True if a tail is better than checkpoints before steps with guesses, which cost nothing.
+    """Return True if a tail is better than checkpoints before steps with guesses.
 
-    It is with a prediction block or head, which makes no guesses in a step that evaluates rows again, and
-    with compressed cells, which cannot be copied.
+    Checkpoints cost nothing. But a prediction block or head makes no guesses in a step that evaluates rows
+    again, and compressed cells cannot be copied.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     guesses_inside = has_head or model.n_blocks > 0

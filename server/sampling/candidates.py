@@ -43,7 +43,7 @@ class Candidates:
         self.logits = self.logits[at].astype(np.float64)
 
     def find(self, tokens: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Return the indices of those tokens that are candidates, and a mask that marks them."""
+        """Return the indices of those of `tokens` that are candidates, and a mask of `tokens` that are."""
         if self.ids is None:
             return tokens, np.ones(len(tokens), np.bool_)
         at = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)
@@ -76,7 +76,7 @@ class Candidates:
 
 
 def top_k(c: Candidates, k: int) -> None:
-    """Keep the k likeliest."""
+    """Keep the k likeliest candidates."""
     if k == 1:
         c.keep(_best_index(c))
     elif 0 < k < len(c):
@@ -86,25 +86,25 @@ def top_k(c: Candidates, k: int) -> None:
 
 
 def top_p(c: Candidates, p: float) -> None:
-    """Keep the shortest head of the likeliest whose probability reaches p."""
+    """Keep the likeliest candidates, as few as reach a total probability of p."""
     logits = c.logits.astype(np.float64)
     c.keep(np.flatnonzero(logits >= nucleus_floor(logits, p)))
 
 
 def min_p(c: Candidates, p: float) -> None:
-    """Keep those at least p times as likely as the likeliest."""
+    """Keep the candidates that are at least p times as likely as the likeliest one."""
     c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) + math.log(min(p, 1.0))))
 
 
 def top_n_sigma(c: Candidates, n: float) -> None:
-    """Keep those whose logit is within n standard deviations of the largest (arXiv:2411.07641)."""
+    """Keep the candidates with logits within n standard deviations of the largest (arXiv:2411.07641)."""
     if n > 0.0 and len(c) > 1:
         deviation = float(c.logits.std(dtype=np.float64))
         c.keep(np.flatnonzero(c.logits >= float(c.logits.max()) - n * deviation))
 
 
 def typical_p(c: Candidates, p: float) -> None:
-    """Keep those whose surprise is nearest to the entropy, until their probability exceeds p.
+    """Keep the candidates whose surprise is nearest to the entropy, as few as exceed a probability of p.
 
     This is locally typical sampling (arXiv:2202.00666).
     """
@@ -127,7 +127,7 @@ def xtc(c: Candidates, threshold: float) -> None:
 
 
 def temperature(c: Candidates, value: float, spread: float, exponent: float) -> None:
-    """Divide the logits by the temperature; one below TINY leaves the likeliest, the first among equals.
+    """Divide the logits by the temperature; if it is below TINY, keep only the first likeliest candidate.
 
     Args:
         c: Changed in place.

@@ -33,7 +33,7 @@ class Constraint(Protocol):
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:
-        """Return the number of leading tokens that may follow; it may be wrong if the grammar cannot tell.
+        """Return how many of `tokens`, from the first one on, may follow; a guess if the grammar cannot tell.
 
         Changes nothing that allows() or mask() return, now or later.
         """

@@ -38,7 +38,7 @@ class Distribution(NamedTuple):
 
 
 def draw(row: Row, params: SamplingParams, position: int) -> int:
-    """Return the token for `position`, the index in the sequence of the token being chosen.
+    """Return the token that is drawn for `position`, its index in the sequence.
 
     At temperature 0 that is the largest logit, the lowest id among equals. Otherwise it is, after the
     filters, the argmax of logit / temperature + Gumbel noise, which is an exact sample of the softmax.
@@ -167,7 +167,7 @@ def _nucleus_edge(peaks: Peaks, params: SamplingParams) -> float:
 
 
 def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> float:
-    """Return the smallest logit of the shortest head whose probability reaches top_p.
+    """Return the smallest of the largest logits, as few as reach a total probability of top_p.
 
     Args:
         logits: Logits of all candidates, or of the likeliest.
@@ -183,9 +183,9 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
 def head_floor(
     values: Floats, weights: Floats, wanted: float, side: Literal["left", "right"] = "left"
 ) -> float:
-    """Return the smallest value of the shortest head, largest values first, whose weight reaches `wanted`.
+    """Return the smallest of the largest values, as few as reach a total weight of `wanted`.
 
-    With side "right" the weight exceeds it. Of many values only the bin with the edge is sorted.
+    With side "right" they exceed it. Of many values only the bin with the edge is sorted.
     """
     before = 0.0
     if len(values) > _SORTED_WHOLE:

@@ -63,7 +63,7 @@ class Dry:
         return tokens[~breaks], penalties[~breaks]
 
     def _repeat_lengths(self, newest_first: Ids) -> Ids:
-        """Return, for each k, the length of the run that ends k tokens before the newest and repeats the end.
+        """Return, for each k, how many tokens up to k before the newest equal the newest tokens, in a row.
 
         Lengths are limited to the one that gives the largest penalty.
         """

@@ -11,15 +11,15 @@ from server.sampling.params import Pieces
 LIKELY = 0.2
 """Probability, llama.cpp's, of a likely token; a text without any likely token ends."""
 MAX_COMPARED = 256
-"""Candidates that are compared with each other, the likeliest: llama.cpp compares all. At most five can be as
-likely as LIKELY, so half or twice as many change hardly anything but the time."""
+"""Number of the likeliest candidates that are compared with each other; llama.cpp compares all. At most five
+can be as likely as LIKELY, so half or twice as many change hardly anything but the time."""
 
 
 def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
-    """Keep the tokens that end a text; unless these are likely, keep the likely others as well.
+    """Keep only the tokens that end a text if these are likely; otherwise keep the likely tokens as well.
 
-    Where the text of one token begins with another's, both count as the likelier of them. If no token is
-    likely, only `end` is kept, or the likeliest token if `end` is None.
+    If the text of one token begins with that of another, the likelier one gets the probability of both. If no
+    token is likely, only `end` is kept, or the likeliest token if `end` is None.
     """
     order = np.argsort(-c.logits, kind="stable")
     probabilities = softmax(c.logits.astype(np.float64))[order]

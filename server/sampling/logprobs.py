@@ -1,4 +1,4 @@
-"""Log probabilities of tokens, by the model before any sampler, or by what a token was drawn from."""
+"""Log probabilities of tokens: the model's, before any sampler, or those that a token was drawn by."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 
 
 def quiet(seed: int, position: int, tokens: Ids) -> Floats:
-    """Return the noise that these tokens have if they are not loud; less than that of any loud token."""
+    """Return the noise that these tokens have if they are not loud. It is less than any loud token's."""
     key = _position_key(seed, position)
     if len(tokens) > _QUICK_IN_PYTHON:
         return -np.log(-_LOG_QUIET - np.log(_uniforms_at(np.uint64(key), tokens)))
@@ -81,7 +81,7 @@ def quiet(seed: int, position: int, tokens: Ids) -> Floats:
 
 
 def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
-    """Return quiet() but for rounding errors; faster for a few tokens."""
+    """Return what quiet() does, up to rounding errors; faster for a few tokens."""
     log = math.log
     return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_position_key(seed, position), tokens)]
 

@@ -63,7 +63,7 @@ class Peaks:
         return self.runners_up(token, 1)[0]
 
     def runners_up(self, token: int, n: int) -> list[int]:
-        """Return the ids of the largest logits of n columns other than this token's; there must be more."""
+        """Return the ids of the largest logits of n other columns than this token's; there must be more."""
         others = self.maxima.copy()
         found: list[int] = []
         column = token % self._length if token < self._lines.size else self._length
@@ -102,7 +102,7 @@ class Peaks:
     def likeliest(self, k: int) -> Ids:
         """Return ascending ids of the k likeliest possible tokens, and of a few more.
 
-        They are those with at least the k-th largest of a sample of the logits.
+        A token is included if its logit is at least the k-th largest of a sample of the logits.
         """
         values: Logits = self.maxima if 3 * k <= 2 * len(self.maxima) else self.row
         n_lines = len(values) // (_SPREAD * k)
@@ -113,7 +113,7 @@ class Peaks:
         return self.above(max(threshold, _IMPOSSIBLE))
 
     def _ids_within(self, columns: Ids, floor: np.float32) -> Ids:
-        """Return the ids of logits of at least `floor`, which are all in these columns."""
+        """Return the ids of logits of at least `floor`; `columns` are all columns that have any."""
         if self.maxima is self.row:
             return columns
         if len(columns) == 1 and columns[0] < self._length:  # mostly, where the model is sure

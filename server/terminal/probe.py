@@ -92,7 +92,7 @@ class ProbeResult:
 
 
 def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
-    """Compare the logits that each width gave: arrays (rows, vocabulary size), at least one of one row."""
+    """Compare the logits of each width: arrays, (rows, vocabulary size). There must be a width and a row."""
     first = next(iter(rows_by_width.values()))
     classes: dict[bytes, list[int]] = {}
     for width, rows in rows_by_width.items():
@@ -110,7 +110,7 @@ def compare(rows_by_width: Mapping[int, Logits]) -> ProbeResult:
 
 
 def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
-    """Score the same rows at each width in sequence 0; again beside a filled sequence 1 if there is one.
+    """Score the same rows at each width in sequence 0, then again beside a filled sequence 1 if there is one.
 
     The number of rows is the largest width, but at least MIN_SCORED_ROWS if there is room. The KV cache must
     be empty, and is empty afterwards.
@@ -160,9 +160,9 @@ def _score_at(
     widths: Sequence[int],
     n_resident: int | None = None,
 ) -> dict[int, Logits]:
-    """Return, by width, the logits after each token of the first half of those behind the prefix.
+    """Return, by width, the logits after each token of the first half behind the prefix.
 
-    The second half serves to fill up every batch to its width.
+    The second half only fills up batches to their width.
 
     Args:
         backend: The model.

@@ -40,7 +40,7 @@ def unguarded(text: str) -> str:
 
 
 def begun(text: str, n: int) -> str:
-    """Return the beginning of a guarded text that has n characters without its guards."""
+    """Return the beginning of a guarded text: its first n characters, guards not counted."""
     at = -1
     while (at := text.find(GUARD, at + 1)) >= 0 and at < n:
         n += 1

@@ -120,7 +120,7 @@ class _Probe:
         )
 
     def _of_instructions(self, found: Manners) -> Manners:
-        """Find out how system and developer messages are shown: alone, together, and later."""
+        """Find out if system and developer messages are shown: first, alone, in pairs, and later on."""
         system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools(
             [_message_of("developer", ONE), _USER], ONE

@@ -47,7 +47,7 @@ class GenerationBlock(Extension):
 
 
 class _Bounded(CodeGenerator):
-    """Compiles a ~ b to a call that checks the length of the result, which Jinja's own does not."""
+    """Compiles a ~ b, which joins texts, to a call that checks the length of the result."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - as jinja2 calls it
         self.write("environment.concat(map(str, (")

@@ -194,7 +194,10 @@ class ChatTemplate:
         return prompt + self._client_texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """Return the part of the prompt that stays as the last message grows. Raises InvalidRequestError."""
+        """Return the part of the prompt that does not change while the last message grows.
+
+        Raises InvalidRequestError.
+        """
         *before, last = messages
         text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text
@@ -283,8 +286,8 @@ class ChatTemplate:
     def _default_variables(self, tools: Sequence[Tool] | None) -> dict[str, Any]:
         """Return variables that a client may override, set as llama-server sets them.
 
-        Thinking is on, templates without a clock get the date, and firefunction gets the tools as text. Other
-        templates do not, since writing 30 tools takes as long as the rest of a rendering.
+        Thinking is on, templates without a clock get the date, and firefunction gets the tools as text. Only
+        firefunction does, since writing 30 tools takes as long as the rest of a rendering.
         """
         now = datetime.now().astimezone()
         dates = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}

@@ -105,7 +105,7 @@ class Transcript:
             reply: The tokens generated after them, including the one that ended the turn.
             salt: Only prompts of this salt get the tokens.
         """
-        for n_added in {0, self._offsets.n_added(prompt, reply)}:  # a template may or may not write that
+        for n_added in {0, self._offsets.n_added(prompt, reply)}:  # of a space that templates may write
             conversation = self._make_conversation(encoded(text), prompt, reply, salt, n_added)
             if 0 < len(conversation.tokens) <= self._most_tokens:
                 with self._lock:
