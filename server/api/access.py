@@ -54,7 +54,7 @@ class Access:
         return [caller for _, caller in self._known] or [NOBODY]
 
     def admit(self, offered: Sequence[bytes]) -> Caller:
-        """Return the caller who owns an offered key. Takes constant time. Raises AccessError."""
+        """Return the caller who owns an offered key, compared in constant time. Raises AccessError."""
         if not self._known:
             return NOBODY
         digests = [sha256(key).digest() for key in offered]

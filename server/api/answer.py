@@ -78,7 +78,7 @@ class Answer(ABC):
             choice.generation.cancel()
 
     async def begin(self) -> None:
-        """Wait until the engine starts the request; raise the error if the request fails before."""
+        """Wait until the engine starts the request. If the request fails before that, raise its error."""
         first = self._choices[0]
         begun, *self._next = await anext(first.events)
         first.see([begun])

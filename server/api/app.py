@@ -223,7 +223,7 @@ def _health_route(path: str, tell: Callable[[Health], Response]) -> Route:
 
 
 def page() -> list[BaseRoute]:
-    """Return the routes that need no model."""
+    """Return the routes of pages, their files and openapi.yaml, which need no model."""
     return [
         Route("/openapi.yaml", _serve_contract, methods=["GET"]),
         Route("/", _page_handler("index.html"), methods=["GET"]),

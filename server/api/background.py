@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Keep: TypeAlias = Callable[[], None]
 
 ENDING_S = 5.0
-"""Seconds for cancelled replies to write their last event; uvicorn gives replies on connections the same."""
+"""Seconds for cancelled replies to write their last event, as many as uvicorn gives open connections."""
 
 
 class BackgroundReplies:
@@ -57,6 +57,6 @@ class BackgroundReplies:
         return True
 
     async def close(self) -> None:
-        """Wait up to ENDING_S until all replies have ended. Ask the engine to end them before."""
+        """Wait up to ENDING_S until all replies have ended. First ask the engine to end them."""
         if tasks := [task for _, task in self._running.values()]:
             await asyncio.wait(tasks, timeout=ENDING_S)

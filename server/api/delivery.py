@@ -27,7 +27,7 @@ KEEP_ALIVE_S = 15
 NEVER_S = 1 << 30
 """Seconds between pings, for a stream that gets none because its log contains pings."""
 CONVERSATION = "x-conversation-id"
-"""llama-server's header that names a conversation. The latest reply of a named one can be read again."""
+"""llama-server's header that names a conversation, so that its latest reply can be read again."""
 DRAIN_S = 3600
 """Seconds for which a stream may outlive the server's order to stop; uvicorn's grace time is shorter."""
 

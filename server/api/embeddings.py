@@ -38,7 +38,7 @@ class EmbeddingRequest(Body):
     encoding_format: Literal["float", "base64"] = "float"
     """base64 encodes a vector's little-endian 32-bit floats."""
     dimensions: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
-    """Keep only the first `dimensions` components, at most all, and scale vectors to length 1 again."""
+    """Keep this number of a vector's first components, at most all, and scale it to length 1 again."""
 
     unsupported: ClassVar[Neutral] = {"embd_normalize": (2,)}
 

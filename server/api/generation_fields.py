@@ -124,7 +124,7 @@ class SharedFields(SamplingFields):
     n_keep: LastTokens = 0
     """Tokens at the prompt's beginning that context_shift never drops; -1: the whole prompt.
 
-    A BOS is kept besides. At most the context less 4.
+    A BOS is kept in addition. At most the tokens of the context less 4.
     """
     cache_salt: Annotated[str, Field(max_length=MAX_SALT)] | None = None
     """Share this request's cached prompt only with requests of the same salt.

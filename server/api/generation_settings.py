@@ -24,7 +24,7 @@ def defaults_json(params: SamplingParams) -> dict[str, Any]:
 
 
 def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
-    """Return what GET /slots shows of a request besides sampling parameters; no text of the request."""
+    """Return what GET /slots shows of a request besides sampling parameters, without any text."""
     return {
         "ignore_eos": bool(body.ignore_eos),
         "max_tokens": n_predict,

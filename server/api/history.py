@@ -56,7 +56,7 @@ def after_bos(vocabulary: Vocabulary, tokens: list[int]) -> list[int]:
 class History:
     """The conversations of one server.
 
-    `tokens_of` and `recall` are safe from any thread; everything else is for the event loop.
+    `rendered`, `tokens_of` and `recall` are safe from any thread. Use everything else on the event loop only.
     """
 
     def __init__(self, served: Served) -> None:

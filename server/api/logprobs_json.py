@@ -38,7 +38,7 @@ def logprobs_json(
 
 
 def _token_entry(vocabulary: Vocabulary, token: int, *, special: bool) -> dict[str, Any]:
-    """Return an entry: `token` is for display; `bytes` is what the token adds to the text, or null.
+    """Return a token's entry: `token` is for display; `bytes` is what it adds to the text, or null.
 
     For part of a character, `token` has U+FFFD.
     """

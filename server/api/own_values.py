@@ -65,7 +65,7 @@ class OwnValues(GrammarRules):
         Args:
             writing: Returns the alternatives for the value.
             schema: Schema of the value.
-            whole: The schema that contains it.
+            whole: The schema that contains `schema`.
             otherwise: Expression to return once _MOST_VALUES nested values have rules; None: JSON.
         """
         inner = resolved(schema, whole)

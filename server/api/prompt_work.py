@@ -22,7 +22,7 @@ Job: TypeAlias = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 N_THREADS = 2
 """Number of threads; Python runs one at a time anyway, but a short prompt can overtake a long one."""
 MAX_WAITING = 64
-"""Maximum waiting prompts, the same number as of --max-queued requests."""
+"""Maximum waiting prompts; the same number as the default of --max-queued."""
 PROMPT_STUCK_S = 30.0
 """Seconds after which work counts as stuck: three times what a template may take to render."""
 PROMPT_CLOSE_S = 5.0

@@ -83,7 +83,7 @@ SHAPES = (
     text_shapes,
 )
 LIKE_CHAT = "ChatRequest"
-"""The form with most fields. Other forms refer to its fields where theirs are the same."""
+"""The form with the most fields. Other forms refer to its schema for fields that are the same."""
 ALONE = {("POST", "/completions"), ("GET", "/health")}
 """Routes that are listed with and without /v1, since the two differ in form or in the need for a key."""
 DESCRIPTION = (

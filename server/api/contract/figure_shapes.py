@@ -15,7 +15,7 @@ return_tokens."""
 
 
 Bytes = TypeAliasType("Bytes", Annotated[list[Byte], Field(min_length=1)] | None)
-"""What the token adds to the text, perhaps part of a character; null for nothing."""
+"""What the token adds to the text, perhaps part of a character; null if it adds nothing."""
 
 
 class SourceOfText(TypedDict):

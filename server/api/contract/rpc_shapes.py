@@ -34,7 +34,7 @@ class RpcReply(TypedDict):
     id: str | float | None
     """The id of the call; null if it could not be read."""
     result: NotRequired[dict[str, Any]]
-    """The result of a successful call: RpcResult and the method's name."""
+    """The result of a successful call. Its schema is named RpcResult and the method."""
     error: NotRequired[RpcError]
 
 

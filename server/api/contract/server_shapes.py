@@ -138,7 +138,7 @@ class AnthropicModel(TypedDict):
     max_input_tokens: int
     """Maximum tokens of a conversation."""
     max_tokens: int
-    """Maximum tokens of a reply: the same number."""
+    """Maximum tokens of a reply: the same as max_input_tokens."""
 
 
 class AnthropicModelList(TypedDict):

@@ -59,7 +59,7 @@ class LabelledPrompt:
 
 
 class Decider:
-    """Answers the questions of one request, at most one per slot at a time."""
+    """Answers the questions of one request, at most as many at a time as the engine has slots."""
 
     def __init__(self, request: Request, served: Served, names: Names) -> None:
         """Begin a request; in errors, `names` replaces a chat completion's field names by the request's."""

@@ -58,7 +58,7 @@ class AnyQuestion(Body):
 
 
 class PredicateQuestion(AnyQuestion):
-    """The question how likely a statement is true."""
+    """A question that asks how likely it is that a statement is true."""
 
     type: Literal["predicate"]
 
@@ -81,7 +81,7 @@ def _refuse_repeats(choices: list[OfferedChoice]) -> list[OfferedChoice]:
 
 
 class ChoiceQuestion(AnyQuestion):
-    """The question which of several options is right."""
+    """A question that asks which of several options is right."""
 
     type: Literal["choice"]
     choices: Annotated[
@@ -106,7 +106,7 @@ class Level(Body):
 
 
 class ScoreQuestion(AnyQuestion):
-    """The question which level of a scale is right."""
+    """A question that asks which level of a scale is right."""
 
     type: Literal["score"]
     levels: Annotated[list[Level], Field(min_length=2, max_length=MOST_LEVELS, fail_fast=True)]

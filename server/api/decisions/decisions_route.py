@@ -28,7 +28,7 @@ from server.errors import FieldError
 Json: TypeAlias = dict[str, Any]
 
 NAMES = ((re.compile(r"^messages\b.*"), "input"),)
-"""Names in this API of a chat completion's fields."""
+"""This API's names for a chat completion's fields."""
 
 
 async def create(request: Request, served: Served) -> Response:

@@ -30,7 +30,7 @@ from server.grammar.json_schema import MAX_DEPTH, depth
 Json: TypeAlias = dict[str, Any]
 
 NAMES = ((re.compile(r"^messages\b.*"), "state"),)
-"""Names in this API of a chat completion's fields."""
+"""This API's names for a chat completion's fields."""
 MOST_LEVELS = 10
 """Maximum levels of a score, as llama-server has it."""
 

@@ -48,7 +48,7 @@ class MessagesAsChat:
 
     @property
     def names(self) -> Names:
-        """Return the names in this API of a chat completion's fields, for errors."""
+        """Return this API's names for a chat completion's fields, for errors."""
         return (
             (re.compile(r"^max_completion_tokens$"), "max_tokens"),
             (re.compile(r"^stop\b"), "stop_sequences"),

@@ -128,7 +128,7 @@ class OfferedTools:
             self.places.append(found[1])
 
     def place_of(self, param: str) -> str:
-        """Return the name in this request of a field of the chat completion's tools."""
+        """Return this request's name for a field of the chat completion's tools."""
 
         def place(found: re.Match[str]) -> str:
             inner = found[2].replace(".function", "", 1).replace(".parameters", ".input_schema", 1)

@@ -35,7 +35,7 @@ class TurnMessages:
         """Begin with messages of an earlier request.
 
         Args:
-            tools: the request's tools; turns may show deferred ones.
+            tools: the request's tools; turns may show deferred tools.
             before: chat messages of the earlier conversation.
         """
         self.messages = list(before)

@@ -157,7 +157,10 @@ class Conversation:
             self._tools.left_out.append(f"{place}: items of the type {item.type} are left out")
 
     def _go_on(self, said: Json, fresh: Sequence[str] = ()) -> None:
-        """Add to the last message if it is the assistant's and has no field in `fresh`; else begin one."""
+        """Add `said` to the last message, or to a new one.
+
+        A new one begins unless the last message is the assistant's and has no field in `fresh`.
+        """
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or any(name in last for name in fresh):
             self.messages.append({"role": "assistant", **said})

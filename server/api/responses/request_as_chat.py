@@ -41,7 +41,7 @@ class AsChat:
 
     @property
     def names(self) -> Names:
-        """Return the names in this API of a chat completion's fields, for errors."""
+        """Return this API's names for a chat completion's fields, for errors."""
         return (
             (re.compile(r"^messages\b.*"), "input"),
             (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),

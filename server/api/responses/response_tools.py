@@ -117,7 +117,7 @@ OwnTool: TypeAlias = OwnFunction | OwnCustom | SearchTool
 
 @dataclass(frozen=True, slots=True)
 class ServedTool:
-    """A tool as the model sees it, and how the client calls it."""
+    """A tool that the client carries out, with the client's and the model's name for it."""
 
     tool: OwnTool
     place: str  # the request's field with the tool, such as tools.3.tools.0
@@ -182,7 +182,7 @@ class ServedTools:
         return [tool.as_chat for tool in self.by_name.values()]
 
     def place_of(self, param: str) -> str:
-        """Return the name in this request of a field of the chat completion's tools."""
+        """Return this request's name for a field of the chat completion's tools."""
 
         def place(found: re.Match[str]) -> str:
             served = list(self.by_name.values())[int(found[1])]
@@ -229,7 +229,7 @@ class ServedTools:
                 (self.deferred if deferring and deferred else self.by_name)[name] = served
 
     def called(self, name: str, kinds: Sequence[str]) -> ServedTool | None:
-        """Return the tool that the client means by this name, with or without its namespace."""
+        """Return the tool with this name, or the only one with it in a namespace; None if there is none."""
         if (exact := self.by_name.get(name)) is not None and exact.kind in kinds:
             return exact
         same = [one for one in self.by_name.values() if one.name == name and one.kind in kinds]

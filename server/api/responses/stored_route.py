@@ -73,7 +73,7 @@ async def retrieve(request: Request, served: Served) -> Response:
 
 
 async def streamed(served: Served, salt: str, response: Event, after: int = -1) -> Relay:
-    """Return the events of a background response after the one with the number `after`.
+    """Return the events of a background response after the event with the number `after`.
 
     Raises:
         FieldError: the response has no log of events.
@@ -138,7 +138,7 @@ async def delete(request: Request, served: Served) -> Response:
 
 
 async def _stored_response(request: Request, served: Served) -> StoredResponse:
-    """Return the response that a request names, as failed if it runs and its writer is gone."""
+    """Return the response that a request names; as failed if it has not ended and its writer is gone."""
     id, salt = request.path_params["id"], _salt_of_request(request)
     # the store also has Anthropic's messages and conversations
     stored = await served.replies.get(salt, id) if id.startswith("resp_") else None

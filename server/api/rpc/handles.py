@@ -54,7 +54,7 @@ class Handles:
         return handle
 
     def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
-        """Return new updates, and True if they are the last; then the handle is forgotten.
+        """Return new updates, and True if they are the last; if so, forget the handle.
 
         Raises:
             UnknownHandleError: There is no such handle.

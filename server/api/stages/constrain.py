@@ -58,7 +58,7 @@ def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Pro
 
 
 def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
-    """Return a grammar that makes calls fit their functions; None if only StructuredFields constrain.
+    """Return a grammar that makes calls fit their functions; None if only StructuredFields do.
 
     The grammar starts at the first token if a call is required, else at the mark of a call. Thoughts may
     precede a structured reply. Slow: not for the event loop.

@@ -13,7 +13,7 @@ from server.text.template import ChatTemplate, Setting, begun_by
 
 
 def rendered(served: Served, body: ChatRequest, template: ChatTemplate | None = None) -> Prompted:
-    """Return the prompt's text, with the forms that replies have.
+    """Return the prompt with its text and the forms of its replies.
 
     Args:
         served: What the server offers.
@@ -51,7 +51,7 @@ def setting_of(served: Served, body: ChatRequest) -> Setting:
 
 
 def form_of(body: ChatRequest, style: Style) -> Form:
-    """Return the form that the model may write."""
+    """Return the form of the replies that the model may write."""
     calls, family = calling(body), style.family
     form = Form(family.thoughts, channels=family.channels, drops=family.drops, stops=style.stops)
     if calls is None or not calls.callable or family.calls is None:
