@@ -41,7 +41,3 @@ class Drafter(Protocol):
     def close(self, session: DraftSession, *, keep: bool) -> None:
         """Forget a session that ended; `keep` its KV cells, since the conversation may continue."""
         ...
-
-    def report(self) -> str:
-        """Return a line for the log on how drafting goes; empty if there is nothing to say."""
-        return ""

@@ -102,6 +102,5 @@ def _status_lines(worker: Worker) -> Generator[Text]:
         drafted, leads = worker.n_drafted, len(worker.leads)
         line = f"{leads} lead{'s' * (leads != 1)}, {worker.n_sessions} sessions, "
         line += f"{drafted} tokens drafted, {(drafted - before) / STATUS_S:.0f} a second"
-        line += f", {report}" if (report := worker.report) else ""
         yield Text(line, "dim")
         before = drafted

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 from pydantic_settings import CliSuppress, SettingsConfigDict
 
 from server.llama.model_settings import ModelSettings
-from server.llama.options import Weights
 from server.speculation.wire.presence import MAX_CAPACITY
 
 BUNDLED_MODEL = Path(__file__).parent / "models" / "duo-tiny-draft-q8_0.gguf"
@@ -59,11 +57,6 @@ class DrafterSettings(ModelSettings):
     translate: Path | None = Field(
         None, description="a GGUF file with the leads' vocabulary, if the draft model's differs"
     )
-    draft_model: Path | None = Field(
-        None, description="a smaller model that drafts for the draft model, or an EAGLE-3 head of it"
-    )
-    mtp: Literal["auto", "off"] = Field("auto", description="auto: its own block drafts for the draft model")
-    lookup: bool = Field(False, description="draft for the draft model from earlier text")
     pool: str = Field("default", description="drafters draft for leads of the same pool")
     name: str | None = Field(None, description="this drafter's name (default: from the host)")
     capacity: int = Field(
@@ -90,10 +83,6 @@ class DrafterSettings(ModelSettings):
     seed: int = Field(0, ge=0, description="replay: seed of the errors")
     latency_ms: float = Field(0.0, ge=0, description="delay of messages each way, to measure")
     end_with_parent: CliSuppress[bool] = Field(False, description="end when standard input is closed")
-
-    @property
-    def weights(self) -> Weights:
-        return replace(super().weights, mtp=self.mtp == "auto" and self.draft_model is None)
 
     @property
     def redis_url(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from drafters.drafter import Drafter
@@ -13,7 +13,6 @@ from drafters.engine_client import EngineClient
 from drafters.engine_dialects import EngineError
 from drafters.engine_drafter import EngineDrafter, dialect_of
 from drafters.lookup_drafter import LookupDrafter
-from drafters.own_models import head_of, with_own_drafts
 from drafters.replay import replay_drafter
 from drafters.translating import TranslatingDrafter
 from server.drafting.model_drafter import ModelDrafter
@@ -55,9 +54,6 @@ class Kind:
 
 def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
     """Return the drafter that the settings name; the stack closes its resources. Raises StartupError."""
-    if settings.kind != "model" and (settings.draft_model is not None or settings.lookup):
-        why = "has no model that --draft-model or --lookup could draft for"
-        raise StartupError(f"--kind {settings.kind} {why}")
     if settings.kind in WITH_RESOURCES:
         return WITH_RESOURCES[settings.kind](settings, stack)
     make = WITHOUT_MODEL.get(settings.kind)
@@ -80,11 +76,10 @@ def _model_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
         n_seqs=settings.sequences + settings.branches + MAX_DRAFT_ROWS - 1,
         n_threads=settings.threads,
     )
-    model = stack.enter_context(closing(LlamaBackend(replace(options, head=head_of(settings)))))
+    backend = stack.enter_context(closing(LlamaBackend(options)))
     n_branches = 0 if settings.translate else settings.branches
-    shapes = measure(model, range(1, MAX_DRAFT_ROWS + 1)) if n_branches else UNKNOWN
-    backend, own = with_own_drafts(settings, stack, model)
-    drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, shapes=shapes, own=own)
+    shapes = measure(backend, range(1, MAX_DRAFT_ROWS + 1)) if n_branches else UNKNOWN
+    drafter = ModelDrafter(backend, path_min=settings.path_min, n_branches=n_branches, shapes=shapes)
     if settings.translate is None:
         return Kind(drafter, backend.name, vocabulary_card(backend.vocab), capacity)
     target = stack.enter_context(closing(_open_vocabulary(settings.translate))).vocab

@@ -69,9 +69,6 @@ class TranslatingDrafter(Drafter):
         if twin is not None and twin.own is not None:
             self._drafter.close(twin.own, keep=keep)
 
-    def report(self) -> str:
-        return self._drafter.report()
-
     def _translated_twin(self, session: DraftSession) -> _Twin:
         """Return the twin with all committed tokens; guesses that agree stay."""
         twin = self._twins.get(session.id)

@@ -29,7 +29,6 @@ LEASE_S = 5.0  # seconds of silence about a session until its lead is asked for 
 UNANSWERED = 3  # times LEASE_S of silence until a session is closed: its cells are held for 15 s. Twice: 30 s
 MAX_WANTED = 1024  # sessions asked for that are remembered: bounds memory, off by two changes nothing else
 MAX_FAILURES = 3  # failed decodes in a row after which a session is not drafted for. Twice: 6 steps in vain
-REPORT_S = 60.0  # seconds between two lines of the log. Half: twice as many; twice: half
 TD_CHANGE = 0.2  # share by which td changes before it is told again. Half: more messages; twice: older
 
 Arrival: TypeAlias = Message | tuple[Presence, ...] | Literal["wake"] | None
@@ -55,7 +54,6 @@ class Worker:
         self._published_at = 0.0
         drafter.watch(lambda: not self._arrived.empty(), lambda: self._arrived.put("wake"))
         self.n_drafted = 0
-        self._report, self._reported_at = "", clock()
 
     # -- the bus's reader thread
 
@@ -74,11 +72,6 @@ class Worker:
     @property
     def n_sessions(self) -> int:
         return len(self._sessions)
-
-    @property
-    def report(self) -> str:
-        """Return the drafter's line for the log on how drafting goes."""
-        return self._drafter.report()
 
     @property
     def leads(self) -> list[str]:
@@ -105,7 +98,6 @@ class Worker:
         self._idle = not progress or not self._busy
         self._publish_guesses(all_of_it=self._idle)
         self._tell_td()
-        self._tell_report()
         return True
 
     def _servable_sessions(self) -> list[DraftSession]:
@@ -171,16 +163,6 @@ class Worker:
         if abs(td_us - told) > TD_CHANGE * told:
             self._own = replace(self._own, td_us=td_us)
             self._bus.describe(self._own)
-
-    def _tell_report(self) -> None:
-        """Log the report if it has changed."""
-        now = self._clock()
-        if now - self._reported_at < REPORT_S:
-            return
-        report, self._reported_at = self._drafter.report(), now
-        if report != self._report:
-            self._report = report
-            logger.info("%s", report)
 
     # -- arrivals
 

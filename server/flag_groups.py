@@ -10,7 +10,7 @@ LEAD = {
     "Model": "hf_file offline alias chat_template chat_template_file note threads threads_batch flash_attn "
     "split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora lora_scaled embeddings embedding_model "
     "pooling reranking rerank_model",
-    "Drafting": "draft_mode drafters drafter_draft_model redis redis_listen pool draft_threads "
+    "Drafting": "draft_mode drafters redis redis_listen pool draft_threads "
     "gpu_layers_draft draft_devices cpu_moe_draft n_cpu_moe_draft mtp mtp_max draft_max leaves lookup gate "
     "verify",
     "Serving": "api_key_file no_api_key cors_origins ssl_key_file ssl_cert_file max_queued max_tokens "
@@ -30,7 +30,7 @@ _MODEL = (
 )
 DRAFTER = {
     START: "redis model hf_repo kind translate name threads gpu_layers",
-    "Drafting": "draft_model mtp lookup pool capacity ctx_size sequences branches path_min",
+    "Drafting": "pool capacity ctx_size sequences branches path_min",
     "Model": _MODEL,
     "Another engine": "url engine_model engine_key",
     "Kinds without a model": "vocab_from texts accept td_ms seed",

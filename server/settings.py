@@ -302,7 +302,6 @@ class UpSettings(LeadSettings):
     draft_devices: str | None = Field(
         None, description="CUDA_VISIBLE_DEVICES of the drafters (default: the lead's)"
     )
-    drafter_draft_model: Path | None = Field(None, description="--draft-model of the drafters")
     cpu_mask_draft: Annotated[str, parsed(cores.of_mask)] = Field(
         "", description="--cpu-mask of the drafters (default: the lead's)"
     )

@@ -89,8 +89,6 @@ MAY_IMPORT = {
     ),
     "server/drafting/": (
         "server.drafting",
-        "server.engine.proposer",
-        "server.engine.verify",
         "server.estimators",
         "server.errors",
         "server.llama.backend",
@@ -128,8 +126,6 @@ MAY_IMPORT = {
     "drafters/": (
         "drafters",
         "server.drafting",
-        "server.engine.proposer",
-        "server.engine.request",
         "server.estimators",
         "server.speculation",
         "server.llama",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from operator import attrgetter, itemgetter
 
 from server.drafting.branch import NO_SEQ, Branch
@@ -35,27 +35,12 @@ class DraftCache:
         self._n_cells = backend.n_cells - n_scratch
         self.held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
-        self._n_unsure = 0  # cells of guesses in the decode that is planned
 
     def add(self, batch: Batch, session: DraftSession, n: int, n_wanted: int) -> None:
         """Add rows for the session's next n tokens, with logits for the last n_wanted."""
         start = session.n_kv
         session.n_kv = end = start + n
         batch.extend(self.slots.seqs[session.seq], start, session.tokens[start:end], n_wanted)
-
-    def add_guesses(self, batch: Batch, session: DraftSession, guesses: Sequence[int]) -> bool:
-        """Add rows for guesses that follow the session's tokens. False if there is no room."""
-        if not self.make_room(len(guesses)):
-            return False
-        batch.extend(self.slots.seqs[session.seq], len(session.tokens), guesses, len(guesses))
-        self._n_unsure += len(guesses)
-        return True
-
-    def settle_guesses(self, session: DraftSession, n_guesses: int, n_right: int) -> None:
-        """Free the cells of the session's guesses except those of the first n_right."""
-        self._n_unsure -= n_guesses
-        session.n_kv += n_right
-        self.slots.shrink(session.seq, session.n_kv)
 
     def add_branch(self, batch: Batch, branch: Branch) -> None:
         """Add rows for a branch's pending tokens, with logits for the last."""
@@ -135,7 +120,6 @@ class DraftCache:
     def drop(self, slots: Iterable[int]) -> None:
         """Empty slots whose content is unknown after a failed decode; their sessions start over."""
         self.end_branches()
-        self._n_unsure = 0
         for slot in slots:
             session = self.held.pop(slot, None)
             self.slots.forget(slot)
@@ -191,5 +175,5 @@ class DraftCache:
 
     def _spare_cells(self, *, branches: bool = True) -> int:
         """Return the number of cells not reserved by sessions nor, if `branches`, by branches."""
-        spare = self._n_cells - sum(map(len, map(_TOKENS, self.held.values()))) - self._n_unsure
+        spare = self._n_cells - sum(map(len, map(_TOKENS, self.held.values())))
         return spare - BRANCH_LENGTH * len(self._branches) if branches and self._branches else spare

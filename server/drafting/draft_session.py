@@ -133,14 +133,6 @@ class DraftSession:
             self.n_kv = min(self.n_kv, keep)
             self.path, self.branches = Branch(len(self.tokens), chain), []
 
-    def rewind(self, tokens: Sequence[int], n_same: int) -> None:
-        """Remove committed tokens from the first that differs from `tokens` on, after n_same equal ones."""
-        n = n_same + common_prefix(self.tokens[n_same : self.n_committed], list(tokens[n_same:]))
-        if n < self.n_committed:
-            del self.tokens[n:]
-            self.path, self.branches = Branch(n, 0), []
-            self.n_kv = min(self.n_kv, n)
-
     def forget_guesses(self) -> None:
         """Begin a new path after the committed tokens."""
         if self.path.guesses:

@@ -28,8 +28,6 @@ class DraftStep:
     behind: set[int] = field(default_factory=set[int])  # slots with more to evaluate than the last guess
     n_paths: int = 0  # number of paths in `grown`
     is_timed: bool = True  # no other decode was planned in its time
-    # guesses for the model's own next tokens, by session: rows after the path's
-    guesses: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     pads: Sequence[tuple[int, int]] = ()  # sequences and positions of padding rows
     # of a decode that was started before messages were handled: waits for the logits and returns them
     logits: Callable[[], Logits] | None = None

@@ -43,14 +43,6 @@ class Expansion:
     limit: int  # maximum tokens of a sequence
     eog: frozenset[int]  # tokens that end a text
 
-    def room(self, session: DraftSession) -> int:
-        """Return how many more tokens the path may have."""
-        return min(session.n_committed + session.max_ahead, self.limit) - len(session.tokens)
-
-    def may_grow(self, session: DraftSession) -> bool:
-        """Return whether the path may have another token."""
-        return self._may_grow(session, len(session.tokens), session.tokens[-1])
-
     def goes_on(self, session: DraftSession, token: int) -> bool:
         """Return True if the path may grow beyond this next token, whose probability is unknown yet."""
         return len(session.tokens) + 1 < self.limit and self._may_grow(
@@ -64,7 +56,7 @@ class Expansion:
 
     def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
         """Yield places for a guess: the path's end, and branches of at least this probability."""
-        if self.may_grow(session):
+        if self._may_grow(session, len(session.tokens), session.tokens[-1]):
             yield Leaf(session.score, session)
         if session.seq == NO_SEQ:
             return

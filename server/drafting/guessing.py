@@ -7,15 +7,10 @@ token. Rule learns which is right more often.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from server.engine.proposer import ROOT, Proposal
-from server.engine.verify import verify
 from server.estimators import Smoothed
-from server.llama.backend import Logits
 from server.sampling.draft_token import DraftGuess
 from server.sampling.draw import Row, draw_from
 from server.sampling.noise import Ids, gumbel
@@ -83,38 +78,6 @@ class NextToken:
         if drawn != self.token:
             others.insert(0, (drawn, noisy.share(drawn)))
         return _with_others(guess, others)
-
-
-class ChoiceRule(NamedTuple):
-    """The rule by which a model chooses its tokens."""
-
-    sampling: SamplingParams
-    likeliest: bool  # choose the likeliest token, whatever the noise draws
-
-
-def choose(
-    rows: Logits, how: ChoiceRule, position: int, guesses: Sequence[int], limit: int, eog: frozenset[int]
-) -> list[NextToken]:
-    """Return the tokens that a model chooses from `position` on, up to the first that was not guessed.
-
-    Args:
-        rows: Logits, (1 + number of guesses, vocab size): before the first guess, and after each.
-        how: The rule.
-        position: The key of the first token's noise.
-        guesses: Guesses of these tokens, verified as the lead verifies guesses.
-        limit: Maximum number of tokens.
-        eog: Tokens that end a text.
-    """
-    if not guesses:
-        return [NextToken(rows[0], how.sampling, position, likeliest=how.likeliest)]
-    choices = list[NextToken]()
-
-    def draw(node: int, i: int) -> int:
-        choices.append(NextToken(rows[node + 1], how.sampling, position + i, likeliest=how.likeliest))
-        return choices[-1].token
-
-    verify(Proposal(tuple(guesses), tuple(range(ROOT, len(guesses) - 1))), draw, eog, limit)
-    return choices
 
 
 def _greedy_guess(peaks: Peaks, top: int, second: bool) -> DraftGuess:

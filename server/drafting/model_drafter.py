@@ -6,13 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from server.drafting.branch import NO_SEQ, Branch
+from server.drafting.branch import NO_SEQ
 from server.drafting.draft_cache import DraftCache
 from server.drafting.draft_session import DraftSession
-from server.drafting.draft_step import PAD, DraftStep
+from server.drafting.draft_step import DraftStep
 from server.drafting.expansion import PATH_MIN, TD_WEIGHT, DecodeTimes, Expansion, Leaf, Slack
-from server.drafting.guessing import ChoiceRule, NextToken, Rule, choose
-from server.drafting.own_drafts import OwnDrafts
+from server.drafting.guessing import NextToken, Rule
 from server.errors import BackendError
 from server.estimators import Smoothed
 from server.llama.backend import Backend, Logits
@@ -44,7 +43,6 @@ class ModelDrafter:
         path_min: float = PATH_MIN,
         n_branches: int = 0,
         shapes: Shapes = UNKNOWN,
-        own: OwnDrafts | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begin without sessions.
@@ -55,7 +53,6 @@ class ModelDrafter:
             n_branches: Sequences of the backend for branches; 0: paths only.
             shapes: Times of its decodes. If padding pays, the backend needs another sequence for each row of
                 the widest decode beyond the first.
-            own: Guesses for this model, whose sequences must then be trimmable.
             clock: Returns the time in seconds.
         """
         self._backend = backend
@@ -66,7 +63,6 @@ class ModelDrafter:
         n_branches = min(n_branches, n_rows - 1) if n_rows > 1 else n_branches
         self._cache = DraftCache(backend, n_branches, n_rows - 1)
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
-        self.own = own if own and backend.can_trim else OwnDrafts()
         self.td = Smoothed(TD_WEIGHT)
         self.rule = Rule()
         self._news: Callable[[], bool] = lambda: False
@@ -95,9 +91,6 @@ class ModelDrafter:
         floor = self._slack.floor(self.td.value, len(self._cache.held))
         return self._expansion.leaves(session, min(self._expansion.path_min, floor))
 
-    def report(self) -> str:
-        return self.own.report()
-
     def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
         self._news = news
 
@@ -118,59 +111,28 @@ class ModelDrafter:
         except BackendError:
             self._cache.drop(step.slots)
             raise
-        grown = list[DraftSession]()
-        for (session, branch), found in zip(step.grown, choices, strict=True):
-            grown += [session] * self._grow_guesses(step, session, branch, found)
+        for (session, branch), choice in zip(step.grown, choices, strict=True):
+            (branch or session).add(choice.guess(second=self._cache.slots.has_branches))
         if step.grown:
-            self._times.guess_s.observe((self._clock() - decoded) / len(grown))
+            self._times.guess_s.observe((self._clock() - decoded) / len(step.grown))
         if self._starts_early:
             self._look_ahead(sessions, decoded)
-        self._learn_time(step, (decoded if self._started else self._clock()) - began, len(grown))
-        return grown
-
-    def _learn_time(self, step: DraftStep, seconds: float, n_grown: int) -> None:
-        """Learn the seconds per token of a path, unless some session is catching up."""
-        if step.behind or not step.n_paths or not step.is_timed:
-            return
-        n_tokens = n_grown - (len(step.grown) - step.n_paths)
-        self.td.observe(seconds * step.n_paths / n_tokens)
-        self.own.book(step.n_paths, n_tokens, seconds, guessed=bool(step.guesses))
-
-    def _grow_guesses(
-        self, step: DraftStep, session: DraftSession, branch: Branch | None, choices: Sequence[NextToken]
-    ) -> int:
-        """Add the chosen tokens to the branch, or to the path until it may not grow; return their number."""
-        second, guesses = self._cache.slots.has_branches, step.guesses.get(session.id)
-        if branch is not None or guesses is None:
-            (branch or session).add(choices[0].guess(second=second))
-            return 1
-        n = 0
-        for choice in choices:
-            session.add(choice.guess(second=second))
-            n += 1
-            if not self._expansion.may_grow(session):
-                break
-        n_right = next((i for i, c in enumerate(choices) if guesses[i : i + 1] != [c.token]), len(choices))
-        self.own.learn(session.id, n_right, len(choices))
-        self._cache.settle_guesses(session, len(guesses), min(n_right, n - 1))
-        return n
+        if not step.behind and step.n_paths and step.is_timed:  # no session is catching up
+            self.td.observe((decoded if self._started else self._clock()) - began)
+        return [session for session, _ in step.grown]
 
     def _choose_tokens(
         self, step: DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
-    ) -> list[list[NextToken]]:
-        """Return the tokens chosen for each of step.grown; start the next decode if it has paths alone."""
-        alone = step.n_paths == len(step.grown) == len(sessions) and not step.guesses
-        early = self._starts_early and self._paths_alone and alone
+    ) -> list[NextToken]:
+        """Return the token chosen for each of step.grown; start the next decode if it has paths alone."""
+        early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
         rows = logits.copy() if early else logits
-        choices = list[list[NextToken]]()
+        choices = list[NextToken]()
         for (session, branch), at in zip(step.grown, step.places, strict=True):
             position = (len(session.tokens) if branch is None else branch.end) + session.n_dropped
-            guesses = step.guesses.get(session.id, []) if branch is None else []
-            of_session = rows[at : at + 1 + len(guesses)]
-            how, limit = ChoiceRule(session.sampling, self.rule.likeliest), self._expansion.room(session)
-            choices.append(choose(of_session, how, position, guesses, limit, self._expansion.eog))
+            choices.append(NextToken(rows[at], session.sampling, position, likeliest=self.rule.likeliest))
         if early:
-            self._start_next([session for session, _ in step.grown], [found[0] for found in choices], now)
+            self._start_next([session for session, _ in step.grown], choices, now)
         return choices
 
     # -- decodes that are started early
@@ -197,14 +159,13 @@ class ModelDrafter:
     def _look_ahead(self, sessions: Sequence[DraftSession], now: float) -> None:
         """Plan and start the next decode; if it is started already, check whether a new plan would equal it.
 
-        None is started if a message waits, a session catches up, or others guess for this model. Raises
-        BackendError.
+        None is started if a message waits or a session catches up. Raises BackendError.
         """
         if self._started:
             self._best_leaves(sessions)
             self._started.is_timed = self._paths_alone
             return
-        if self._news() or self.own.pays(sessions) or any(map(_n_to_catch_up, sessions)):
+        if self._news() or any(map(_n_to_catch_up, sessions)):
             return
         step = DraftStep(begun=now)
         try:
@@ -228,8 +189,7 @@ class ModelDrafter:
         """Return the leaves that get a row in the next decode, and learn whether these are paths alone."""
         chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
         n_paths = sum(leaf.branch is None and leaf.second is None for leaf in chosen)
-        alone = n_paths == len(chosen) == len(sessions) and self._times.width == 1
-        self._paths_alone = alone and not self.own.pays(sessions)
+        self._paths_alone = n_paths == len(chosen) == len(sessions) and self._times.width == 1
         return chosen
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
@@ -239,7 +199,6 @@ class ModelDrafter:
             self._started = None
         self._settle_commits(session)
         session.settled = 0, 0.0
-        self.own.close(session.id, keep=keep)
         self._cache.release(session, keep=keep)
 
     # -- a step
@@ -257,29 +216,16 @@ class ModelDrafter:
             self._cache.free_branches()
         chosen = self._best_leaves(sessions)
         paths = [leaf.session for leaf in chosen if not leaf.branch and not leaf.second]
-        if self.own.pays(sessions):
-            self._propose_paths(step, paths)
         for session in sorted(paths, key=_n_to_evaluate):
             if self._cache.admit(session, step.slots) and not self._add_path(step, session):
                 break
         step.n_paths = len(step.grown)
-        of_one_shape = bool(step.guesses and self.own.width)  # with branches it would have another
         for leaf in chosen:
-            if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind and not of_one_shape:
+            if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind:
                 self._add_branch(step, leaf)
         width = self._times.width
         if width > 1 and len(step.batch) == len(step.grown):
             step.pad(self._cache.pads(-len(step.batch) % width, step.slots))
-
-    def _propose_paths(self, step: DraftStep, paths: Sequence[DraftSession]) -> None:
-        """Ask for guesses of this model's own next tokens, on paths with one token to evaluate."""
-        ready = [session for session in paths if session.seq != NO_SEQ and len(session.pending) == 1]
-        rooms = [self._expansion.room(session) - 1 for session in ready]
-        seqs = [self._cache.slots.seqs[session.seq] for session in ready]
-        step.guesses = self.own.propose(ready, rooms, seqs, likeliest=self.rule.likeliest)
-        for session, room in zip(ready, rooms, strict=True):
-            if guesses := step.guesses.get(session.id):
-                guesses += [PAD] * (min(self.own.width - 1, room) - len(guesses))
 
     def _add_path(self, step: DraftStep, session: DraftSession) -> bool:
         """Add rows for the session's pending tokens or the first of them; return False if none fits."""
@@ -296,10 +242,6 @@ class ModelDrafter:
         step.slots.add(session.seq)
         if complete:
             step.add_grown(session, None)
-        if guesses := step.guesses.get(session.id):
-            n_free = self._backend.n_batch - len(step.batch)
-            if len(guesses) > n_free or not self._cache.add_guesses(step.batch, session, guesses):
-                del step.guesses[session.id]
         return True
 
     def _add_branch(self, step: DraftStep, leaf: Leaf) -> None:

@@ -36,10 +36,8 @@ HERE, ELSEWHERE = "on this machine only", "from other machines too"
 
 def up(settings: UpSettings) -> int:
     """Run until stopped; return the exit status. Raises StartupError."""
-    for flag in ("draft_model", "drafter_draft_model"):
-        path: Path | None = getattr(settings, flag)
-        if path and not path.is_file():
-            raise StartupError(f"no model file at {path}: give a GGUF file with --{flag.replace('_', '-')}")
+    if settings.draft_model and not settings.draft_model.is_file():
+        raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
     log_to(LogConsole(highlight=False), settings.log_format)
     end_when_told()
     with ExitStack() as stack:
@@ -202,8 +200,6 @@ def _start_drafter(settings: UpSettings, placement: Placement, draft: Path, url:
         flags += ["--gpu-layers", str(placement.gpu_layers)]
     if places := settings.draft_weights.places:
         flags += ["--override-tensor", ",".join(f"{place.pattern}={place.buffer}" for place in places)]
-    if settings.drafter_draft_model:
-        flags += ["--draft-model", str(settings.drafter_draft_model)]
     if cores := settings.draft_cores:
         flags += ["--cpu-mask", f"{sum(1 << core for core in cores):x}"]
     if gpus:

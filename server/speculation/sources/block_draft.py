@@ -88,7 +88,7 @@ class BlockDraft:
             logger.warning("the model's prediction block is not used: %s", error.message)
         self._model.trim(0, 0)
 
-    def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
+    def follow(self, session: OpenedSession, ask: Ask) -> None:
         """Begin a path, unless rows are decoded before the guesses: the hidden row is then unknown."""
         before = self._paths.pop(session.id, None)
         if ask.n_pending == 1 and not self._model.failed:

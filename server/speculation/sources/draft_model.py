@@ -61,7 +61,6 @@ class DraftModel:
         self._clock = clock
         self._cache = DraftCache(backend)
         self._paths: dict[int, DraftSession] = {}
-        self._n_firm: dict[int, int] = {}  # leading tokens that cannot change, if later ones can
         self._n_free = 0  # cells free without eviction, by the latest count
         self._failed = not backend.can_trim  # wrong guesses must be trimmed
         if self._failed:
@@ -85,7 +84,7 @@ class DraftModel:
                 self.td.observe(self._clock() - began)
             self._backend.trim(0, 0)
 
-    def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
+    def follow(self, session: OpenedSession, ask: Ask) -> None:
         """Begin a path after the session's committed tokens; confirmed guesses stay evaluated."""
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
@@ -93,13 +92,9 @@ class DraftModel:
             opened = Open("", session.id, 0, NO_GUESS_LIMIT, session.sampling, tuple(tokens), salt, n_dropped)
             self._paths[session.id] = path = DraftSession(opened)
         else:
-            if n_firm is not None:
-                path.rewind(tokens, self._n_firm.get(session.id, 0))
             path.follow(list(tokens[path.n_committed :]))
             path.forget_guesses()
             self._cache.trim(path)
-        if n_firm is not None:
-            self._n_firm[session.id] = n_firm
         self._cache.admit(path)
         self._n_free = 0
 
@@ -155,7 +150,6 @@ class DraftModel:
     def close(self, session: int, *, keep: bool) -> None:
         """Forget a session that ended; `keep`: the conversation may continue. Unknown ids are ignored."""
         path = self._paths.pop(session, None)
-        self._n_firm.pop(session, None)
         if path is not None:
             path.forget_guesses()
             self._cache.release(path, keep=keep and not self._failed)

@@ -29,14 +29,8 @@ class InlineModel(Protocol):
         """
         ...
 
-    def follow(self, session: OpenedSession, ask: Ask, n_firm: int | None = None) -> None:
-        """Begin a path after the session's tokens.
-
-        Args:
-            session: The session.
-            ask: Its limits and place in the next step.
-            n_firm: Leading tokens that will not change any more; None: all of them.
-        """
+    def follow(self, session: OpenedSession, ask: Ask) -> None:
+        """Begin a path after the session's committed tokens; `ask`: its limits and place in the next step."""
         ...
 
     def behind(self, session: int) -> int:
