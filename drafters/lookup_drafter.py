@@ -1,4 +1,4 @@
-"""Draft without a model: from what followed before in the session's text or other recent ones."""
+"""Draft without a model: from what followed before, in the session's text or in other recent texts."""
 
 from __future__ import annotations
 

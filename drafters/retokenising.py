@@ -85,8 +85,8 @@ def translated(
 ) -> list[DraftGuess]:
     """Return guesses in the target's tokens.
 
-    The guesses end before a control token, which has no text. If that one ends the text, the target's end of
-    text is added.
+    The guesses end before the first control token, which has no text. If that token ends the text, the
+    target's end of text is added.
     """
     pieces = [Piece(own.piece(guess.token), guess.confidence) for guess in guesses]
     n_spoken = next((i for i, piece in enumerate(pieces) if not piece.data), len(pieces))

@@ -70,7 +70,7 @@ class TranslatingDrafter(Drafter):
             self._drafter.close(twin.own, keep=keep)
 
     def _translated_twin(self, session: DraftSession) -> _Twin:
-        """Return the twin with all committed tokens; guesses that agree stay."""
+        """Return the session's twin with all committed tokens; its guesses that agree with them stay."""
         twin = self._twins.get(session.id)
         own = twin.own if twin else None
         if twin is None or twin.n_opened != session.n_opened:

@@ -13,7 +13,7 @@ NO_SEQ = -1
 
 
 class Branch:
-    """Guesses after the session's first `fork` tokens: the path, or an alternative to the path's.
+    """Guesses after the session's first `fork` tokens: the path's, or alternatives to the path's.
 
     The first n_kv tokens of an alternative, counted from the session's first, are in the KV sequence `seq`.
     """

@@ -24,8 +24,8 @@ _TOKENS = attrgetter("tokens")
 class DraftCache:
     """Gives KV sequences to sessions and their branches.
 
-    Each session with a sequence reserves cells for all its tokens; one that outgrows the cache gives it up. A
-    closed session's sequence stays cached until its cells are needed.
+    Each session with a sequence reserves cells for all its tokens. A session that outgrows the cache gives up
+    its sequence. A closed session's sequence stays cached until its cells are needed.
     """
 
     def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
@@ -61,7 +61,7 @@ class DraftCache:
     # -- sessions ----------------------------------------
 
     def admit(self, session: DraftSession, planned: Iterable[int] = ()) -> bool:
-        """Give the session a slot and cells for all its tokens; may end branches, evict closed sessions.
+        """Give the session a slot, and cells for all its tokens. May end branches and evict closed sessions.
 
         Args:
             session: Whose tokens are to be evaluated.

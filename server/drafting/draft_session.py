@@ -16,7 +16,7 @@ COLDEST = 1e-6  # temperature: below it scores overflow. Leads send none below b
 
 
 class DraftSession:
-    """A session's committed tokens, then those of its path; the first n_kv are in the KV sequence `seq`.
+    """A session's committed tokens, then its path's tokens. The first n_kv of all are in KV sequence `seq`.
 
     Evaluating the rest gives the next guess. Branches are alternative continuations, used if the path is
     rejected. A branch that the lead commits becomes the path. It is `taken` until DraftCache has put its
@@ -189,7 +189,7 @@ class DraftSession:
     def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
         """Yield unpublished guesses as messages: the path's, then those of branches off it.
 
-        If not `due`, only guesses of a path of which nothing is published yet.
+        If not `due`, yield only guesses of a path of which nothing is published yet.
         """
         while self.n_unpublished and (due or not self.path.n_published):
             yield self.path.take_draft(drafter, self.id, td_us)

@@ -9,7 +9,7 @@ from server.llama.backend import Backend
 
 
 class DraftSlots:
-    """Slots, each with a KV sequence: at first the one of its own number, until exchange() swaps two.
+    """Slots. Each has a KV sequence: the one with the slot's number, until exchange() swaps two.
 
     The first slots are for conversations, of which idle ones are kept as in PrefixCache. Then come n_branches
     for branches, and n_scratch for padding rows, which are empty between decodes.

@@ -18,7 +18,7 @@ Grown: TypeAlias = tuple[DraftSession, Branch | None]
 
 @dataclass(slots=True)
 class DraftStep:
-    """The rows of one decode, and the paths and branches that get guesses of it."""
+    """The rows of one decode, and the paths and branches that get guesses from it."""
 
     batch: Batch = field(default_factory=Batch)
     # in order of rows; paths first, unless rows are in the order of their sequences
@@ -53,9 +53,9 @@ class DraftStep:
         self.places = [order.index(place) for place in self.places]
 
     def drop_stale(self) -> None:
-        """Drop those of `grown` whose row is of no use any more after the lead's latest messages.
+        """Drop the paths and branches of `grown` whose rows are useless after the lead's latest messages.
 
-        A branch that was taken has become the path, and so has its row.
+        The row of a branch that was taken now belongs to the path.
         """
         kept = [self._owner(*one) for one in self.grown]
         self.places = [place for place, owner in zip(self.places, kept, strict=True) if owner]

@@ -22,7 +22,7 @@ MAX_DOUBLED = 3
 
 
 def made_good_after(lost: float) -> float:
-    """Return the number of tokens to make until a loss of `lost` tokens is the share LOSS of them."""
+    """Return the number of tokens of which a loss of `lost` tokens is the share LOSS."""
     return lost / LOSS
 
 

@@ -98,7 +98,7 @@ def meet(
     Args:
         before: The machines so far, by name.
         hosts: The drafters now, by machine.
-        own_kernel: kernel_id() of the lead: drafters with the same one use its cores.
+        own_kernel: kernel_id() of the lead: drafters with the same kernel_id() use the lead's cores.
         pausing: Machines whose account pauses them, or that have no account.
         known: Accounts from before a restart, by host_name().
     """

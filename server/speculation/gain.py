@@ -45,7 +45,7 @@ def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tupl
 
 
 def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
-    """Return the expected number of right ones among the first 0, 1, … n guesses in a row.
+    """Return how many of the first 0, 1, … n guesses in a row are right, on average.
 
     Args:
         acceptance: Probability that a guess is right if all before it are.
@@ -79,7 +79,7 @@ def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_
 
 
 def more_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
-    """Return the seconds that n_more rows add to n_rows rows, by interpolation of `seconds` by rows."""
+    """Return the seconds that n_more rows add to n_rows, interpolated; seconds[n]: time of n rows."""
     last = len(seconds) - 1
     base = seconds[min(n_rows, last)]
     if n_rows + n_more >= last:

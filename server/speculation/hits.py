@@ -52,8 +52,8 @@ T = TypeVar("T")
 class BySource(dict[str, T]):
     """A value per source, made at its first use, for at least the MAX_SOURCES used last.
 
-    When it holds that many, all are put aside. A value returns when it is used, and is lost if that does not
-    happen before the next time. So a use costs one look-up.
+    When it holds MAX_SOURCES values, it puts all of them aside. A value that is used comes back; a value that
+    is still aside when the next ones are put aside is lost. So a use costs one look-up.
     """
 
     def __init__(self, make: Callable[[str], T]) -> None:
@@ -149,7 +149,7 @@ class _Level:
 
 
 class SessionHitRates(HitRates):
-    """Hit rates of one session: those of all sessions times its own level. Both learn from a guess."""
+    """Hit rates of one session: the rates of all sessions times the session's level. A guess teaches both."""
 
     def __init__(self, everybody: HitRates) -> None:
         self._everybody = everybody

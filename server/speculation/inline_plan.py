@@ -15,7 +15,7 @@ from server.speculation.view import Price, View, offer
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
-    """Return a path without guesses for the i-th session, to have as many as it can afford, up to `most`."""
+    """Return an empty path for the i-th session, limited to the guesses that it can afford, up to `most`."""
     speculated, price = view.sessions[i], view.price
     share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most
@@ -75,7 +75,7 @@ def reachable(
 
 
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
-    """Return True if existing guesses gain the i-th session at least what the model's would, net of time.
+    """Return True if the i-th session's existing guesses gain as much as the model's would, less its time.
 
     Args:
         view: The step.
@@ -122,7 +122,7 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
 
 
 def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
-    """Return what a path gets, "" for nothing, if n sessions share the time of a round of guesses.
+    """Return what a path gets ("": nothing), given that n sessions share the time of a round of guesses.
 
     A "probe" is one guess, made only to see whether it is right: no affordable number of guesses pays, but a
     larger one would.
@@ -165,7 +165,7 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 
 
 def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
-    """Choose sessions whose tokens the model evaluates before it guesses: where a guess then pays.
+    """Choose the sessions whose late tokens the model evaluates now: those in which a guess then pays.
 
     Their evaluation must take less time than the model has gained recently. If no session is ready, one is
     chosen in any case, to show what guesses bring.

@@ -106,11 +106,11 @@ class Ledger:
         self._has_times = known
 
     def meet(self, hosts: Mapping[str, Sequence[DrafterRecord]], own_kernel: str) -> None:
-        """Update machines and accounts to the drafters that are present.
+        """Bring machines and accounts in line with the drafters that are present.
 
         Args:
             hosts: Drafters by machine.
-            own_kernel: kernel_id() of the lead: drafters with the same one use its cores.
+            own_kernel: kernel_id() of the lead: drafters with the same kernel_id() use the lead's cores.
         """
         pausing = {
             host
@@ -260,7 +260,7 @@ class Ledger:
         return 0.0 if is_free else lost
 
     def _book_inline(self, plan: DraftPlan, timing: StepTiming) -> None:
-        """Count the gain of the model in the lead: its tokens less those of undrafted steps in its time."""
+        """Count what the model in the lead gained, less what undrafted steps would have made in its time."""
         if not (self.inline and plan.spent_s) or plan.is_stable:  # a stable step has its width in any case
             return
         n = timing.n_sessions

@@ -30,7 +30,9 @@ class Lookups:
             self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
 
     def index(self, plain_s: float, *, guesses: bool) -> float:
-        """Index some missing tokens of sessions, then of ended texts, also while lookups pause.
+        """Index some of the tokens that lookups miss: of sessions, then of ended texts.
+
+        Ended texts are indexed even while lookups pause.
 
         Args:
             plain_s: Seconds of an undrafted step; 0: unknown.
@@ -51,7 +53,7 @@ class Lookups:
 def index(behind: Iterable[Callable[[int], int]], end: float, clock: Callable[[], float]) -> None:
     """Call the functions `behind` in order until `end` on this clock, but for at least INDEXED tokens.
 
-    Each indexes at most as many tokens as it is given, and returns how many were indexed.
+    Each function indexes at most the number of tokens that it is given, and returns how many it indexed.
     """
     n_done = 0
     for index_more in behind:

@@ -123,9 +123,9 @@ def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tupl
 
 
 def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int]:
-    """Return the number of verified guesses of each session: the most probable over all sessions.
+    """Return how many guesses of each session are verified: the most probable guesses of all sessions.
 
-    One budget serves all sessions; only widths with a known price are considered.
+    One budget serves all sessions. Only widths with a known price are considered.
     """
     if view.is_stable or not view.policy.gate:
         return list(map(len, proposals))

@@ -120,7 +120,7 @@ class ShapeTimes:
         return widths[at], is_wider
 
     def stays_plain(self, step: NextShape) -> bool:
-        """Return True if an undrafted step needs no padding: as many rows as before, none wider is faster."""
+        """Return True if an undrafted step needs no padding: it keeps its width, and none wider is faster."""
         own_s = self.steady.get(step.n_rows)
         if own_s is None or step.n_rows != step.rows_before:
             return False

@@ -83,7 +83,7 @@ class Speculated:
         return self.session.tokens[self.n_prompt :]
 
     def allows(self, source: str) -> bool:
-        """Return True if the request allows this source, or one of several that it names as agreeing."""
+        """Return True if the request allows this source. Of several sources that agree, one suffices."""
         wanted = self.session.bounds.drafters
         if wanted is None:
             return True

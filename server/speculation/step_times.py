@@ -118,7 +118,7 @@ class StepTimes:
         return curve or self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
-        """Return the rows to pad a step of n_rows rows to, since a wider decode takes less time.
+        """Return to how many rows a step of n_rows rows is padded, because the wider decode is faster.
 
         Calibration proposes the width. Once a step of that width with about this number of cells was seen,
         two steps of n_rows rows must confirm that it saves time, since a padded step does not show its
@@ -148,9 +148,9 @@ class StepTimes:
         return seconds
 
     def row_s(self, n_rows: int, n_cells: int) -> float:
-        """Return the least average seconds, over all wider steps, of each row beyond the first n_rows.
+        """Return the seconds per row added to n_rows, for the wider step that adds rows most cheaply.
 
-        Infinite if there is no such row.
+        Infinite if no step is wider.
         """
         curve, key = self.curve(n_cells), (_bucket(n_cells), n_rows)
         made, row_s = self._least.get(key, (-1, 0.0))

@@ -236,7 +236,8 @@ _Ranked: TypeAlias = tuple[float, int, int, _GuessNode]  # minus its path probab
 def _learn(hits: HitRates, guesses: Collection[_GuessNode], token: int) -> None:
     """Learn from all guesses for one position at which `token` was committed.
 
-    A source's rates of best guesses count only its surest one here: others are for the case that it is wrong.
+    In a source's rates of best guesses only its surest guess counts: its other guesses are for the case that
+    the surest one is wrong.
     """
     if len(guesses) == 1:
         (guess,) = guesses

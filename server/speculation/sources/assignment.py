@@ -41,8 +41,8 @@ class Yield:
     def wait(self, n_tokens: int) -> None:
         """Count n_tokens committed while the drafter had no place.
 
-        Once these tokens make good what it missed, its record is cleared, so that it is tried again: it may
-        have changed.
+        Once these tokens make good what the drafter missed, its record is cleared, and it is tried again,
+        since it may have changed.
         """
         self._n_waited += n_tokens
         if made_good_after(self.missed) < self._n_waited:
@@ -54,7 +54,7 @@ class Yield:
 
 
 def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
-    """Return the drafters with the best shares: with `taken` others at most MAX_PER_SESSION.
+    """Return the drafters with the best shares: at most MAX_PER_SESSION, less the `taken` places.
 
     Among about equals the choice is spread evenly, and stable for a session (rendezvous hashing: Thaler,
     Ravishankar 1998).

@@ -107,7 +107,7 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int, most: int) -> int:
-        """Have the tokens that are behind evaluated in the target's next decode; return 0: none is now.
+        """Have the tokens that are behind evaluated in the target's next decode. Return 0: none is so far.
 
         They are at most one slice of a prompt: earlier slices were evaluated during the decodes after them.
         """

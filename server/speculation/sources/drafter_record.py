@@ -83,7 +83,8 @@ class DrafterRecord:
     def tell_rest(self, now: float, *, quietly: bool) -> None:
         """Log that the drafter pauses or resumes.
 
-        A pause is at DEBUG if `quietly`, or within TELL_S seconds of one at INFO; its end at the same level.
+        A pause is logged at DEBUG if `quietly`, or if one was logged at INFO within the last TELL_S seconds;
+        else at INFO. The end of a pause has the level of its beginning.
         """
         tells = self.rest_told
         if self.resting:

@@ -251,7 +251,7 @@ class Lookup:
                 self._follow_text(*found, self._pool.ngram, self._pool.rates)
 
     def _last_occurrence(self) -> tuple[int, int]:
-        """Return where the sequence's longest known end occurred before, and its length; then index it."""
+        """Return where the longest known ending occurred before, and its length. Also index all endings."""
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0
         for n, mask, ends in self._ends:
@@ -311,8 +311,8 @@ class PredictedReply:
     def _resynchronise(self) -> None:
         """Go to where the expected text has the reply's last tokens.
 
-        That is the first such place after the divergence, since texts are edited in order, else the last one
-        before.
+        Of several such places, take the first one after the divergence, since texts are edited in order. If
+        there is none, take the last one before it.
         """
         places = self._places.get(self._tail)
         if places:

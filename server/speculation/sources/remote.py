@@ -108,8 +108,8 @@ class RemoteDrafters:
     def open(self, speculated: Speculated) -> None:
         """Send drafters a session. If this raises, close() undoes it.
 
-        If the lead evaluates on the CPU, drafters on its cores are sent it only with the first token: reading
-        the prompt would slow the lead's own prefill.
+        If the lead evaluates on the CPU, drafters on its cores are sent the session only with its first
+        token: if they read the prompt, that would slow the lead's own prefill.
         """
         self._sessions[speculated.wire_id] = speculated
         if self._shares_prompts:
@@ -264,7 +264,7 @@ class RemoteDrafters:
         self._announce(speculated, drafter)
 
     def _review(self) -> None:
-        """Measure drafters' contributions, and replace those that bring much less than others may."""
+        """Measure drafters' contributions, and exchange each session's worst drafter if that pays."""
         self._left, yields = JUDGED, self._yields
         n_tokens = sum(map(yields.measure, self._sessions.values()))
         for id, record in self._drafters.items():
@@ -275,9 +275,9 @@ class RemoteDrafters:
                 self._exchange(speculated)
 
     def _exchange(self, speculated: Speculated) -> None:
-        """Replace the session's worst drafter, if that is likely to bring more.
+        """Take away the session's worst drafter, if that is likely to make more guesses right.
 
-        The drafter moves to a session that has none, or another drafter takes its place.
+        It moves to a session without drafters, or a free drafter takes its place here.
         """
         share, fits = partial(self._yields.share, speculated), self._yields.fits
         worst = min(speculated.drafters, key=share)

@@ -39,7 +39,10 @@ class Yields:
         speculated.drafters[drafter] = one
 
     def measure(self, speculated: Speculated) -> int:
-        """Count what the session's drafters brought since the last time; return the most tokens counted."""
+        """Count the right guesses of the session's drafters, since they were last counted.
+
+        Returns the largest number of tokens that were counted for one drafter.
+        """
         longest, position = 0, speculated.tree.position
         for drafter, own in speculated.drafters.items():
             right = speculated.hits.n_right(drafter)

@@ -36,9 +36,9 @@ def printable(text: str) -> str:
 
 @functools.cache
 def kernel_id() -> str:
-    """Return an id that all processes on one kernel share, and so on the same cores, in any container.
+    """Return an id that all processes on one kernel, and so on the same cores, share in any container.
 
-    It is the machine's name where the kernel has no such id; only Linux has.
+    Only Linux has such an id; elsewhere it is the machine's name.
     """
     try:
         return BOOT_ID.read_text().strip()
@@ -53,7 +53,7 @@ _U32: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 @dataclass(frozen=True, slots=True)
 class VocabularyCard:
-    """Description of a vocabulary: where two agree, an id means the same token in both."""
+    """Description of a vocabulary: if two are equal, an id means the same token in both vocabularies."""
 
     size: Annotated[int, Field(ge=0, le=MAX_VOCABULARY)]
     bos: _Token | None
@@ -93,7 +93,7 @@ def unique_id(name: str) -> str:
 def names(drafters: Sequence[Presence]) -> list[str]:
     """Return what to call these drafters: the name that each was given, else its machine's.
 
-    The second of a name is called "laptop 2", and so on.
+    Of several with the name "laptop", the second is called "laptop 2", and so on.
     """
     found, seen = list[str](), Counter[str]()
     for drafter in drafters:

@@ -37,7 +37,7 @@ StreamEntry: TypeAlias = tuple[bytes, list[bytes]]  # id; field, value, field, v
 
 
 def check(url: str, pool: str = "default", member: str = "lead:check") -> None:
-    """Raise a StartupError that says what to do unless a usable server answers at this URL.
+    """Raise StartupError, with advice, unless a usable server answers at this URL.
 
     Waits up to FAILOVER_S for sentinels to name a master.
 
@@ -115,7 +115,7 @@ def connect(url: str) -> redis.Redis:
 
 
 class _Following(redis.Redis):
-    """A client of the sentinels' current master, asked for at every connection."""
+    """A client of the current master, which the sentinels are asked for at every connection."""
 
     @property
     def _pool(self) -> SentinelConnectionPool:
@@ -139,8 +139,8 @@ class _Following(redis.Redis):
 def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     """Connect by redis+sentinel://[user:password@]host[:port],host[:port]/service[/db][?option=…].
 
-    User, password and options are the server's; with sentinel_ before their names, the sentinels'. A scheme
-    rediss+sentinel means TLS to both. Raises ValueError.
+    Options whose names begin with sentinel_ are for the sentinels; user, password and all other options are
+    for the server. The scheme rediss+sentinel means TLS to both. Raises ValueError.
     """
     parts = _split_url(url)
     scheme = parts.scheme.removesuffix(SENTINEL)
