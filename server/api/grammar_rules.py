@@ -10,6 +10,7 @@ from itertools import permutations
 from server.formats.description import Calls, tokens_in
 from server.formats.schemas import definitions
 from server.grammar.definition import INPUT, Definition, input_of_custom, text_node
+from server.grammar.exact_classes import json_expression
 from server.grammar.schema_form import Schema
 from server.grammar.syntax import Repeat, Token, series
 from server.llama.backend import Vocabulary
@@ -71,7 +72,7 @@ class GrammarRules:
         shared = definitions(schema)
         rest = {key: value for key, value in schema.items() if key not in shared}
         told = schema if '"$ref"' in json.dumps(rest) else rest
-        return f"%json {json.dumps({**told, **(_LOOSE if self.loose else _STRICT)})}"
+        return json_expression(told, _LOOSE if self.loose else _STRICT)
 
     def held(
         self, definition: Definition, close: str, *, in_json: bool = False, ends_line: bool = False

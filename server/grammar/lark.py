@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from server.grammar.exact_classes import json_expression
 from server.grammar.lexing import Lexed
 from server.grammar.syntax import ROOT, Chars, Choice, Lexeme, Node, Ref, Repeat, Rules, Series, Token
 
@@ -25,7 +25,7 @@ def as_written(lark: str) -> str:
 
 def schema_to_lark(schema: Mapping[str, Any]) -> str:
     """Return a grammar of the JSON texts that fit a schema."""
-    return as_written(f"start: %json {json.dumps({**schema, **_JSON})}")
+    return as_written(f"start: {json_expression(schema, _JSON)}")
 
 
 def to_lark(lexed: Lexed, rules: Rules) -> str:

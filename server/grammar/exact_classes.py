@@ -1,0 +1,46 @@
+"""Write a schema for llguidance so that its patterns mean what they say. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from server.grammar.schema_form import Schema, within
+
+_NEGATED_CLASS = re.compile(
+    r"\\.|(\[\^\]?(?:\\.|\[(?:\\.|[^\]\\])*(?:\]|\Z)|[^\]\\\[])*(?:\]|\Z))", re.DOTALL
+)
+"""A negated class of characters, with classes in it, or an escaped character.
+
+A class that is not closed goes to the end of the text, so the search takes linear time.
+"""
+
+
+def json_expression(schema: Schema, options: Mapping[str, Any]) -> str:
+    """Return llguidance's Lark for the JSON texts that fit a schema, with its options of white space."""
+    written = json.dumps({**schema, **options})
+    if "[^" in written:
+        written = json.dumps(_with_exact_classes(json.loads(written)))
+    return f"%json {written}"
+
+
+def _with_exact_classes(schema: dict[str, Any]) -> dict[str, Any]:
+    for _, found in within(schema):
+        one = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+        if isinstance(one.get("pattern"), str):
+            one["pattern"] = _without_nul(one["pattern"])
+        if isinstance(one.get("patternProperties"), dict):
+            named = cast(dict[str, Any], one["patternProperties"])
+            one["patternProperties"] = {_without_nul(name): value for name, value in named.items()}
+    return schema
+
+
+def _without_nul(pattern: str) -> str:
+    r"""Return a pattern whose negated classes do not contain NUL.
+
+    llguidance 1.9.1 lets a string contain \" and \\ wherever a class contains all control characters, so
+    `[^"]` would allow quotation marks. Replies contain no NUL.
+    """
+    return _NEGATED_CLASS.sub(lambda found: f"[{found[1]}--\\x00]" if found[1] else found[0], pattern)
