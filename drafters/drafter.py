@@ -34,7 +34,7 @@ class Drafter(Protocol):
         """Take one step for the sessions that fit into a batch: evaluate a chunk, or add guesses.
 
         Guesses go to the path (DraftSession.add, lengthen) and to branches. Returns each session as often as
-        it got a guess; None if no session had room until a lead sends something. Raises BackendError.
+        it got a guess; None if no session has room before a lead sends something. Raises BackendError.
         """
         ...
 

@@ -36,7 +36,7 @@ STATUS_S = 0.5  # seconds between two status lines
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, 1 after an expected failure told in one line, or 2 for bad usage."""
+    """Run the command; return 0, 1 after an expected failure (told in one line), 2 for bad usage."""
     try:
         settings = read(DrafterSettings, sys.argv[1:] if argv is None else argv).pinned()
         return run(settings)

@@ -50,7 +50,7 @@ class Smoothed:
 
 
 class Median:
-    """Median of the latest n observations. It holds while fewer than half of them are disturbed."""
+    """Median of the latest n observations: robust while fewer than half of them are disturbed."""
 
     __slots__ = ("_latest", "_n", "_ranked", "value")
 

@@ -152,7 +152,7 @@ class Carriers:
         self.writer.submit(what.name, job)
 
     def read(self, key: str, report: Callable[[bytes | None], None], *, used: bool) -> None:
-        """Read a file in the background; settle() calls report(payload), report(None) if it is missing.
+        """Read a file in the background; then settle() calls report(payload), report(None) if it is missing.
 
         used: Count this as a use of the file.
         """

@@ -56,7 +56,7 @@ class Scan:
 
 
 class DiskTier:
-    """The snapshots of one fingerprint in a directory. It stands for all that a state depends on.
+    """The snapshots in a directory that have one fingerprint, a digest of all that a state depends on.
 
     The budget is the directory's: files of other models count, and the least recently used of all are removed
     first. Files whose names have another form are left alone.

@@ -110,9 +110,9 @@ class RadixIndex(Generic[K]):
             del self._roots[salt]
 
     def match(self, tokens: Tokens, salt: str = "") -> tuple[int, K | None]:
-        """Return how many leading tokens the most similar sequence shares with these, and its key.
+        """Return (length, key) for the sequence that shares the longest prefix with these tokens.
 
-        Of several such keys, return the one inserted last. (0, None) if no sequence shares any.
+        Of several such sequences, take the one inserted last. (0, None) if none shares a token.
         """
         node, length = self._descend_along(salt, tuple(tokens))
         return (length, self._keys[node.latest]) if length else (0, None)
@@ -125,7 +125,7 @@ class RadixIndex(Generic[K]):
         return (node.depth, self._keys[max(node.here.values())]) if node.depth else (0, None)
 
     def shared(self, key: K) -> int:
-        """Return how many leading tokens, at most, the key's sequence shares with another of its salt.
+        """Return the length of the longest prefix that the key's sequence shares with another of its salt.
 
         Raises KeyError if the key is not there.
         """

@@ -86,7 +86,7 @@ def digest(text: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def salt_digest(salt: str, fingerprint: bytes) -> str:
-    """Return the digest that stands for a salt in files, in hex. Slow on purpose: salts are API keys."""
+    """Return the digest that stands for a salt in files, in hex. Slow on purpose: API keys may be weak."""
     return hashlib.scrypt(salt.encode(), salt=b"duo" + fingerprint, n=STRETCH, r=8, p=1, dklen=32).hex()
 
 

@@ -73,7 +73,7 @@ class Snapshots:
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """If `busy`, let disk threads wait for the model, else look for other leads' files. For each step."""
+        """Let disk threads wait if the model is busy, else look for other leads' files. Call it each step."""
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
@@ -190,7 +190,7 @@ class Snapshots:
             self._carriers.remove(key, replaces)
 
     def flush(self, timeout_s: float) -> int:
-        """Wait for queued writes, at most timeout_s; return the number of those left."""
+        """Wait for queued writes, at most timeout_s; return the number of writes left."""
         if self._carriers:
             self._carriers.writer.wait(timeout_s)
         self._settle_reports()

@@ -50,8 +50,8 @@ class DraftCache:
     def pads(self, n: int, taken: Collection[int]) -> list[tuple[int, int]]:
         """Return the sequence and position of n padding rows, beside rows in the `taken` slots.
 
-        They follow the tokens of sessions and branches without a row, so that all decodes of one session have
-        rows of the same sequences.
+        Padding rows follow the tokens of sessions and branches without a row, so that all decodes of one
+        session have rows of the same sequences.
         """
         seqs, scratch = self.slots.seqs, self.slots.scratch
         slots = [slot for slot in (*self.held, *self.slots.of_branches) if slot not in taken]

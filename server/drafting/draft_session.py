@@ -72,7 +72,7 @@ class DraftSession:
 
         Guesses and KV cells that agree with its tokens stay; the path is published again, since the lead may
         have missed it. An Open that later commits have overtaken changes nothing, unless `anew`: the text
-        itself is another.
+        itself has changed.
         """
         self.told = True
         tokens = list(opened.tokens)

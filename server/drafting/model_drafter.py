@@ -159,7 +159,7 @@ class ModelDrafter:
     def _look_ahead(self, sessions: Sequence[DraftSession], now: float) -> None:
         """Plan and start the next decode; if it is started already, check whether a new plan would equal it.
 
-        None is started if a message waits or a session catches up. Raises BackendError.
+        No decode is started if a message waits or a session catches up. Raises BackendError.
         """
         if self._started:
             self._best_leaves(sessions)

@@ -18,9 +18,9 @@ WORTH_SHARING = 32
 
 
 def step_aside(state: EngineState) -> None:
-    """End each session that only precomputes once it is done, or once there is a session that generates.
+    """End precomputing sessions that are done, or all of them if there is a session that generates.
 
-    A patient session that has not begun may stay.
+    A patient one that has not begun may stay.
     """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]

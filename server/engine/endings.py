@@ -44,7 +44,7 @@ def end(state: EngineState, session: Session, event: Event, n_keep: int) -> None
 
 
 def preempt(state: EngineState, session: Session) -> None:
-    """Take an active session's cells, and put it at the front of the queue; it is evaluated again later."""
+    """Take away an active session's cells, and put it at the front of the queue, to be evaluated again."""
     state.active.remove(session)
     try:
         _release_sequences(state, session, 0)

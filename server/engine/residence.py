@@ -27,10 +27,10 @@ WORTH_SAVING = 64
 LONG = 512
 """Minimum new tokens of a prompt for which conversations leave while the cost of leaving is not known."""
 SHARE_NEW = 8
-"""One part in this number of a conversation has to be new before it is written again.
+"""A conversation is written again once one part in this number of it is new.
 
-So 8 times its size is written in all, and an eighth is lost in a crash; with 4, 4 times and a quarter; with
-16, 16 times and a sixteenth.
+So at most 8 times its size is written in all, and an eighth is lost in a crash. With 4, it is 4 times and a
+quarter; with 16, it is 16 times and a sixteenth.
 """
 LATER: Literal["later"] = "later"
 

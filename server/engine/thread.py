@@ -200,7 +200,7 @@ class EngineThread:
         return sum(not generation.precompute for generation in list(self._generations.values()))
 
     def look(self) -> None:
-        """Check the thread for progress, for stuck() and lost(). Call it a few times a second."""
+        """Check the thread's progress, which stuck() and lost() report. Call it a few times a second."""
         self.watchdog.look(bool(self._generations))
 
     def stuck(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Find how much of a text it takes to say a given message. Pure."""
+"""Find the part of a text that spells a given message. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from server.text.message import Arguments, CallBegun, Content, Message, Piece, f
 
 
 def extent(text: str, form: Form, message: Message) -> int | None:
-    """Return the length of the shortest beginning of a guarded text that says the whole message.
+    """Return the length of the shortest beginning of a guarded text that spells the whole message.
 
     Calls, thoughts and content must be those of the message, except for white space around them. Guards do
-    not count. None if no beginning of the text says the message.
+    not count. None if no beginning of the text spells the message.
     """
     reader, pieces = MessageReader(form), list[Piece]()
     content = message.content.lstrip()

@@ -54,7 +54,10 @@ class Marks:
         return found[0] if found else ""
 
     def broken_off(self, text: str) -> int | None:
-        """Return where a mark begins that the text's end cuts off behind a token of it; None if none does."""
+        """Return where the mark begins that the end of the text cuts off; None if it cuts off no mark.
+
+        At least one whole token of the mark must be there.
+        """
         for start in self._first.finditer(text, max(0, len(text) - self._longest + 1)):
             rest = text[start.start() :]
             if is_token(tokens_in(rest)[0]) and self.grows(rest):

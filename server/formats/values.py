@@ -26,7 +26,7 @@ _WORDS: dict[str, Any] = {
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[^\s,:=()\[\]{}]+")
 _VALUE_BEGINS = re.compile(rf"\s*(?:[\[({{]|-?\d|(?:{'|'.join(_WORDS)})\b)")
-"""Brackets, numbers and words at which a value begins that is no string."""
+"""Brackets, numbers and words at which a value other than a string begins."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
 
@@ -169,7 +169,8 @@ class LooseText:
     def _end_of_key(self, sign: str) -> int:
         """Return the index of the sign behind a key: the first sign that stands before a value.
 
-        A key may contain the sign itself. If no value follows any, return the index of the first, -1 without.
+        A key may contain the sign itself. If no value follows any sign, return the first sign's index, and -1
+        if there is no sign.
         """
         first = end = self._text.find(sign, self._at)
         while end >= 0:

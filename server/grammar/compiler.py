@@ -52,7 +52,7 @@ class Compiler:
         return self.json_schema({"type": "object"}, param)
 
     def lark(self, text: str, param: str, schemas: Sequence[tuple[str, Schema]] = ()) -> Start:
-        """Compile rules in llguidance's dialect of Lark, without its options; they begin with `start`.
+        """Compile rules in llguidance's dialect of Lark. The root is `start`; the rules contain no options.
 
         Args:
             text: The rules.

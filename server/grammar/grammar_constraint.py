@@ -62,7 +62,7 @@ Each of 256 tokens may take 780 units of fuel; one of 10 characters takes 120 in
 twice as many tokens, each may take half as much; with half, masks of 50 µs come twice as often.
 """
 BASE_BYTES, SOURCE_BYTES, MULTIPLE_BYTES, TOKEN_BYTES = 200_000, 350, 450, 5_000
-"""What each of the two matchers of a compiled grammar holds: in any case, for each byte of its source, for
+"""Bytes that each of a compiled grammar's two matchers holds: in any case, for each byte of its source, for
 each state of MAX_MULTIPLE, and for each token accepted by its texts. Resident memory was measured with
 llguidance 1.9.1 and vocabularies of 259 and 8,192 tokens: 20 kinds of schemas took 4 to 335 for a byte, usual
 ones 50 to 130, and up to 4,800 for a token. Too low by half, the kept grammars hold twice the memory they
@@ -149,7 +149,7 @@ def compile_json_schema(
 
 
 def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGrammar:
-    """Compile rules in llguidance's dialect of Lark, without its options; they begin with `start`."""
+    """Compile rules in llguidance's dialect of Lark. The root is `start`; the rules contain no options."""
     return _compile_lark(vocabulary, as_written(text), param)
 
 

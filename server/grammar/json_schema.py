@@ -108,7 +108,7 @@ class Allowance:
 
 
 def _without_idle(schema: Schema) -> Schema:
-    """Return a copy, with 1 for 1.0, without keywords that change nothing but that the compiler refuses."""
+    """Return a copy without keywords that the compiler refuses though they change nothing; 1.0 becomes 1."""
     copy: Schema = json.loads(json.dumps(schema))
     for _, found in within(copy):
         one = cast(dict[str, Any], found) if isinstance(found, dict) else {}

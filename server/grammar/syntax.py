@@ -18,7 +18,7 @@ ROOT = "root"
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character of these ranges: one or more, ascending and disjoint, each with both ends included."""
+    """One character from at least one range. The ranges ascend, are disjoint, and include both ends."""
 
     ranges: tuple[tuple[int, int], ...]
 

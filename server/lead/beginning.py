@@ -50,7 +50,7 @@ class Loading:
 
         Args:
             settings: The lead's settings, as prepared() returns them.
-            site: Names the number of threads and the draft model.
+            site: Gives the number of threads and the draft model.
         """
         self.attention = AttentionChoice()
         self.owned = ExitStack()  # closes the models, and what needs them, in close()

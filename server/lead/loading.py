@@ -279,7 +279,7 @@ def _seqs_each(settings: LeadSettings) -> int:
 def n_places(settings: LeadSettings) -> int:
     """Return how many conversations the KV cache has room for.
 
-    That is 1.5 times the slots, so that a side request evicts none, unless each slot has its own cells.
+    If they share its cells, that is 1.5 times the slots, so that a side request evicts none; else the slots.
     """
     spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
     return settings.parallel + spare

@@ -4,7 +4,7 @@ ggml records a decode when it has the shape of the previous one that used the sa
 graph. It multiplies up to 16 rows of 16-bit matrices by kernels of its own (its mmf.cu), more by cuBLAS,
 which has other kernels for other numbers of rows. With a 7B model in F16 on an H100, a decode of 24 rows
 after 17 never ended, though each width alone did; with 64 streams on an H200 the GPU reports an illegal
-instruction within seconds. Neither was seen without graphs, the second not with cuBLAS computing in 32 bits,
+instruction within seconds. Neither was seen without graphs; nor was the second if cuBLAS computed in 32 bits,
 which takes twice as long. The likely cause: an update keeps launch attributes that cannot be read back, such
 as the preferred cluster size, and reports success, so a cuBLAS kernel runs with those of another
 (sgl-project/sglang, pull request 37657, on GB300). ggml multiplies quantised matrices itself.

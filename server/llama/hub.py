@@ -1,4 +1,4 @@
-"""Find a model's file in a Hugging Face repository, and download it once into their cache."""
+"""Find a model's file in a Hugging Face repository, and download it once into Hugging Face's cache."""
 
 from __future__ import annotations
 

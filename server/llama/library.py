@@ -126,7 +126,7 @@ def is_open(options: LlamaOptions) -> bool:
     """Return True if duo may choose flash attention on or off (docs/adr/0012).
 
     The options must leave it open, the CPU must compute attention for few sequences, and the cache's values
-    must not be quantised, since quantised ones need it.
+    must not be quantised, since quantised values need flash attention.
     """
     quantised = options.cache_type_v not in ("f32", "f16", "bf16")
     if options.flash_attention != "auto" or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
@@ -143,7 +143,7 @@ def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOpti
 def default_cells(
     path: Path, n_sessions: int, weights: Weights | None = None, rope: Rope | None = None
 ) -> int:
-    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or the model's context if less."""
+    """Return the KV cells for n_sessions conversations of MOST_CTX tokens, or of the context if shorter."""
     start_library()  # its log goes to logging from here on
     changed = weights.overrides if weights else ()
     trained = trained_context(path, {override.key: override.value for override in changed})

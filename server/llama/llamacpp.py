@@ -200,8 +200,9 @@ class LlamaBackend(LlamaContext):
     def _can_trim(self, elsewhere: bool) -> bool:
         """Return True if sequences can be trimmed. Raise StartupError if the model cannot be evaluated.
 
-        A model on the CPU that has cells only can. Any other is tried: it may have a state, or a device may
-        have too little memory. A trial takes up to 4 s on busy cores, since threads wait for each other.
+        A model on the CPU that has only cells is not tried. Any other is, since it may have a state, or a
+        device may have too little memory. A trial takes up to 4 s on busy cores, since threads wait for each
+        other.
 
         Args:
             elsewhere: Devices other than the CPU compute layers.

@@ -43,7 +43,7 @@ class Candidates:
         self.logits = self.logits[at].astype(np.float64)
 
     def find(self, tokens: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Return the indices of those of `tokens` that are candidates, and a mask of `tokens` that are."""
+        """Return the indices of those of `tokens` that are candidates, and a mask over `tokens` of these."""
         if self.ids is None:
             return tokens, np.ones(len(tokens), np.bool_)
         at = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)
@@ -104,7 +104,7 @@ def top_n_sigma(c: Candidates, n: float) -> None:
 
 
 def typical_p(c: Candidates, p: float) -> None:
-    """Keep the candidates whose surprise is nearest to the entropy, as few as exceed a probability of p.
+    """Keep candidates with surprises nearest to the entropy, as few as exceed a total probability of p.
 
     This is locally typical sampling (arXiv:2202.00666).
     """

@@ -40,8 +40,8 @@ class Distribution(NamedTuple):
 def draw(row: Row, params: SamplingParams, position: int) -> int:
     """Return the token that is drawn for `position`, its index in the sequence.
 
-    At temperature 0 that is the largest logit, the lowest id among equals. Otherwise it is, after the
-    filters, the argmax of logit / temperature + Gumbel noise, which is an exact sample of the softmax.
+    At temperature 0 it is the token with the largest logit, the lowest id among equals. Otherwise it is the
+    argmax, after the filters, of logit / temperature + Gumbel noise: an exact sample of the softmax.
 
     Args:
         row: Logits, (vocab size,).
@@ -109,7 +109,7 @@ def _filtered_tokens(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]
 
 
 def _at_least(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
-    """Return the ids and logits of at least `floor`."""
+    """Return (ids, logits) of the tokens whose logits are at least `floor`."""
     (kept,) = (logits >= floor).nonzero()
     return (ids, logits) if len(kept) == len(ids) else (ids.take(kept), logits.take(kept))
 

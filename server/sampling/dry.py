@@ -63,9 +63,10 @@ class Dry:
         return tokens[~breaks], penalties[~breaks]
 
     def _repeat_lengths(self, newest_first: Ids) -> Ids:
-        """Return, for each k, how many tokens up to k before the newest equal the newest tokens, in a row.
+        """Return the length of the repetition at each place; index k means k tokens before the newest.
 
-        Lengths are limited to the one that gives the largest penalty.
+        A repetition is a run that ends at that place and equals the newest tokens. Lengths are limited to the
+        one that gives the largest penalty.
         """
         longest = self._params.dry_allowed_length + self._largest_exponent(len(newest_first))
         lengths = np.zeros(len(newest_first), np.int64)
@@ -79,7 +80,7 @@ class Dry:
         return lengths
 
     def _n_unbroken(self, newest_first: Ids, far: int) -> int:
-        """Return the number of tokens after the last sequence breaker, ignoring those beyond `far`."""
+        """Return the number of tokens after the last sequence breaker, ignoring breakers beyond `far`."""
         reach = min(len(newest_first), far + self._longest_tail + 1)
         recent: list[int] = newest_first[:reach].tolist() if self._breakers else []
         for i, token in enumerate(recent):

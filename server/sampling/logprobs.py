@@ -1,4 +1,4 @@
-"""Log probabilities of tokens: the model's, before any sampler, or those that a token was drawn by."""
+"""Log probabilities of tokens: by the model before any sampler, or by the distribution of a draw."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Peaks:
     def mass(self) -> float:
         """Estimate the sum of exp(logit - top) from the largest of a few thousand columns.
 
-        Too small for flat rows, else nearly right.
+        The estimate is too small for flat rows, and nearly right for others.
         """
         values, n_lines = self.maxima, len(self.maxima) // _ENOUGH
         if n_lines > 1:

@@ -36,7 +36,7 @@ def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tupl
         rate: Tokens per second that time is worth.
 
     Returns:
-        The index of the step with the largest gain, the first of equals, and its gain over the first, in
+        The index of the step with the largest gain, the lowest of equals, and this step's gain over step 0 in
         tokens.
     """
     gains = [n - rate * s for n, s in zip(tokens, seconds, strict=False)]

@@ -206,7 +206,7 @@ class Ledger:
             self._book_probe(plan)
 
     def _book_probe(self, plan: DraftPlan) -> None:
-        """Count the cost of guesses that did not seem to pay, or a step without any."""
+        """Count the cost of guesses that did not seem to pay, or a step without such guesses."""
         if plan.drafting and plan.drafting.probe_s and self.rates.plain_rate:
             self.probes.book(-plan.drafting.probe_s * self.rates.plain_rate)
         elif self.probes.paused:

@@ -13,7 +13,7 @@ INDEX_SHARE = 0.05
 
 
 class Lookups:
-    """Lookups in each session's own text, and in texts of other sessions with its salt."""
+    """Lookups in each session's own text, and in texts of other sessions with the same salt."""
 
     def __init__(self, sessions: Mapping[int, Speculated], clock: Callable[[], float]) -> None:
         self._sessions = sessions

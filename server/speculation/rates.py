@@ -125,8 +125,8 @@ class Rates:
     def calm_s(self, n_rows: int, n_cells: int) -> float:
         """Return the seconds of a decode while no drafter works on the lead's cores.
 
-        If no such step had about n_cells cells yet, the time in another context is scaled by the ratio of all
-        steps. Infinite if no time is known.
+        If no such step had about n_cells cells yet, the time in a short context is scaled by the ratio that
+        all steps show. Infinite if no time is known.
         """
         curve = self.times.curve(n_cells)
         rows = min(n_rows, len(curve) - 1)

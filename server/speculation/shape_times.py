@@ -142,7 +142,7 @@ class ShapeTimes:
     def _shares_s(
         self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
     ) -> dict[int, float]:
-        """Return, by width, the extra seconds per step of a change to it over the cheapest change.
+        """Return, by width, how many more seconds per step a change to it takes than the cheapest change.
 
         They are spread over a run: the recent number of steps for which wider widths, or undrafted steps,
         were best, or the n_in_run steps of the current run if these are more.

@@ -11,7 +11,7 @@ _SHORT_ID = 9
 
 
 def with_ids(messages: Sequence[Message]) -> Iterator[Message]:
-    """Give each call without an id a new id, and each result without an id that of the first open call."""
+    """Give calls without an id new ids, and results without an id that of the first unanswered call."""
     n, open = 0, list[str]()
     for message in messages:
         new = dict(message)

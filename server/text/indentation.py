@@ -6,7 +6,7 @@ import re
 
 
 class Indentation:
-    """Ends a text before the first line after line one that begins with fewer than `least` spaces or tabs."""
+    """Ends a text before a line, other than the first, that begins with fewer than `least` spaces or tabs."""
 
     def __init__(self, least: int) -> None:
         self._too_little = re.compile(rf"\n[ \t]{{0,{least - 1}}}(?=[^ \t])") if least else None

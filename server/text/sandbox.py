@@ -141,7 +141,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
                 filters[name] = self._checked_filter(filters[name], least)
 
     def _checked_filter(self, pad: Callable[..., str], least: Callable[..., int]) -> Callable[..., str]:
-        """Return a filter that checks the length of its result before it makes it.
+        """Return a filter that checks how long its result will be before making it.
 
         Args:
             pad: The filter.

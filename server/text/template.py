@@ -194,7 +194,7 @@ class ChatTemplate:
         return prompt + self._client_texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """Return the part of the prompt that stays if the last message grows. Raises InvalidRequestError."""
+        """Return the part of the prompt that a longer last message would keep. Raises InvalidRequestError."""
         *before, last = messages
         text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text

@@ -49,7 +49,7 @@ class Yield:
             self.right = self.missed = 0.0
 
     def share(self, assumed: float = MEAN) -> float:
-        """Return the share of tokens that it guesses right; `assumed` is the share before any is counted."""
+        """Return the share of tokens that the drafter guesses; `assumed`: the share before any is counted."""
         return (WORD * assumed + self.right) / (WORD + self.right + self.missed)
 
 

@@ -47,7 +47,7 @@ class Roster:
 
     @property
     def names(self) -> list[str]:
-        """Return members whose cards existed at the last update, including unreadable ones."""
+        """Return the names of members with a card at the last update, unreadable cards included."""
         return list(self._cards)
 
     def newcomers(self, listed: set[str]) -> list[str]:
