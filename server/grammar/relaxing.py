@@ -41,8 +41,10 @@ def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
         place = _place_of_fault(held, fault)
         if place is None:
             return held, left_out
-        if not place or not _leave_out(held, place, left_out):
+        if not place:
             break
+        _leave_out(held, place)
+        left_out.append(".".join(map(str, place)))
     return ANY_OBJECT, [""]
 
 
@@ -80,19 +82,15 @@ def _first_match(schema: Schema, wanted: Callable[[str], bool]) -> Path:
     return next(found, ())
 
 
-def _leave_out(schema: dict[str, Any], place: Path, left_out: list[str]) -> bool:
-    """Remove the keyword at `place`, or let the part there allow any value, and note it in left_out.
-
-    Always returns True.
-    """
+def _leave_out(schema: dict[str, Any], place: Path) -> None:
+    """Remove the keyword at `place`, or let the part there allow any value."""
     *steps, last = place
     inner: Any = schema
     for step in steps:
         inner = inner[step]
-    left_out.append(".".join(map(str, place)))
     if isinstance(inner, list):
         inner[cast(int, last)] = {}
-        return True
+        return
     value = inner.pop(last, None)
     if last == "oneOf":
         inner.setdefault("anyOf", value)
@@ -100,4 +98,3 @@ def _leave_out(schema: dict[str, Any], place: Path, left_out: list[str]) -> bool
         inner.pop(beside, None)
     if steps and steps[-1] in _OF_PARTS:
         inner[last] = {}
-    return True

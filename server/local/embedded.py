@@ -255,7 +255,7 @@ def _spawn_server(command: list[str]) -> subprocess.Popen[bytes]:
 def _is_answering(path: Path) -> bool:
     """Return True if a server is ready behind this socket."""
     try:
-        with _is_connected(path) as link:
+        with _connection(path) as link:
             link.sendall(b"PING\r\n")
             return link.recv(16).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
@@ -267,7 +267,7 @@ def _shut_down(directory: Path) -> None:
     secret = directory / _SECRET
     password = secret.read_text().split()[-1] if secret.exists() else ""
     try:
-        with _is_connected(directory / _SOCKET) as link:
+        with _connection(directory / _SOCKET) as link:
             link.sendall(f"AUTH {password}\r\n".encode() if password else b"")
             link.sendall(b"SHUTDOWN NOSAVE\r\n")
             try:
@@ -300,7 +300,7 @@ def _free_address(listen: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _is_connected(path: Path) -> Generator[socket.socket]:
+def _connection(path: Path) -> Generator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(STOP_S)
         link.connect(str(path))
