@@ -1,7 +1,8 @@
 """Whether duo's texts are llama.cpp's: `python -m benchmarks.equal --model M --draft-model D --prompts 60`.
 
-Both evaluate the same ids on one thread with an F32 cache and without flash attention, each decode after the
-prompt's in one number of rows. llama.cpp is llama-cpp-python's own decode of one token after the other.
+Both evaluate the same ids on one thread with an F32 cache and without flash attention, prompts in parts of as
+many rows, and each decode after them in one number of rows. llama.cpp is llama-cpp-python's own decode of one
+token after the other. The token that ends a text belongs to it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 from benchmarks import program, report
 from benchmarks.prompts import load
@@ -18,10 +18,9 @@ from benchmarks.texts import prompt_ids
 from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.llama.backend import Backend
 from server.llama.llamacpp import LlamaBackend
-from server.llama.options import LlamaOptions
 from server.sampling.params import SamplingParams
 from tests.model.duet import Duet, counts
-from tests.real.plain import PlainDecoder
+from tests.real.plain import PlainDecoder, opened
 
 N_CELLS = 8192  # of each KV cache
 STABLE_ROWS = 8  # rows of a width-stable step
@@ -29,14 +28,6 @@ HOW: tuple[tuple[str, bool, Exactness], ...] = (
     ("no drafts", False, "default"),
     ("drafts, width-stable", True, "width-stable"),
 )
-
-
-def opened(path: Path) -> LlamaBackend:
-    """Load a model in the shapes of PlainDecoder."""
-    options = LlamaOptions(
-        path, N_CELLS, 8, n_threads=1, cache_type_k="f32", cache_type_v="f32", flash_attention="off"
-    )
-    return LlamaBackend(options)
 
 
 def said(
@@ -75,7 +66,7 @@ def said(
 def measure(args: argparse.Namespace) -> program.Result:
     """Compare the texts and return the section. Raises DuoError."""
     program.check_files(args.model, args.draft_model)
-    with closing(opened(args.model)) as target, closing(opened(args.draft_model)) as draft:
+    with closing(opened(args.model, N_CELLS)) as target, closing(opened(args.draft_model, N_CELLS)) as draft:
         prompts = prompt_ids(target, load(args.prompts))
         n, ends = args.max_tokens, target.vocab.eog
         widths = 1, STABLE_ROWS

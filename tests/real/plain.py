@@ -10,7 +10,10 @@ import llama_cpp
 import numpy as np
 
 from server.llama.library import ROWS_ON_CPU
+from server.llama.llamacpp import LlamaBackend
+from server.llama.options import LlamaOptions
 
+N_CELLS = 4096  # of a KV cache
 N_BATCH = 512
 F32 = 0  # GGML_TYPE_F32
 # Logits apart at which kernels may round either of two tokens in front: SmolLM2's Q4_1 weights, whose rows
@@ -18,10 +21,28 @@ F32 = 0  # GGML_TYPE_F32
 NEAR_TIE = 1.0
 
 
-class PlainDecoder:
-    """A model in llama-cpp-python, with the shapes that duo has on a CPU."""
+def opened(path: Path, n_cells: int = N_CELLS) -> LlamaBackend:
+    """Load a model in duo in the shapes of PlainDecoder, so that both have the same bits."""
+    options = LlamaOptions(
+        path,
+        n_cells,
+        n_seqs=8,
+        n_batch=N_BATCH,
+        n_ubatch=ROWS_ON_CPU,
+        cache_type_k="f32",
+        cache_type_v="f32",
+        flash_attention="off",
+    )
+    return LlamaBackend(options)
 
-    def __init__(self, path: Path, n_ctx: int = 4096) -> None:
+
+class PlainDecoder:
+    """A model in llama-cpp-python on one thread, with an F32 cache and without flash attention.
+
+    Prompts are evaluated in parts of ROWS_ON_CPU rows, as duo does on a CPU: llama.cpp's own default is 512.
+    """
+
+    def __init__(self, path: Path, n_ctx: int = N_CELLS) -> None:
         self._llama = llama_cpp.Llama(
             str(path),
             n_ctx=n_ctx,
@@ -48,7 +69,7 @@ class PlainDecoder:
             prompt: The tokens before them.
             n: Most tokens of a text.
             widths: Rows of each decode after the prompt's; those beside the token's are forgotten.
-            ends: Tokens that end a text; not part of it.
+            ends: Tokens that end a text, as its last one.
         """
         self._llama.reset()
         self._llama.eval(list(prompt))
@@ -56,9 +77,9 @@ class PlainDecoder:
         for width in widths:
             self._forget(len(prompt))
             row, text = first, list[int]()
-            while len(text) < n and (token := int(row.argmax())) not in ends:
-                text.append(token)
-                row = self._after(token, len(prompt) + len(text) - 1, width)
+            while len(text) < n and not (text and text[-1] in ends):
+                text.append(int(row.argmax()))
+                row = self._after(text[-1], len(prompt) + len(text) - 1, width)
             found.append(tuple(text))
         return found
 

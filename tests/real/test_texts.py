@@ -15,8 +15,7 @@ from server.llama.backend import Vocabulary
 from server.llama.llamacpp import LlamaBackend
 from server.sampling.params import SamplingParams
 from tests.model.duet import Duet, counts
-from tests.real.conftest import opened
-from tests.real.plain import PlainDecoder
+from tests.real.plain import PlainDecoder, opened
 from tests.support import Outcome
 
 N_PROMPTS, N_DRAFTED, N_TOKENS = 20, 3, 24
