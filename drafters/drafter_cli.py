@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import replace
 from importlib.metadata import version
 
 from rich.console import Console
@@ -67,6 +68,8 @@ def run(settings: DrafterSettings) -> int:
         kind = assemble(settings, stack)
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, _on_threads(settings))
         own = Presence(id, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity)
+        if kind.host:
+            own = replace(own, host=kind.host, kernel=kind.host)
         bus: Bus = RedisBus(url, settings.pool, own)
         if settings.latency_ms:
             bus = DelayedBus(bus, settings.latency_ms / 1000)
@@ -75,6 +78,9 @@ def run(settings: DrafterSettings) -> int:
         take_over(worker.stop)
         if settings.end_with_parent:
             threading.Thread(target=_stop_at_end_of_input, args=(worker,), daemon=True).start()
+        if kind.browser is not None:
+            kind.browser.introduce(id)
+            threading.Thread(target=kind.browser.listen, args=(worker.stop,), daemon=True).start()
         stack.enter_context(status_line(worker, console))
         bus.start(worker)
         worker.run()

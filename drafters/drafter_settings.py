@@ -82,6 +82,8 @@ class DrafterSettings(ModelSettings):
     td_ms: float = Field(1.0, ge=0, description="replay: milliseconds for a guess")
     seed: int = Field(0, ge=0, description="replay: seed of the errors")
     latency_ms: float = Field(0.0, ge=0, description="delay of messages each way, to measure")
+    lent_by: CliSuppress[str] = Field("", description="browser: its machine, if that is not this one")
+    lent_salt: CliSuppress[str] = Field("", description="browser: the salt of sessions that it may read")
     end_with_parent: CliSuppress[bool] = Field(False, description="end when standard input is closed")
 
     @property

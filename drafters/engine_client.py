@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -34,6 +34,34 @@ class Reply:
     def cancel(self) -> None:
         """Close the connection, so the engine stops. Safe from any thread, even after the end."""
         self._cancel()
+
+
+class DraftEngine(Protocol):
+    """Continues texts for an EngineDrafter: an engine over HTTP, or the model in a browser."""
+
+    name: str  # for logs
+    takes_ids: bool  # prompts and replies are token ids
+
+    def refusal(self, n_tokens: int, salt: str) -> str | None:
+        """Return why a session of n_tokens with this salt is not for this engine, None if it is."""
+        ...
+
+    def ask(
+        self, prompt: str | Sequence[int], n_tokens: int, *, salt: str, ready: Callable[[], None]
+    ) -> Reply:
+        """Begin a request, and return its reply.
+
+        Args:
+            prompt: The text to continue.
+            n_tokens: Maximum tokens.
+            salt: Engines that know cache_salt share no cache between salts.
+            ready: Called from another thread whenever the reply has grown or is done.
+        """
+        ...
+
+    def after(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call a function after this time, from another thread."""
+        ...
 
 
 class EngineClient:
@@ -68,15 +96,7 @@ class EngineClient:
         salt: str,
         ready: Callable[[], None],
     ) -> Reply:
-        """Begin a request, and return its reply.
-
-        Args:
-            dialect: How to ask.
-            prompt: The text to continue.
-            n_tokens: Maximum tokens.
-            salt: Engines that know cache_salt share no cache between salts.
-            ready: Called from another thread whenever the reply has grown or is done.
-        """
+        """Begin a request in this dialect, and return its reply, as DraftEngine.ask does."""
         reply = Reply()
         body = dialect.body(prompt, n_tokens, self.model) | ({"cache_salt": salt} if salt else {})
         future = asyncio.run_coroutine_threadsafe(self._stream_reply(dialect, body, reply, ready), self._loop)
@@ -139,6 +159,24 @@ class EngineClient:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._http.aclose()
+
+
+class HttpEngine:
+    """A DraftEngine over HTTP: a client, and the dialect in which it asks."""
+
+    def __init__(self, client: EngineClient, dialect: Dialect) -> None:
+        self.name = f"the engine at {client.url}"
+        self.takes_ids = dialect.takes_ids
+        self.after = client.after
+        self._client, self._dialect = client, dialect
+
+    def refusal(self, n_tokens: int, salt: str) -> str | None:
+        return None  # it says itself which prompts are too long
+
+    def ask(
+        self, prompt: str | Sequence[int], n_tokens: int, *, salt: str, ready: Callable[[], None]
+    ) -> Reply:
+        return self._client.ask(self._dialect, prompt, n_tokens, salt=salt, ready=ready)
 
 
 async def _answer_lines(answer: httpx.Response) -> AsyncIterator[bytes]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from drafters.drafter import Drafter
-from drafters.engine_client import EngineClient, Reply
+from drafters.engine_client import DraftEngine, EngineClient, Reply
 from drafters.engine_dialects import UNTOLD, Dialect, LlamaServer, LlamaServerText, Ollama, OpenAI
 from drafters.retokenising import Piece, retokenised, text_of
 from server.drafting.draft_session import DraftSession
@@ -54,9 +54,8 @@ class _Asked:
 class EngineDrafter(Drafter):
     """Asks the engine for the likeliest continuation of each session, and again when that is wrong."""
 
-    def __init__(self, client: EngineClient, dialect: Dialect, vocab: Vocabulary) -> None:
-        self._client = client
-        self._dialect = dialect
+    def __init__(self, engine: DraftEngine, vocab: Vocabulary) -> None:
+        self._engine = engine
         self._vocab = vocab
         self._asked: dict[int, _Asked] = {}  # by session
         self._wake: Callable[[], None] = lambda: None
@@ -74,7 +73,7 @@ class EngineDrafter(Drafter):
         new = session.tokens[known : session.n_committed]
         if new and (min(new) < 0 or max(new) >= self._vocab.size):
             return f"it has tokens outside the vocabulary of {self._vocab.size}"
-        return None
+        return self._engine.refusal(len(session.tokens), session.salt)
 
     def wants(self, session: DraftSession) -> bool:
         """Return True if the engine has sent more, or must be asked."""
@@ -131,7 +130,7 @@ class EngineDrafter(Drafter):
     def _guesses_of(self, reply: Reply) -> list[DraftGuess]:
         said = list(reply.said)
         end = UNTOLD if said and said[-1].ends_text else None
-        if not self._dialect.takes_ids:
+        if not self._engine.takes_ids:
             pieces = [Piece(one.text.encode(), one.confidence) for one in said if one.text]
             return retokenised(pieces, self._vocab, end=end, more=True)
         guesses: list[DraftGuess] = []
@@ -151,15 +150,14 @@ class EngineDrafter(Drafter):
         if not prompt:
             return
         self.n_requests += 1
-        reply = self._client.ask(
-            self._dialect, prompt, PATHS * session.max_ahead, salt=session.salt, ready=self._wake
-        )
+        n_tokens = PATHS * session.max_ahead
+        reply = self._engine.ask(prompt, n_tokens, salt=session.salt, ready=self._wake)
         n = session.n_committed
         self._asked[session.id] = _Asked(reply, session.n_opened, n, session.tokens[n:], (0, n))
 
     def _engine_prompt(self, tokens: Sequence[int]) -> str | list[int]:
         """Return the text for the engine, without the first token if the engine adds that itself."""
-        if self._dialect.takes_ids:
+        if self._engine.takes_ids:
             return list(tokens)
         vocab = self._vocab
         adds = vocab.add_bos and tokens and tokens[0] == vocab.bos
@@ -169,12 +167,12 @@ class EngineDrafter(Drafter):
         """Stop using the engine for a while."""
         self._forget_request(session)
         if not self._n_failures:
-            logger.warning("the engine at %s fails: %s", self._client.url, error)
+            logger.warning("%s fails: %s", self._engine.name, error)
         delay_s = min(MAX_RETRY_S, RETRY_S * 2**self._n_failures)
         self._n_failures = min(self._n_failures + 1, 16)
         if not self._rests:
             self._rests = True
-            self._client.after(delay_s, self._go_on)
+            self._engine.after(delay_s, self._go_on)
 
     def _go_on(self) -> None:
         self._rests = False

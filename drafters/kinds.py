@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from drafters.browser_link import BrowserLink
 from drafters.drafter import Drafter
 from drafters.drafter_settings import DrafterSettings
-from drafters.engine_client import EngineClient
+from drafters.engine_client import EngineClient, HttpEngine
 from drafters.engine_dialects import EngineError
 from drafters.engine_drafter import EngineDrafter, dialect_of
 from drafters.lookup_drafter import LookupDrafter
@@ -28,11 +31,13 @@ from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 # Full conversations the KV cache has room for when --ctx-size does not say otherwise: assumed. Off by two:
 # the cache takes twice or half the memory.
 MODEL_CAPACITY = 4
+BROWSER_CAPACITY = 1  # sessions: a browser holds one text, and reads it anew when another one comes between
 OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
 # Maximum rows of a decode whose times are measured, and rows of every decode where a single shape pays: a
 # path and two branches. Twice: 0.96 of the tokens per second on an H200 (benchmarks.clocked --gpu); half:
 # there are no branches
 MAX_DRAFT_ROWS = 3
+_STDOUT, _STDERR = 1, 2
 _CELLS = 32  # enough to open a model for its vocabulary
 
 # A new kind is its module, its line here, and the import.
@@ -50,6 +55,8 @@ class Kind:
     name: str
     vocabulary: VocabularyCard
     capacity: int  # sessions at once
+    host: str = ""  # the machine that it computes on; empty: this one
+    browser: BrowserLink | None = None  # to be listened to
 
 
 def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
@@ -98,10 +105,22 @@ def _engine_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
         raise StartupError(f"--url: {error}") from error
     name = f"{settings.engine_model or dialect.name} at {client.url}"
     capacity = settings.capacity or MODEL_CAPACITY
-    return Kind(EngineDrafter(client, dialect, vocab), name, vocabulary_card(vocab), capacity)
+    return Kind(EngineDrafter(HttpEngine(client, dialect), vocab), name, vocabulary_card(vocab), capacity)
 
 
-WITH_RESOURCES = {"model": _model_kind, "engine": _engine_kind}
+def _browser_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
+    """Return the drafter of a browser, which is at the other end of standard input and output."""
+    use_no_gpu()
+    out = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)  # what else is printed is no message to the browser
+    vocab = stack.enter_context(closing(_open_vocabulary(settings.vocab_from))).vocab
+    link = BrowserLink(sys.stdin.buffer, out, salt=settings.lent_salt)
+    name = f"{settings.vocab_from.name} in a browser"
+    drafter = EngineDrafter(link, vocab)
+    return Kind(drafter, name, vocabulary_card(vocab), BROWSER_CAPACITY, settings.lent_by, link)
+
+
+WITH_RESOURCES = {"model": _model_kind, "engine": _engine_kind, "browser": _browser_kind}
 
 
 def _card_of_file(path: Path) -> VocabularyCard:

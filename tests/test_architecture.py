@@ -125,6 +125,7 @@ MAY_IMPORT = {
     ),
     "drafters/": (
         "drafters",
+        "server.cache.radix",
         "server.drafting",
         "server.estimators",
         "server.speculation",

@@ -8,6 +8,7 @@ tokens, would tell a client what others have asked.
 from __future__ import annotations
 
 import hmac
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,10 +18,14 @@ from starlette.requests import Request
 
 from server.errors import AccessError
 
-PUBLIC = frozenset({"/", "/status", "/health", "/v1/health", "/ready", "/openapi.yaml"})
+PUBLIC = frozenset({"/", "/status", "/lend", "/health", "/v1/health", "/ready", "/openapi.yaml"})
 """Paths that need no key."""
-PUBLIC_BELOW = "/web/"
-"""Prefix of further paths that need no key."""
+PUBLIC_BELOW = ("/web/", "/lend/page/")
+"""Prefixes of further paths that need no key."""
+SOCKET, SOCKET_PROTOCOL = "/lend/socket", "duo-lend"
+"""The path of the only WebSocket, and its subprotocol."""
+KEY_PROTOCOL = "duo-key."
+"""Prefix of a subprotocol that is an API key in base64url: pages cannot set headers of a WebSocket."""
 DOMAIN = b"duo prompt cache"  # fixed, so that salts in files still match after a restart
 
 
@@ -81,7 +86,17 @@ def offered(headers: Headers) -> list[bytes]:
     if scheme.lower() == "bearer":
         keys.append(credentials)
     keys.append(headers.get("x-api-key", ""))
+    protocols = (one.strip() for one in headers.get("sec-websocket-protocol", "").split(","))
+    keys += [_decoded(one.removeprefix(KEY_PROTOCOL)) for one in protocols if one.startswith(KEY_PROTOCOL)]
     return [key.strip().encode("latin-1") for key in keys if key.strip()]
+
+
+def _decoded(text: str) -> str:
+    """Return the text that is written in base64url without padding; empty if it is none."""
+    try:
+        return b64decode(text + "=" * (-len(text) % 4), "-_", validate=True).decode("latin-1")
+    except ValueError:
+        return ""
 
 
 def salt_of(request: Request, cache_salt: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 
 from server.api import (
@@ -20,6 +20,7 @@ from server.api import (
     delivery,
     embeddings,
     health,
+    lend_route,
     metrics,
     models,
     precompute,
@@ -30,6 +31,7 @@ from server.api import (
     slots_route,
     tokens,
 )
+from server.api.access import SOCKET
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
 from server.api.decisions import decisions_route as decisions
@@ -54,6 +56,15 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 """Headers of HTML pages: browsers load only the server's own files, and send nothing elsewhere."""
+LENDING = Path(__file__).parent.parent.parent / "drafters" / "browser"
+LENDING_HEADERS = PAGE_HEADERS | {
+    "Content-Security-Policy": PAGE_HEADERS["Content-Security-Policy"].replace(
+        "script-src 'self'", "script-src 'self' 'wasm-unsafe-eval'; worker-src blob:"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+}
+"""Headers of the page that drafts: it runs WebAssembly, with threads where browsers allow them."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 HANDLERS: dict[Any, Any] = {
     DuoError: problem.on_duo_error,
@@ -144,6 +155,8 @@ def routes() -> list[BaseRoute]:
         _route_to("/lora-adapters", adapters.scale),
         _route_to("/slots", slots_route.list_slots, "GET"),
         _route_to("/slots/{id}", slots_route.act),
+        _route_to("/lend/model", lend_route.model, "GET"),
+        WebSocketRoute(SOCKET, lend_route.socket),
         *page(),
     ]
 
@@ -226,21 +239,23 @@ def page() -> list[BaseRoute]:
     """Return the routes of pages, their files and openapi.yaml, which need no model."""
     return [
         Route("/openapi.yaml", _serve_contract, methods=["GET"]),
-        Route("/", _page_handler("index.html"), methods=["GET"]),
-        Route("/status", _page_handler("status.html"), methods=["GET"]),
+        Route("/", _page_handler(WEB / "index.html", PAGE_HEADERS), methods=["GET"]),
+        Route("/status", _page_handler(WEB / "status.html", PAGE_HEADERS), methods=["GET"]),
+        Route("/lend", _page_handler(LENDING / "lend.html", LENDING_HEADERS), methods=["GET"]),
         Mount("/web", StaticFiles(directory=WEB)),
+        Mount("/lend/page", StaticFiles(directory=LENDING)),
     ]
 
 
-def _page_handler(name: str) -> Callable[[Request], Awaitable[Response]]:
-    html = (WEB / name).read_bytes()  # in memory: reading it in a thread each time is slow on a busy machine
+def _page_handler(file: Path, headers: Mapping[str, str]) -> Callable[[Request], Awaitable[Response]]:
+    html = file.read_bytes()  # in memory: reading it in a thread each time is slow on a busy machine
 
     async def page(request: Request) -> Response:
         """Return the page. Raises HTTPException if it is hidden. While the model loads, no page is hidden."""
         served: Served | None = getattr(request.state, "served", None)
         if served is not None and "ui" in served.hidden:
             raise HTTPException(404)
-        return Response(html, headers=PAGE_HEADERS, media_type="text/html")
+        return Response(html, headers=headers, media_type="text/html")
 
     return page
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import problem
-from server.api.access import NOBODY, PUBLIC, PUBLIC_BELOW, Access, Caller, offered
+from server.api.access import NOBODY, PUBLIC, PUBLIC_BELOW, SOCKET, Access, Caller, offered
 from server.api.origins import check_headers
 from server.api.request_log import MAX_LOGGED_BYTES, Line, RequestLog
 from server.engine.request_account import CURRENT, RequestAccount
@@ -61,6 +61,9 @@ class RequestFrame:
         self._edge = edge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and scope["path"] != SOCKET:
+            await send({"type": "websocket.close"})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -151,7 +154,7 @@ class AccessGate:
         self._edge = edge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         caller = NOBODY
@@ -159,6 +162,9 @@ class AccessGate:
             try:
                 caller = self._admit_caller(Headers(scope=scope))
             except InvalidRequestError as error:
+                if scope["type"] == "websocket":
+                    await send({"type": "websocket.close"})  # before it is accepted: a 403
+                    return
                 await problem.respond(error, scope["path"])(scope, receive, send)
                 return
         scope.setdefault("state", {})["caller"] = caller

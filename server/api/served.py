@@ -10,6 +10,7 @@ from server.api.background import BackgroundReplies
 from server.api.cache_misses import PromptMemory
 from server.api.held_schemas import HeldSchemas
 from server.api.history import History
+from server.api.lending import Lending
 from server.api.pacing import FRAME_S
 from server.api.prompt_work import PromptWork
 from server.api.rpc.handles import Handles
@@ -176,6 +177,7 @@ class Served:
     prompts: PromptMemory = field(default_factory=PromptMemory)
     handles: Handles = field(default_factory=Handles)
     prompt_work: PromptWork = field(default_factory=PromptWork)
+    lending: Lending | None = None  # None if no browser can draft
     places: Places = field(default_factory=lambda: Places(1 << 30))  # queue of the generator, for requests
     history: History = field(init=False)
     held_schemas: HeldSchemas | None = field(init=False)

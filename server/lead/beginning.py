@@ -17,7 +17,14 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.attention import AttentionChoice
 from server.lead.listener import open_socket, tls_of
-from server.lead.loading import drafting_inside, load_embedder, load_ranker, load_target, prepared
+from server.lead.loading import (
+    drafting_inside,
+    for_browsers,
+    load_embedder,
+    load_ranker,
+    load_target,
+    prepared,
+)
 from server.lead.site import Site
 from server.llama.backend import Backend
 from server.llama.embedder import LlamaEmbedder
@@ -105,7 +112,8 @@ def serve(settings: LeadSettings) -> int:
             raise StartupError("--draft-mode sync needs a draft model: give a GGUF file with --draft-model")
         if settings.verify == "rejection" and draft is None:
             raise StartupError("--verify rejection is for --draft-mode sync: other drafts would bias it")
-        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores(), draft))
+        lent = for_browsers(settings, settings.draft_model)
+        return run_lead(settings, Site(listener, settings.redis, settings.threads or n_cores(), draft, lent))
 
 
 def run_lead(settings: LeadSettings, site: Site) -> int:

@@ -33,6 +33,8 @@ from server.settings import DoorSettings
 logger = logging.getLogger("duo.lead")
 
 FLUSH_S = 5  # seconds for cancelled replies to send their last event
+MAX_SOCKET_MESSAGE = 1 << 12  # bytes of a message of a browser that drafts: 20 times the longest
+SOCKET_PING_S = 10.0  # seconds until a silent browser has left. Half: a busy phone has; twice: 20 s
 MIB_SHIFT = 20  # a shift: n << MIB_SHIFT is n MiB in bytes
 
 App: TypeAlias = Callable[..., Any]
@@ -91,7 +93,11 @@ def configured(
         http=cast(Any, partial(BoundedConnection, bounds=bounds or ConnectionBounds())),
         log_config=None,
         access_log=False,
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=MAX_SOCKET_MESSAGE,
+        ws_ping_interval=SOCKET_PING_S,
+        ws_ping_timeout=SOCKET_PING_S,
+        ws_per_message_deflate=False,
         server_header=False,
         timeout_graceful_shutdown=FLUSH_S,
         ssl_keyfile=tls.key if tls else None,

@@ -25,6 +25,7 @@ from server.llama.llamacpp import ChooseAttention, LlamaBackend
 from server.llama.model_settings import downloaded
 from server.llama.mtp import LlamaBlock
 from server.llama.options import MAX_SEQS, LlamaOptions
+from server.llama.parts import parts
 from server.llama.tensors import ASSISTANTS, EAGLE3, architecture
 from server.llama.with_block import Path as BlockPath
 from server.llama.with_block import WithBlock
@@ -114,6 +115,13 @@ def head_of(settings: LeadSettings) -> Path | None:
     """
     path = settings.draft_model
     return path if path and architecture(path) == EAGLE3 else None
+
+
+def for_browsers(settings: LeadSettings, draft: Path | None) -> Path | None:
+    """Return this draft model if browsers can draft with it: one file, of any target with its vocabulary."""
+    if draft is None or settings.verify != "exact" or len(parts(draft)) > 1:
+        return None
+    return None if head_of(settings) or assistant_of(settings) else draft
 
 
 def drafting_inside(

@@ -27,6 +27,7 @@ class Site:
     redis_url: str | None  # the Redis through which drafters connect
     n_threads: int  # CPU threads of the model
     draft_model: Path | None = None  # the model that drafts in this process, between steps
+    lent_model: Path | None = None  # the draft model that browsers get, to draft with
     join: str | None = None  # command by which drafters on this machine join
     join_elsewhere: str | None = None  # the same for other machines, with a password: printed, not logged
     reach: str = ""  # which machines can use the printed join command
@@ -35,7 +36,7 @@ class Site:
 
 
 def announce(site: Site, door: Door) -> None:
-    """Print the page, the API, which clients are admitted, and how drafters join."""
+    """Print the pages, the API, which clients are admitted, and how drafters join."""
     host, port = site.listener.getsockname()[:2]
     scheme = "http" if door.tls is None else "https"
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -43,6 +44,8 @@ def announce(site: Site, door: Door) -> None:
         logger.info("  drafts   %s", site.remark)
     logger.info("  page     %s", url)
     logger.info("  API      %s/v1", url)
+    if site.redis_url and site.lent_model:
+        logger.info("  lend     %s/lend: a device that opens this page drafts", url)
     if door.made_key:
         print(f"  clients  with this API key, made for this start: {door.made_key}", flush=True)
     else:

@@ -28,6 +28,7 @@ from server.errors import LostModelError
 from server.grammar.compiler import prepare
 from server.lead.attention import AttentionChoice
 from server.lead.beginning import LoadedModels, Loading, console_of
+from server.lead.browser_drafters import lending_of
 from server.lead.calibration import (
     first_times,
     on_own_thread,
@@ -114,6 +115,7 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         served = replace(
             served, embedding=embedding, reranking=reranking, replies=store_of(settings, served.background)
         )
+        served = replace(served, lending=lending_of(site, settings.pool))
         served = _with_snapshots(served, snapshots, door)
         _until_ended(loading, _serve_http(engine, served, site.listener, door, measuring))
     logger.info("duo has ended")

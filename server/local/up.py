@@ -17,7 +17,7 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.beginning import run_lead
 from server.lead.listener import open_socket
-from server.lead.loading import assistant_of, head_of, prepared
+from server.lead.loading import assistant_of, for_browsers, head_of, prepared
 from server.lead.site import Site
 from server.llama.library import free_memory_of_gpus
 from server.llama.parts import parts
@@ -58,7 +58,8 @@ def up(settings: UpSettings) -> int:
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
         n_threads = settings.threads or placement.target_threads or machine.n_cores
-        site = Site(listener, url, n_threads, draft if placement.sync else None)
+        inside = draft if placement.sync else None
+        site = Site(listener, url, n_threads, inside, for_browsers(settings, draft))
         if draft is None:
             site = replace(site, remark=_remark_without(settings))
         elif placement.sync and placement.beside:

@@ -50,7 +50,7 @@ def test_contract_lists_exactly_the_routes():
     assert listed == served_routes()
 
 
-PAGE = {"/", "/status", "/openapi.yaml"}
+PAGE = {"/", "/status", "/lend", "/openapi.yaml"}
 PUBLIC = {*PAGE, "/health", "/v1/health", "/ready"}
 WITHOUT_CONTENT = "DELETE /v1/stream"
 RPC = "POST /rpc"

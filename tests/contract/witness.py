@@ -57,7 +57,7 @@ class Exchange:
     def __init__(self, method: str, path: str, asked: dict[bytes, bytes], into: list[str]) -> None:
         self._what = f"{method} {path}"[:200]
         self._exempt = (method == "OPTIONS" and b"access-control-request-method" in asked) or (
-            path.startswith("/web/")  # files of the page
+            path.startswith(("/web/", "/lend/page/"))  # files of the pages
         )
         self._error = MESSAGES_ERROR if re.match("(/v1)?/messages(/|$)", path) else ERROR
         self._redirected = path.endswith("/")

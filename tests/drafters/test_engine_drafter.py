@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from drafters.engine_client import EngineClient
+from drafters.engine_client import EngineClient, HttpEngine
 from drafters.engine_dialects import EngineError, LlamaServer, LlamaServerText, Ollama, OpenAI
 from drafters.engine_drafter import PATHS, EngineDrafter, dialect_of
 from server.speculation.wire.messages import Close
@@ -36,7 +36,7 @@ def scene_of(**answers: Answer) -> Generator[tuple[Scene, ToyEngine]]:
     engine = ToyEngine(tokenize=tokenize, **answers)
     client = EngineClient(engine.url)
     try:
-        drafter = EngineDrafter(client, dialect_of(client, VOCAB), VOCAB)
+        drafter = EngineDrafter(HttpEngine(client, dialect_of(client, VOCAB)), VOCAB)
         yield Scene(drafter=drafter), engine
     finally:
         client.close()
@@ -151,7 +151,7 @@ def test_text_is_translated():
     engine = ToyEngine(api__generate=always(*lines), api__version=always(b'{"version":"0.13.0"}'))
     client = EngineClient(engine.url, model="toy")
     try:
-        scene = Scene(drafter=EngineDrafter(client, dialect_of(client, VOCAB), VOCAB))
+        scene = Scene(drafter=EngineDrafter(HttpEngine(client, dialect_of(client, VOCAB)), VOCAB))
         scene.send(open_(max_ahead=5))
         turn_until(scene, lambda: len(scene.drafted()) == 5)
         assert bytes(scene.drafted()) == TEXT[:5]

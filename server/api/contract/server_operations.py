@@ -248,6 +248,49 @@ OF_SERVER: dict[str, Operation] = {
         },
         public=True,
     ),
+    "GET /lend": Operation(
+        id="getLendingPage",
+        summary="The page that drafts in the browser that opens it.",
+        answer="The page; what it loads is below /lend/page, and it answers over a WebSocket, /lend/socket.",
+        other={"text/html": {"schema": {"type": "string"}}},
+        errors=(),
+        special={
+            404: {
+                "description": "The server was started with --no-ui.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+            }
+        },
+        public=True,
+    ),
+    "GET /lend/model": Operation(
+        id="getLentModel",
+        summary="The draft model's file, for the page that drafts.",
+        parameters=(
+            {
+                "name": "range",
+                "in": "header",
+                "description": "Bytes of the file, as RFC 9110 has it.",
+                "schema": {"type": "string"},
+            },
+        ),
+        answer="The file. Its ETag is its SHA-256.",
+        other={"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        errors=(*LOOK, 501),
+        special={
+            206: {
+                "description": "Some of its bytes.",
+                "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+            },
+            400: {
+                "description": "The range is malformed.",
+                "content": {"text/plain": {"schema": {"type": "string"}}},
+            },
+            416: {
+                "description": "The file is shorter.",
+                "content": {"text/plain": {"schema": {"type": "string"}}},
+            },
+        },
+    ),
     "GET /metrics": Operation(
         id="getMetrics",
         summary="Counters since the start and gauges of this moment, for Prometheus.",

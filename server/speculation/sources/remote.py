@@ -6,7 +6,6 @@ Nothing a drafter sends reaches the engine unchecked: ids in range, base and cha
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import time
@@ -21,7 +20,7 @@ from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.sources.yields import JUDGED, Yields
 from server.speculation.speculated import Speculated
 from server.speculation.wire.bus import Bus
-from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want, told_salt
 from server.speculation.wire.presence import Presence, refusal
 
 logger = logging.getLogger("duo.drafters")
@@ -301,7 +300,6 @@ class RemoteDrafters:
     def _announce(self, speculated: Speculated, drafter: str) -> None:
         """Send Open with everything committed so far."""
         told = speculated.session
-        salt = told.bounds.salt.encode()  # it may be a secret: drafters get its hash
         message = Open(
             self.own.id,
             speculated.wire_id,
@@ -309,7 +307,7 @@ class RemoteDrafters:
             self._max_ahead,
             told.sampling,
             tuple(told.tokens),
-            hashlib.blake2b(salt, digest_size=16).hexdigest() if salt else "",
+            told_salt(told.bounds.salt),
             told.n_dropped,
         )
         self._bus.send(drafter, message)

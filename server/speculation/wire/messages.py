@@ -8,6 +8,7 @@ its version number forever, so that a drafter of another version can read why it
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ class Open:
     tokens: tuple[int, ...]  # all committed tokens so far; tokens[i] has the noise of position i + n_dropped
     salt: str = ""
     n_dropped: int = 0  # tokens dropped since the context was full
+
+
+def told_salt(salt: str) -> str:
+    """Return what drafters are told of a salt: its hash, since it may be a secret."""
+    return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,121 @@
+"""/lend: a draft model for browsers, and a socket on which they answer a drafter's questions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio.subprocess import Process
+from ipaddress import ip_address
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from server.api.access import SOCKET_PROTOCOL
+from server.api.lending import BrowserLender, Lending, end, named
+from server.api.served import Served
+from server.errors import NotSupportedError
+
+logger = logging.getLogger("duo.api")
+
+# Messages of a browser in a second: ten times what the small draft model makes here. Half: a machine that is
+# five times as fast comes near; twice: a flood takes more of a core
+MAX_MESSAGES_PER_S = 1000
+POLICY, FAILED, FULL = 1008, 1011, 1013  # close codes of RFC 6455, for rules, defects and "try again later"
+
+
+async def model(request: Request, served: Served) -> Response:
+    """Return the file of the draft model, or a range of it. Raises NotSupportedError."""
+    lending = served.lending
+    if lending is None:
+        raise NotSupportedError(
+            "no browser can draft for this server: that needs a draft model in one file, and Redis; start it "
+            "with duo up, or with duo serve --redis and --draft-model"
+        )
+    headers = {
+        "etag": f'"{await lending.digest()}"',
+        "cache-control": "no-store",  # the page keeps it
+        "x-file-name": quote(lending.model.name),
+    }
+    return FileResponse(lending.model, headers=headers, media_type="application/octet-stream")
+
+
+async def socket(websocket: WebSocket) -> None:
+    """Connect a browser with a drafter of its own, until either leaves."""
+    served: Served = websocket.state.served
+    lending = served.lending
+    if lending is None or "ui" in served.hidden:
+        await websocket.close(POLICY)
+        return
+    await websocket.accept(subprotocol=SOCKET_PROTOCOL)
+    if lending.is_full:
+        await websocket.close(FULL, f"{lending.most} browsers draft for this server already")
+        return
+    with lending.place():
+        await _lend(websocket, lending)
+
+
+async def _lend(websocket: WebSocket, lending: Lending) -> None:
+    client = websocket.client
+    lender = BrowserLender(
+        named(websocket.query_params.get("name", "")),
+        websocket.state.caller.salt(),
+        client is not None and not _is_here(client.host),
+    )
+    process = await lending.start(lender)
+    try:
+        code, reason = await _relay(websocket, process)
+    finally:
+        await asyncio.shield(end(process))
+    if code:
+        await websocket.close(code, reason)
+
+
+async def _relay(websocket: WebSocket, process: Process) -> tuple[int, str]:
+    """Carry messages both ways until one side ends; return why the socket is to be closed, or (0, "")."""
+    ways = [asyncio.create_task(way(websocket, process)) for way in (_from_browser, _to_browser)]
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+async def _from_browser(websocket: WebSocket, process: Process) -> tuple[int, str]:
+    assert process.stdin is not None
+    loop = asyncio.get_running_loop()
+    second, n_messages = int(loop.time()), 0
+    try:
+        while True:
+            text = await websocket.receive_text()
+            if int(loop.time()) != second:
+                second, n_messages = int(loop.time()), 0
+            n_messages += 1
+            if n_messages > MAX_MESSAGES_PER_S:
+                return POLICY, f"more than {MAX_MESSAGES_PER_S} messages in a second"
+            process.stdin.write(text.encode() + b"\n")
+            await process.stdin.drain()
+    except (WebSocketDisconnect, KeyError):  # KeyError: bytes instead of text
+        return 0, ""
+    except ConnectionError:
+        return FAILED, "its drafter has ended: the server's log says why"
+
+
+async def _to_browser(websocket: WebSocket, process: Process) -> tuple[int, str]:
+    assert process.stdout is not None
+    try:
+        async for line in process.stdout:
+            await websocket.send_text(line.decode().rstrip("\n"))
+    except WebSocketDisconnect:
+        return 0, ""
+    return FAILED, "its drafter has ended: the server's log says why"
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

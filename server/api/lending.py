@@ -1,0 +1,80 @@
+"""Lend browsers' processors to the lead: how many at once, and the process that drafts with each."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+# Browsers that draft at once, each with a process beside the lead. Half: a phone and a tablet; twice: as much
+# memory
+MAX_LENDING = 4
+GOODBYE_S = 3.0  # seconds for a drafter to end by itself: its goodbye to the lead. Twice: a longer shutdown
+NAME = re.compile(r"[^\w.-]+")  # characters that a drafter's name cannot have
+MAX_NAME = 32  # characters of a drafter's name. Half: no room for two words
+
+
+class BrowserLender(NamedTuple):
+    """A browser that lends, as its drafter is told."""
+
+    name: str  # shown to people
+    salt: str  # salt of the sessions that it may read
+    is_elsewhere: bool  # it runs on another machine than the lead
+
+
+@dataclass(slots=True)
+class Lending:
+    """The draft model for browsers, and the drafters that ask it there."""
+
+    model: Path
+    start: Callable[[BrowserLender], Awaitable[Process]]  # starts a drafter, which speaks on its pipes
+    most: int = MAX_LENDING
+    n_now: int = 0
+    _digest: str = field(default="", init=False)
+
+    async def digest(self) -> str:
+        """Return the SHA-256 of the model's file, by which browsers keep it."""
+        if not self._digest:
+            self._digest = await asyncio.to_thread(_digest_of, self.model)
+        return self._digest
+
+    @property
+    def is_full(self) -> bool:
+        return self.n_now >= self.most
+
+    @contextmanager
+    def place(self) -> Generator[None]:
+        """Hold one of the places within the block."""
+        self.n_now += 1
+        try:
+            yield
+        finally:
+            self.n_now -= 1
+
+
+def named(text: str) -> str:
+    """Return a drafter's name made of any text."""
+    return NAME.sub("-", text)[:MAX_NAME].strip("-") or "browser"
+
+
+async def end(process: Process) -> None:
+    """End a drafter: its standard input closes, and it is killed after GOODBYE_S."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(GOODBYE_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

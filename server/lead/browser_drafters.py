@@ -1,0 +1,48 @@
+"""Start the drafters that ask the draft model in a browser, each in a process beside the lead."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.api.lending import BrowserLender, Lending
+from server.lead.site import Site
+from server.local.children import inherited
+from server.speculation.wire.messages import told_salt
+
+MAX_MODEL_BYTES = 3 << 29  # 1.5 GiB: WebAssembly has 4 GiB for the file and its KV cache, a tablet less
+MAX_LINE = 1 << 16  # bytes of a message to a browser: nine times the longest. Bounds memory
+
+
+def lending_of(site: Site, pool: str) -> Lending | None:
+    """Return what browsers draft with, None without Redis, or a draft model that they can load."""
+    if site.redis_url is None or site.lent_model is None:
+        return None
+    if site.lent_model.stat().st_size > MAX_MODEL_BYTES:
+        return None
+    return Lending(site.lent_model, _Starter(site.lent_model, site.redis_url, pool).start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    model: Path
+    redis_url: str
+    pool: str
+
+    async def start(self, lender: BrowserLender) -> Process:
+        """Start a drafter, which ends when its standard input closes."""
+        flags = ["--kind=browser", f"--vocab-from={self.model}", f"--pool={self.pool}"]
+        flags += [f"--name={lender.name}"] + [f"--lent-by={lender.name}"] * lender.is_elsewhere
+        secrets = {"DUO_REDIS": self.redis_url, "DUO_DRAFTER_LENT_SALT": told_salt(lender.salt)}
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "drafters", *flags),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=inherited() | secrets,
+            limit=MAX_LINE,
+            start_new_session=True,  # Ctrl-C is for duo, which closes the pipe
+        )
