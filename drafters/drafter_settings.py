@@ -1,4 +1,4 @@
-"""Settings of a drafter: one definition each for flag, environment variable and default."""
+"""Settings of a drafter. Each is defined once, for its flag, its environment variable and its default."""
 
 from __future__ import annotations
 

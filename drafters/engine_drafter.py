@@ -47,7 +47,7 @@ class _Asked:
 
     @property
     def start(self) -> int:
-        """Return the number of the session's tokens that the engine was sent."""
+        """Return the number of the session's tokens, guesses included, that the engine's reply continues."""
         return self.n_committed + len(self.path)
 
 

@@ -85,8 +85,14 @@ def translated(
 ) -> list[DraftGuess]:
     """Return guesses in the target's tokens.
 
-    The guesses end before the first control token, which has no text. If that token ends the text, the
-    target's end of text is added.
+    The guesses end before the first control token, which has no text. If it is an end-of-generation token,
+    the target's EOS is added.
+
+    Args:
+        guesses: The guesses, in the drafter's own tokens.
+        own: The drafter's vocabulary.
+        target: The target's vocabulary.
+        more: The text may go on, so the last token is left out unless EOS follows.
     """
     pieces = [Piece(own.piece(guess.token), guess.confidence) for guess in guesses]
     n_spoken = next((i for i, piece in enumerate(pieces) if not piece.data), len(pieces))

@@ -51,7 +51,10 @@ class LegacyLogprobs:
     """Writes logprobs of one reply in the shape of OpenAI's legacy completions, portion by portion."""
 
     def __init__(self, n_unseen: int = 0) -> None:
-        """Begin a reply. Its text lacks the first n_unseen characters of its tokens."""
+        """Begin a reply.
+
+        Its tokens spell n_unseen characters before its text, such as BOS; offsets skip them.
+        """
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = -n_unseen
 

@@ -49,7 +49,7 @@ class Background:
             return self._jobs.pop(key, None) is not None
 
     def yield_to(self, busy: bool) -> None:
-        """Say if the model is busy; while it is, go_on() waits."""
+        """Set whether the model is busy; while it is, go_on() waits."""
         if busy == self._free.is_set():
             (self._free.clear if busy else self._free.set)()
 

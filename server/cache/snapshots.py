@@ -241,7 +241,7 @@ class Snapshots:
         self._shrink_to_budget()
 
     def _shrink_to_budget(self) -> None:
-        """Bring memory within its budget, and the backlog for the disk within its own."""
+        """Drop states from memory and cancel pending writes until both are within their budgets."""
         entries = self._catalogue.entries
         for key in self._catalogue.overflowing(self.memory_bytes):
             self._counts.evicted_from_memory += 1

@@ -82,7 +82,14 @@ def _text_seconds(text: Text, seconds: Seconds, schedule: Schedule) -> float:
 
 
 def _chosen_count(guesses: Sequence[Guess], seconds: Seconds, worth_s: float, guess_s: float = 0.0) -> int:
-    """Return how many guesses a step makes and verifies: the planner's choice if it knew all guesses."""
+    """Return how many guesses a step makes and verifies: the planner's choice if it knew all guesses.
+
+    Args:
+        guesses: The guesses after the committed tokens.
+        seconds: Seconds of a step, by its number of rows.
+        worth_s: Seconds per token of the whole text, which a further guess must not exceed.
+        guess_s: Seconds of a guess inside the step.
+    """
     paths = accumulate((guess.confidence for guess in guesses[:MAX_GUESSES]), mul)
     tokens = list(accumulate(paths, initial=1.0))
     spent_s = [rows_s + n * guess_s for n, rows_s in enumerate(seconds[1:])]

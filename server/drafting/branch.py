@@ -19,7 +19,13 @@ class Branch:
     """
 
     def __init__(self, fork: int, chain: int, guesses: Sequence[DraftGuess] = ()) -> None:
-        """Begin with these guesses, after a text whose chain hash is `chain`."""
+        """Begin a branch with these guesses.
+
+        Args:
+            fork: Number of tokens before the first guess.
+            chain: Chain hash of these tokens.
+            guesses: The first guesses.
+        """
         self.fork = fork
         self.guesses: list[DraftGuess] = []
         self._chains = [chain]  # before the first guess, and after each as far as anybody asked

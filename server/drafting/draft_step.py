@@ -34,7 +34,7 @@ class DraftStep:
     begun: float = 0.0  # clock time, in seconds, when the previous logits arrived
 
     def add_grown(self, session: DraftSession, branch: Branch | None) -> None:
-        """Count the latest wanted row as that of a path or branch."""
+        """Note that the latest row with logits gives the next guess of a branch (None: of the path)."""
         self.grown.append((session, branch))
         self.places.append(sum(self.batch.wanted) - 1)
 

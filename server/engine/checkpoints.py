@@ -57,7 +57,10 @@ class Checkpoints:
         self.marks[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens (all, or those up to the mark) to an empty sequence."""
+        """Copy the first `length` tokens to an empty sequence.
+
+        `length` is the source's length, or its mark: the length at which a state was kept.
+        """
         self._backend.copy(source, target, 0, length)
         if length == self.marks[source]:
             self._take_state_of(target, self._spare_sequence(source, TURN), length)

@@ -59,7 +59,7 @@ class Meter:
         """Return the step's plan, times and outcomes. Call it once the tokens are committed.
 
         Args:
-            works: The rows of the step without guesses.
+            works: The step's work, one for each of its sessions; the guesses are in `plan`.
             plan: The step's guesses.
             outcomes: What the step committed.
         """

@@ -150,7 +150,7 @@ class Residence:
         self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
-        """Claim an empty sequence of an empty KV cache."""
+        """Empty the whole KV cache, and claim one sequence of it."""
         while self.evict():
             pass
         return self.place_empty(salt)
@@ -280,7 +280,7 @@ class Residence:
         return data
 
     def _would_keep(self, leaving: Evicted, idle: int = 0) -> bool:
-        """Return True if a snapshot of this conversation would be kept until `idle` others are used."""
+        """Return True if a snapshot of this conversation would be kept until `idle` others are used again."""
         n = len(leaving.tokens)
         return self.snapshots.keeps(n, n * self.move_costs.cell_bytes, idle)
 

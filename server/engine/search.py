@@ -135,9 +135,10 @@ class Searches:
             search.seqs.append(seq)
 
     def _count_cells(self, session: Session, search: _Search) -> None:
-        """Set n_kv, n_rows and n_extra for the next step.
+        """Set the session's n_kv, n_rows and n_extra for the next step.
 
-        n_extra is an upper bound: a cell beyond the decided tokens counts once for each beam that shares it.
+        n_extra is an upper bound: a cell of a token that is not committed counts once for each beam that
+        shares it.
         """
         session.n_kv = len(session.tokens) - 1
         live = search.beams.live

@@ -54,9 +54,9 @@ class Marks:
         return found[0] if found else ""
 
     def broken_off(self, text: str) -> int | None:
-        """Return where the mark begins that the end of the text cuts off; None if it cuts off no mark.
+        """If the text ends inside a mark, return where that mark begins, else None.
 
-        At least one whole token of the mark must be there.
+        At least the first whole token of the mark must be there.
         """
         for start in self._first.finditer(text, max(0, len(text) - self._longest + 1)):
             rest = text[start.start() :]

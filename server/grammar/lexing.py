@@ -167,7 +167,10 @@ class _Cutter:
         return [Lexeme(node) for node in (together if all(map(self._is_whole, together)) else nodes)]
 
     def _cut_loop(self, inner: Node) -> Node:
-        """Return the inside of an unbounded loop. Rounds in a row that can be lexemes become one lexeme."""
+        """Return the inside of an unbounded loop, cut into lexemes.
+
+        Consecutive rounds of options that can each be one lexeme become one lexeme together.
+        """
         whole, others = self._part_options(inner.options if isinstance(inner, Choice) else (inner,))
         run = Repeat(choice(whole), 1, None)
         return Choice((Lexeme(run), *others)) if whole and self._is_whole(run) else self._cut_node(inner)

@@ -296,8 +296,8 @@ def n_places(settings: LeadSettings) -> int:
 def warm_up(backend: Backend, inline: InlineModel | None) -> None:
     """Decode something and forget it, so that no request waits for slow first decodes.
 
-    Call it on the thread that will decode. On a GPU a prediction block also decodes each of its first widths,
-    or its first guesses would seem slow.
+    Call it on the thread that will decode. On a GPU, a target with a prediction block also decodes 2, 3 and 4
+    rows, followed by guesses of the block: otherwise its first guesses would seem slow.
 
     Args:
         backend: The target.

@@ -66,7 +66,10 @@ def _on_line(places: Sequence[int], values: Sequence[float], place: float) -> fl
 
 
 def can_choose(model: LoadedModel) -> bool:
-    """Return True if both kinds of attention can be timed: the model has only cells, which can be moved."""
+    """Return True if the model can be timed with and without flash attention.
+
+    For this its cache must have only cells that can be moved: no recurrent state, no compressed cells.
+    """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     return not stateful and model.metadata("general.architecture") not in COMPRESSED
 

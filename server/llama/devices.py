@@ -155,9 +155,10 @@ def use_no_gpu() -> None:
 
 
 def own_gpus() -> Any:
-    """Return the devices that a model without lenders may use, as a C array that ends with None.
+    """Return the GPUs of this machine, for a model loaded without --rpc: a C array that ends with None.
 
-    It excludes borrowed devices, and all GPUs after use_no_gpu(). None if nothing is excluded.
+    Devices borrowed over RPC are left out; after use_no_gpu(), so are all GPUs. None: no restriction is
+    needed.
     """
     if _host_only:
         return (ctypes.c_void_p * 1)(None)
@@ -171,6 +172,9 @@ def own_gpus() -> Any:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 def _on_abort(message: bytes) -> None:
-    """Report a lost lender. ggml calls this before it aborts, and ends the process when this returns."""
+    """Report that a machine that lends its GPU is lost, or else print the message.
+
+    ggml calls this before it aborts, and ends the process when this returns.
+    """
     if not watch.aborted(message.decode(errors="replace")):
         os.write(2, message + b"\n")

@@ -99,9 +99,10 @@ class LlamaHead(BlockContext):
         return fused
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate rows. Ask llama.cpp for the logits of all rows if any are wanted, else for none.
+        """Evaluate rows; see PredictionBlock.evaluate().
 
-        Asked for the logits of some rows, it would return those of the first rows instead.
+        llama.cpp is asked for the logits of all rows if any are wanted, else for none. Asked for those of
+        some rows, it would return those of the first rows instead.
         """
         after = [i for i, position in enumerate(batch.positions) if position or batch.wanted[i]]
         any_wanted = any(batch.wanted)

@@ -109,7 +109,7 @@ def _end_process(error: LostLenderError) -> None:
 
 
 class Watch:
-    """Waits until any connection to a lender ends. May report a loss twice.
+    """Waits until any connection to a lender, a machine that lends its GPU, ends. May report a loss twice.
 
     There is one per process, because llama.cpp has one callback that it calls before it ends the process.
     """

@@ -46,7 +46,10 @@ def gains(model: LoadedModel, has_head: bool = False) -> bool:
 
 
 def _of_a_sequence(model: LoadedModel, options: LlamaOptions) -> tuple[int, int]:
-    """Return the rows of the tail that llama.cpp gives a small context, and the bytes of one state."""
+    """Return the longest tail that llama.cpp grants, in rows, and the bytes of one state.
+
+    Both are measured in a context of one sequence and few cells.
+    """
     n_rows = options.n_tail + TAIL_MARGIN
     small = replace(options, n_cells=CELLS_STEP, n_seqs=1, n_streams=0, n_batch=n_rows, n_ubatch=n_rows)
     context = LlamaContext()

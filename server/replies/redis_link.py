@@ -56,7 +56,8 @@ class RedisLink:
 
         Args:
             work: The command. Called on the link's thread.
-            talks: It needs an answer of Redis. Others run in an outage, too, and do not end it.
+            talks: The command needs an answer of Redis. False: run it even in an outage, and do not take its
+                success for the end of the outage.
         """
         answer: Future[T] = Future()
 

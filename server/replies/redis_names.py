@@ -44,7 +44,7 @@ class ReplyNames:
         return f"{self.response(salt, digest(item_id))}:in"
 
     def holders_beside(self, place: str, item_id: str) -> str:
-        """Return holders() for an item of the response at a place that place_of() returned."""
+        """Return the key that holders() returns, given a response's place_of() instead of a salt."""
         return f"{self.at(f'{owner_of(place)}:{digest(item_id)}')}:in"
 
     def held(self, tenant: str) -> str:

@@ -14,7 +14,10 @@ from server.sampling.peaks import Peaks
 
 
 class DraftGuess(NamedTuple):
-    """A token that a model guesses, and other values of its row of logits; None if not requested."""
+    """A guessed token, its confidence, and optional values from the same row of logits.
+
+    Optional values that were not requested are None or 0.
+    """
 
     token: int
     confidence: float  # estimated probability of the token, given all before it

@@ -95,7 +95,10 @@ def _min_p_floor(top: float, min_p: float) -> float:
 
 
 def _filtered_tokens(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
-    """Return the tokens that top_k, top_p and min_p leave, and their logits. All equals at an edge stay."""
+    """Return the tokens that top_k, top_p and min_p leave, and their logits.
+
+    Tokens with the logit of the last one that is left are left, too.
+    """
     floor = _min_p_floor(peaks.top, params.min_p)
     near = peaks.few_above(floor, min(_FEW_LOGITS, params.top_k)) if floor > -math.inf else None
     if near is not None:

@@ -108,7 +108,7 @@ def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
 
 
 def _loud_ids(keys: npt.NDArray[np.uint64], n: int) -> Ids:
-    """Return the first n loud tokens for each key: (keys, n), ascending."""
+    """Return the ascending ids of the first n loud (upper-tail noise) tokens per key: (number of keys, n)."""
     uniforms = _uniforms_at(keys ^ np.uint64(mix(_GAPS)), np.arange(n))
     gaps = np.floor(np.log(uniforms) / _LOG_QUIET).astype(np.int64)
     return np.cumsum(gaps + 1, axis=-1) - 1
@@ -139,7 +139,7 @@ def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
 
 
 def _uniforms_at(keys: np.uint64 | npt.NDArray[np.uint64], numbers: Ids) -> Floats:
-    """Return a number in (0, 1) for each key and number: the upper bits of mix() without its last step."""
+    """Return a number in (0, 1) for each key and number: mix() without its last step, upper bits only."""
     x = numbers.astype(np.uint64)
     x *= _U64_GOLDEN
     x = x + keys

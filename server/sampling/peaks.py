@@ -22,7 +22,7 @@ _SPREAD = 8  # logits per token that likeliest() looks for
 
 
 class Peaks:
-    """Largest logit of each column of a row."""
+    """The largest logit of each column of a row that is folded into lines of equal length."""
 
     maxima: npt.NDArray[Any]
 

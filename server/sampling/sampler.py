@@ -88,7 +88,10 @@ class Sampler:
         return picked.token
 
     def accept(self, token: int) -> None:
-        """Follow a committed token that choose() did not draw; mirostat does not learn from it."""
+        """Add a committed token that choose() did not draw to the penalties, DRY and the constraint.
+
+        Mirostat does not learn from it.
+        """
         self._generated += 1
         if self._penalties is not None:
             self._penalties.accept(token)

@@ -15,7 +15,7 @@ from operator import mul
 
 
 def reached(tokens: Sequence[float], seconds: Sequence[float]) -> float:
-    """Return the highest tokens per second of these steps; infinite if one takes no time.
+    """Return the tokens per second of the best of these steps; infinite if one takes no time.
 
     Args:
         tokens: Tokens committed by each step.

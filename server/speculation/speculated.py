@@ -102,7 +102,7 @@ class Speculated:
 
     @property
     def is_behind(self) -> bool:
-        """True if the lookup misses tokens."""
+        """True if the lookup has not indexed all of the session's tokens yet."""
         return self.n_indexed < len(self.session.tokens)
 
     def keep_up(self) -> None:

@@ -81,7 +81,7 @@ class StepTimes:
         self.calibrate(calibrated or {})
 
     def calibrate(self, seconds: Mapping[int, float]) -> None:
-        """Replace the calibrated seconds by rows; times of steps are kept."""
+        """Take new calibrated times (rows: seconds) in place of the old; times of observed steps are kept."""
         self._calibrated = {r: s for r, s in seconds.items() if 0 < r <= self.max_rows}
         self._wider = _wider(self._calibrated)
         self._curves.clear()
@@ -135,7 +135,12 @@ class StepTimes:
         return width if pays else n_rows
 
     def plain_s(self, n_rows: int, curve: Sequence[float]) -> float:
-        """Return the seconds of an undrafted step among steps of its width; `curve`: seconds by rows."""
+        """Return the seconds of an undrafted step that follows steps of the same width.
+
+        Args:
+            n_rows: Rows of the step.
+            curve: Seconds by number of rows, for machines on which a change of width costs nothing.
+        """
         return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
 
     def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:

@@ -15,7 +15,7 @@ from server.speculation.step_times import StepTimes
 
 
 class Price(NamedTuple):
-    """Costs of a step's rows."""
+    """The values from which the planner computes what a step's rows and guesses cost."""
 
     n_rows: int  # rows without guesses
     n_sessions: int

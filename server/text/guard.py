@@ -141,7 +141,7 @@ class ClientTexts:
 
         Args:
             controls: Texts of all control tokens of the vocabulary.
-            own: Those that the text of a reply sent back may contain, such as the marks of its thoughts.
+            own: Those allowed in assistant messages that clients send back, such as marks around thoughts.
         """
         texts, own = set(controls), set(own)
         self._all = _Guarding(texts)

@@ -30,7 +30,10 @@ class Room:
             raise ContextOverflowError(n_tokens, self.n_ctx, param=param, estimated=estimated)
 
     def check_bytes(self, n_bytes: int, param: str = "messages") -> None:
-        """Raise if a text of n_bytes bytes has too many tokens; the number of characters will do as well."""
+        """Raise if a text of n_bytes bytes has too many tokens even if all tokens are the longest ones.
+
+        Instead of bytes, the lower number of characters may be given.
+        """
         self.check_tokens(n_bytes // self.longest, param, estimated=True)
 
 

@@ -170,7 +170,9 @@ class ChatTemplate:
                 other.stop()
 
     def render(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """Return the prompt for the next reply, guarded.
+        """Return the prompt for the next reply.
+
+        Texts of clients are guarded in it, so that none is tokenised to a control token.
 
         If the last message is the assistant's and calls no tools, the reply continues it, or its thoughts if
         it has no content yet.

@@ -42,7 +42,12 @@ class Output:
     """
 
     def __init__(self, telling: Telling | None = None, id_of: Callable[[str], str] = new_id) -> None:
-        """Begin a response; `id_of` makes an id with a prefix such as rs, msg or fc."""
+        """Begin a response.
+
+        Args:
+            telling: The form in which the reply is sent.
+            id_of: Makes an id with a prefix such as rs, msg or fc.
+        """
         self.items: list[Json] = []
         self._telling = telling or Telling()
         self._id_of = id_of

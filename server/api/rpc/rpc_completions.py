@@ -18,7 +18,7 @@ from server.errors import DuoError
 
 
 class RpcCompletion:
-    """A completion that runs by itself; implements Held.
+    """A completion that runs by itself, until a client polls or waits for it; implements Held.
 
     news() returns what is new, and whole() waits for the end.
     """

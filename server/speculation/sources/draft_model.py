@@ -124,7 +124,10 @@ class DraftModel:
         return self.read(session.id, most)
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
-        """Append one guess to each path, None where the model cannot go on; `second`: with a runner-up."""
+        """Append a guess to each session's path, and return the guesses in the order of `sessions`.
+
+        None stands where no guess could be made. With `second`, each guess also has a runner-up.
+        """
         if self._failed:
             return [None] * len(sessions)
         if self._meanwhile is not None and not self._backend.overlaps:

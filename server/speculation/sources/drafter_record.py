@@ -71,10 +71,10 @@ class DrafterRecord:
         return False
 
     def may_tell(self, n_tokens: int) -> bool:
-        """Return True if a session of n_tokens may be sent again in this second, and count it.
+        """Return True if a session of n_tokens may be resent to the drafter now, and count its tokens.
 
-        The last session may exceed the limit, so that one of any length can be sent. The limit exists because
-        a request of a few bytes causes megabytes.
+        At most RESENT_TOKENS_PER_S are resent in a second, because a drafter's request of a few bytes causes
+        megabytes. The last session may exceed the limit, so that one of any length can be resent.
         """
         within = self.n_told < RESENT_TOKENS_PER_S
         self.n_told += n_tokens

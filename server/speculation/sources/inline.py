@@ -50,15 +50,15 @@ class InlineModel(Protocol):
         ...
 
     def guess(self, sessions: Sequence[int], *, second: bool, timed: bool = True) -> list[DraftGuess | None]:
-        """Append one guess to each path.
+        """Append a guess to each session's path, and return the guesses in the order of `sessions`.
 
         Args:
-            sessions: The sessions whose paths grow.
+            sessions: Ids of the sessions whose paths grow.
             second: Add the second choice to each guess.
-            timed: Made between two steps, so td may learn from it.
+            timed: Made between two steps, so the call's time is learned (td).
 
         Returns:
-            A guess for each session, None where the model cannot go on.
+            A guess for each session; None where the model cannot go on.
         """
         ...
 
