@@ -1,4 +1,4 @@
-"""python -m drafters: duo-drafter."""
+"""Run duo-drafter by `python -m drafters`."""
 
 from drafters.drafter_cli import main
 

@@ -37,7 +37,7 @@ PROBES = (
 
 @dataclass(slots=True)
 class _Asked:
-    """A request for a session, whose text it continues."""
+    """A request to the engine for the continuation of a session's text, and the reply so far."""
 
     reply: Reply
     n_opened: int  # the session's Open messages when the engine was asked,
@@ -76,7 +76,7 @@ class EngineDrafter(Drafter):
         return self._engine.refusal(len(session.tokens), session.salt)
 
     def wants(self, session: DraftSession) -> bool:
-        """Return True if the engine has sent more, or must be asked."""
+        """Return True if advance() has work: the engine has sent more or failed, or must be asked."""
         if session.lost or session.n_ahead >= session.max_ahead:
             return False
         asked = self._asked.get(session.id)
@@ -85,7 +85,11 @@ class EngineDrafter(Drafter):
         return bool(asked.reply.error) or asked.seen != (len(asked.reply.said), session.n_committed)
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession]:
-        """Add what engines have sent, without waiting."""
+        """Add what the engine has sent to the sessions' paths, without waiting.
+
+        Returns:
+            Each session, once for each guess added.
+        """
         grown: list[DraftSession] = []
         for session in sessions:
             asked = self._asked.get(session.id)

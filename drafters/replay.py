@@ -88,7 +88,7 @@ class ReplayDrafter(Drafter):
         session.add(DraftGuess(token, self._script.accept))
 
     def token(self, text: int, position: int) -> int:
-        """Return the guess at a position: the text's token, or a neighbouring id."""
+        """Return the guess for a position of a known text: its token or, on purpose, a wrong one."""
         right = self._texts[text][position]
         if self._chance_at(text, position) < self._script.accept:
             return right
@@ -99,7 +99,10 @@ class ReplayDrafter(Drafter):
         return mix(mix(mix(self._script.seed) + text) + 4 * position + 1) / (1 << 64)
 
     def _text_of(self, session: DraftSession) -> int | None:
-        """Return the text that begins with the committed tokens: found at an Open, checked at each commit."""
+        """Return the index of the known text that begins with the session's committed tokens, else None.
+
+        All texts are searched after an Open. After a commit, only the text that was found is compared.
+        """
         matched = self._matched.get(session.id)
         if matched is None or matched.n_opened != session.n_opened:
             matched, candidates = _Matched(session.n_opened), range(len(self._texts))

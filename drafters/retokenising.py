@@ -46,7 +46,10 @@ class Growing:
         return tokens_of(self._vocab, text, follows=follows or bool(self._done))
 
     def _settle_head(self, rest: list[int]) -> None:
-        """Cut before a space, where most vocabularies begin a word, if that cuts no token."""
+        """Make the tokens before a late space final, so that only the text behind it is tokenised again.
+
+        Most vocabularies begin a word with a space. Nothing is done if a cut there would change the tokens.
+        """
         cut = self._rest.rfind(" ", 1, max(1, len(self._rest) - REDONE))
         if cut < 0:
             return

@@ -70,7 +70,10 @@ class TranslatingDrafter(Drafter):
             self._drafter.close(twin.own, keep=keep)
 
     def _translated_twin(self, session: DraftSession) -> _Twin:
-        """Return the session's twin with all committed tokens; its guesses that agree with them stay."""
+        """Return the session's translation into the drafter's own tokens (its twin), up to date.
+
+        The twin has all committed tokens. Its guesses that agree with them stay.
+        """
         twin = self._twins.get(session.id)
         own = twin.own if twin else None
         if twin is None or twin.n_opened != session.n_opened:
@@ -88,7 +91,7 @@ class TranslatingDrafter(Drafter):
         return twin
 
     def _lengthen_path(self, session: DraftSession, twin: _Twin) -> int:
-        """Add the twin's guesses to the path; return the number added."""
+        """Add the guesses of the session's translation (`twin`) to its path; return the number added."""
         if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
             return 0
         twin.n_guesses = twin.own.n_ahead
@@ -97,6 +100,6 @@ class TranslatingDrafter(Drafter):
 
 
 def _open_in_own(session: DraftSession, tokens: tuple[int, ...]) -> Open:
-    """Return a session's Open in own tokens."""
+    """Return an Open for the same session with these tokens, which are of the drafter's own vocabulary."""
     chain = chain_start(tokens)
     return Open(session.lead, session.id, chain, session.max_ahead, GREEDY, tokens, session.salt)

@@ -22,7 +22,7 @@ class Mean:
     __slots__ = ("_window", "count", "value")
 
     def __init__(self, value: float, count: int, window: int) -> None:
-        """Begin as if `value` had been observed `count` times."""
+        """Begin as if `value` had been observed `count` times; at most about `window` observations count."""
         self.value, self.count, self._window = value, count, window
 
     def observe(self, value: float) -> None:

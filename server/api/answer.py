@@ -170,7 +170,7 @@ class Answer(ABC):
         return [self._choices[i : i + n] for i in range(0, len(self._choices), n)]
 
     def _remember_replies(self) -> None:
-        """Remember the tokens of all replies for the next prompt. All replies must have ended."""
+        """Remember the tokens of all replies, which later prompts may repeat. All replies must have ended."""
         for prompt, choices in zip(self._prompts, self._by_prompt, strict=True):
             prompt.remember(self._served.history, choices)
 

@@ -68,7 +68,10 @@ def _complaint_text(complaint: ErrorDetails) -> str:
 
 
 def _data_path(places: Sequence[str | int], data: object, *, ends_missing: bool) -> list[str]:
-    """Return pydantic's path without the tags of unions. If `ends_missing`, `data` lacks the last field."""
+    """Return pydantic's path, as strings, without the tags of unions.
+
+    With `ends_missing`, the last place is a field that `data` lacks.
+    """
     path: list[str] = []
     for i, place in enumerate(places):
         if isinstance(data, dict) and place in data:

@@ -77,7 +77,7 @@ class GrammarRules:
     def held(
         self, definition: Definition, close: str, *, in_json: bool = False, ends_line: bool = False
     ) -> str:
-        """Add a rule for text that fits a definition, and for what closes it; return the rule's name.
+        """Add a rule for a text that fits a definition, followed by `close`; return the rule's name.
 
         Args:
             definition: The grammar or regex of the text.
@@ -173,7 +173,13 @@ class GrammarRules:
         return self._texts[found]
 
     def _more_behind_mark(self, mark: str, behind: Sequence[str], most: int | None = None) -> str:
-        """Add a rule for text from a mark that did not end it to the next mark; return the rule's name."""
+        """Add a rule for text that goes on behind a mark, up to the next such mark; return the rule's name.
+
+        Args:
+            mark: The mark.
+            behind: Beginnings of what follows a mark that does end the text.
+            most: Maximum characters of the text; None: any number.
+        """
         if (mark, most) in self._longer_texts:
             return self._longer_texts[mark, most]
         self._longer_texts[mark, most] = name = f"m_{len(self.made)}"

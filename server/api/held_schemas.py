@@ -52,7 +52,10 @@ class HeldSchemas:
             _keep_bounded(self.rules, key, rules, MOST_RULES)
 
     def arguments(self, calls: Calling) -> dict[str, Schema]:
-        """Return schemas of arguments by function name; a schema known not to compile is replaced.
+        """Return schemas of arguments by function name, restricted to what a grammar can enforce.
+
+        Left out is what is known already not to compile, or is too large. Schemas of strict functions are not
+        restricted.
 
         Raises:
             InvalidRequestError: A schema is malformed, or a strict function's schema is too large.

@@ -160,7 +160,17 @@ class History:
     def _remember_reply(
         self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], settle: bool
     ) -> list[int]:
-        """Remember a reply; return the next prompt's first tokens if they are worth evaluating ahead."""
+        """Remember a reply's tokens; return the first tokens of the next turn's prompt, to evaluate ahead.
+
+        Args:
+            asked: The prompt.
+            request: The request for the reply.
+            said: The reply as a message, and its tokens.
+            settle: False: do not evaluate ahead.
+
+        Returns:
+            The tokens; none if they are not worth it.
+        """
         message, generated = said
         text = self._rewritten.as_generated(asked.text, request.salt)
         self._transcript.remember(text, request.prompt, generated, request.salt)

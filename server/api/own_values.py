@@ -121,7 +121,11 @@ class OwnValues(GrammarRules):
         return self._list_expression(way, item, self.written(", ")) or self.json(way)
 
     def _list_expression(self, way: Schema, item: str, between: str) -> str:
-        """Return an expression for a list as long as `way` allows; "" if a grammar cannot enforce that."""
+        """Return an expression for a list of as many items as the schema `way` allows.
+
+        `item` and `between` are the expressions of an item and of a separator. Returns "" if a grammar cannot
+        enforce the number.
+        """
         least, most = way.get("minItems", 0), way.get("maxItems", _LONGEST_LIST)
         if way.get("items") is False or most == 0:
             return '"[" "]"'

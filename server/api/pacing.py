@@ -49,7 +49,7 @@ class Pace:
         return self.n_waiting > 0 or (n > 1 and self._step_s > self._frame_s)
 
     def step(self, n: int, plain_s: float, now: float) -> None:
-        """Add the n tokens of a step.
+        """Add the n tokens of a step to those that wait to be sent.
 
         Args:
             n: Number of tokens.

@@ -100,16 +100,16 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the key of an entry that contains these tokens, so that a new entry is needless.
+        """Return the key of an entry that contains these tokens, else None; a new entry is then needless.
 
-        None if there is none, and always without `partial`.
+        Always None if states cannot be trimmed (`partial` is False).
         """
         return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
         """Return the key of the entry that is a prefix of these tokens; None if none is.
 
-        There is at most one: of two, one would be a prefix of the other. None without `partial`.
+        There is at most one: of two, one would be a prefix of the other. None if states cannot be trimmed.
         """
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None

@@ -129,8 +129,8 @@ class DiskTier:
     def write(self, record: Record, going_on: Callable[[], bool]) -> tuple[bool, list[str]]:
         """Write a file; return (True if that worked, names of the snapshots removed to make room).
 
-        The budget is never exceeded: room is made before the first byte. The file is not synced: its
-        checksum tells if it was cut short.
+        The budget is never exceeded: room is made before the first byte. The file is not synced: its checksum
+        tells if it was cut short. Writing is given up once going_on() returns False.
         """
         removed: list[str] = []
         aside = self._path_of(record.name + ".duo." + secrets.token_hex(8) + ".tmp")

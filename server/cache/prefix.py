@@ -57,7 +57,7 @@ class Reuse:
 
 @dataclass(slots=True)
 class _Resident:
-    """What the cache knows of one KV sequence."""
+    """A KV sequence, as far as the cache knows it."""
 
     tokens: list[int] = field(default_factory=list[int])  # what it holds while idle, none while busy
     salt: str = ""
@@ -150,7 +150,7 @@ class PrefixCache:
             seq: The sequence.
             tokens: What it holds.
             salt: Salt of the tokens; None for the one given to take().
-            mark: Length that it can be trimmed to, without `partial`.
+            mark: If sequences cannot be trimmed freely: the one length to which this one can be trimmed.
         """
         self._forget_sequence(seq)
         if tokens and seq != self._last:  # consecutive turns of one conversation count as one use
@@ -211,7 +211,12 @@ class PrefixCache:
         self._residents[seq] = resident
 
     def _claim_least_loss(self, source: int | None, length: int) -> Reuse:
-        """Claim the sequence whose loss costs least, for a prompt with this common prefix."""
+        """Claim the idle sequence whose loss costs least, for a prompt that shares a prefix with `source`.
+
+        Args:
+            source: The sequence with the longest common prefix; None: no sequence has one.
+            length: Length of that prefix in tokens.
+        """
         idle = [seq for seq, resident in enumerate(self._residents) if not resident.busy]
         seq = min(idle, key=lambda s: self._claim_loss(s, length if s == source else 0))
         return self._in_place(seq, source, length)

@@ -228,7 +228,10 @@ class DraftSession:
         return True
 
     def _judge_guesses(self, start: int, new: list[int]) -> None:
-        """Keep as evidence the guesses from `start` to the first wrong one, with the committed tokens."""
+        """Add to `evidence`, for a later judgement, the guesses from `start` to the first wrong one.
+
+        With each goes the token that was committed in its place.
+        """
         if self.sampling.temperature <= 0.0:
             return
         for guess, token in zip(self.path.guesses[start:], new[start:], strict=False):

@@ -50,7 +50,7 @@ class Expansion:
         )
 
     def _may_grow(self, session: DraftSession, length: int, last: int) -> bool:
-        """Return True if the session's path may grow at this length and last token."""
+        """Return True if a guess may follow the session's first `length` tokens, which end with `last`."""
         room = length < session.n_committed + session.max_ahead
         return room and session.score >= self.path_min and last not in self.eog
 
@@ -111,7 +111,7 @@ class DecodeTimes:
         self.guess_s = Smoothed(GAIN_WEIGHT)  # to make a guess from a row of logits
 
     def seconds(self, n_rows: int) -> float:
-        """Return the seconds of a decode with its guesses."""
+        """Return the seconds of a decode of n_rows rows, and of making a guess from each."""
         guess_s = n_rows * self.guess_s.value
         if self._gains:
             return guess_s + self._steady[self.width] * -(-n_rows // self.width)

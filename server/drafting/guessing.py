@@ -62,7 +62,7 @@ class NextToken:
         return math.isfinite(self._peaks.top)
 
     def guess(self, *, second: bool) -> DraftGuess:
-        """Return the token with its confidence; `second`: with alternatives if it is unsure."""
+        """Return a guess of the next token; if it is not certain, `second` adds alternatives."""
         peaks, drawn, top = self._peaks, self._drawn, self._top
         if not self.is_sound:
             return DraftGuess(top, 0.0)
@@ -164,7 +164,10 @@ class Rule:
         self._advantage = Smoothed(RULE_WEIGHT, 0.0)  # of the noise's draw, -1 to 1
 
     def judge(self, guess: DraftGuess, token: int) -> None:
-        """Learn that `token` was committed in place of this guess."""
+        """Learn whether drawn or likeliest tokens are right more often.
+
+        `token` was committed in the place of this guess.
+        """
         drawn, likeliest = token == guess.drawn, token == guess.likeliest  # which was right
         self.n_judged += 1
         if guess.drawn == guess.likeliest:

@@ -186,7 +186,7 @@ class ModelDrafter:
                 self._backend.trim(seq, position)
 
     def _best_leaves(self, sessions: Sequence[DraftSession]) -> list[Leaf]:
-        """Return the leaves that get a row in the next decode, and learn whether these are paths alone."""
+        """Return the places of guesses that get a row next; note if they are just the end of each path."""
         chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
         n_paths = sum(leaf.branch is None and leaf.second is None for leaf in chosen)
         self._paths_alone = n_paths == len(chosen) == len(sessions) and self._times.width == 1

@@ -142,7 +142,7 @@ class Engine:
             self._state.proposer.meanwhile(guesses, decodes=False)
 
     def _work_meanwhile(self, guesses: Plan) -> None:
-        """Do, while a GPU decodes, the work that can wait until then."""
+        """Do the work that can wait until a GPU decodes; `guesses` is the plan of the decoded step."""
         if self.meanwhile is not None:
             self.meanwhile()
         self._state.proposer.meanwhile(guesses)

@@ -35,7 +35,11 @@ NO_LAYOUT = RowLayout(None, 0, 0, 0)
 
 
 class Sequences:
-    """The backend's sequences: the first n_main for conversations, then shadows or checkpoints."""
+    """The backend's sequences: the first n_main hold conversations, the others are shadows or checkpoints.
+
+    A shadow shares its conversation's cells, for a further leaf of a tree. A checkpoint keeps an earlier
+    state.
+    """
 
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
         """Divide the backend's sequences among slots.
@@ -173,7 +177,7 @@ class Sequences:
         self._shared[seq] = min(self._shared[seq], start)
 
     def claim(self, seq: int) -> list[int]:
-        """Return a conversation's sequence and its shadows, for any use until trim() is called."""
+        """Return a conversation's sequence and its shadows, to be used in any way until trim() is called."""
         return [seq, *self._shadows_of(seq)]
 
     def _free_shadows(self, seq: int) -> None:

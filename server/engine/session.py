@@ -101,7 +101,7 @@ class Session:
 
     @property
     def n_reusable(self) -> int:
-        """Return the number of leading cells that another session may copy or the next turn continue."""
+        """Return how many leading cells may be copied for another session, or kept for the next turn."""
         return self.n_kv if self.n_intact is None else min(self.n_kv, self.n_intact)
 
     @property
@@ -163,9 +163,10 @@ class Session:
             self.tokens, self._rewound = self._rewound[1], None
 
     def rewind(self) -> None:
-        """Replay from before the first context shift, because shifted KV cells cannot be rebuilt directly.
+        """Put all dropped tokens back, so that the session is evaluated again from before its first drop.
 
-        `tokens` ends up equal to its current value.
+        Shifted KV cells cannot be rebuilt directly. At the end of this evaluation `tokens` equals its current
+        value.
         """
         if self._rewound is None:
             self._rewound = len(self.drops), self.tokens

@@ -14,10 +14,10 @@ from server.llama.backend import Backend
 
 
 def shift(session: Session, sequences: Sequences, backend: Backend) -> bool:
-    """Make room in a full session that has one pending token; return True if it has room now.
+    """Make room in a full session, which has one pending token; return True if it has room now.
 
-    If not, more tokens are pending now: they have to be evaluated again before the next try. Sets n_kv and
-    n_intact.
+    If False, more of its tokens are pending: they have to be evaluated again before the next call. Sets n_kv
+    and n_intact.
     """
     start, end = session.next_drop()
     if not (backend.can_shift and backend.can_trim):

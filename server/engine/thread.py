@@ -314,7 +314,7 @@ class EngineThread:
             self.hand_over()
 
     def _during_decode(self) -> None:
-        """Hand over the outbox while a GPU decodes."""
+        """Deliver events that wait for the event loop, while a GPU decodes."""
         self.hand_over()
 
     def hand_over(self, *, guessing: bool = False) -> None:

@@ -114,7 +114,7 @@ class Calls:
         return tuple(dict.fromkeys([*words(self.open)[:1], *own]))
 
     def may_begin(self, text: str) -> bool:
-        """Return True if text that starts with a mark may become the head of a first call as it grows."""
+        """Return True if a text that starts with a mark may become the beginning of a first call."""
         begun, own = "".join(text.split()), self._around_arguments[0]
         for head in (self.open + own, own):
             fixed, *free = re.split("[⟨⟦]", head if "⟨" in head else head + "{", maxsplit=1)
@@ -145,7 +145,7 @@ class Calls:
         return re.compile(pattern(head.rstrip("\n")) + ("\n?" if head.endswith("\n") else ""))
 
     def key_among(self, names: Sequence[str]) -> re.Pattern[str]:
-        """Return `key`, extended to match these names too, whatever characters they have."""
+        """Return the pattern of `key`, extended to match these names too, whatever characters they have."""
         if not names:
             return self.key
         known = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))

@@ -17,7 +17,7 @@ class ContentSpans:
         self._spans.append((start, end))
 
     def has(self, start: int, end: int) -> bool:
-        """Return True if any character of this range, which must be settled, is content.
+        """Return True if any character of this range is content. All text before `end` must have been read.
 
         An empty range counts as content if it is within or beside content.
         """

@@ -75,12 +75,12 @@ class Compiler:
         self._compile_deep("lark", text, param)
 
     def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
-        """Return the part of a schema that a grammar can enforce, and the places of what it leaves out.
+        """Return the part of a schema that a grammar can enforce, and the places of the parts left out.
 
-        If it can enforce nothing, the part allows any object, and the place is "".
+        If it can enforce nothing, the returned part allows any object, and the only place is "".
 
         Raises:
-            InvalidRequestError: It does not have the form of a schema.
+            InvalidRequestError: The value does not have the form of a schema.
         """
         from server.grammar.grammar_constraint import fault_of
 

@@ -204,7 +204,10 @@ def _better_message(why: str) -> str:
 
 
 def _reason_sentence(reason: str) -> str:
-    """Return a reason without its place in our Lark. Of an error in a regular expression, keep the cause."""
+    """Return llguidance's reason for an error, without the place in a grammar that duo has made.
+
+    Of an error in a regular expression, keep the cause.
+    """
     lines = reason.strip().splitlines()
     text = _PREAMBLE.sub("", lines[0])
     said = next((line for line in lines if line.startswith("error: ")), None)

@@ -19,7 +19,7 @@ _NOT_EMPTY = "/(?s:.+)/"  # the lexer knows no empty lexeme, so lexemes that may
 
 
 def as_written(lark: str) -> str:
-    """Return rules in Lark as a whole grammar with our options."""
+    """Return a grammar: a header with duo's options for llguidance, then these rules in Lark as written."""
     return f"{_HEADER}\n{lark}\n"
 
 

@@ -39,9 +39,10 @@ class ThoughtLimit:
 class ThinkingBudget:
     """Implements Constraint: limits the thoughts of one reply.
 
-    If thoughts are opened again after content, what is left of the limit holds for them. The inner constraint
-    accepts the ending up to the first token that it does not allow. A constraint of the answer alone accepts
-    none of it, and begins with the answer.
+    If thoughts are opened again after content, what is left of the limit holds for them. At the limit the
+    reply must go on with the ending, which closes the thoughts. The inner constraint accepts the ending up to
+    the first token that it does not allow. A constraint of the answer alone accepts none of it, and begins
+    with the answer.
     """
 
     def __init__(

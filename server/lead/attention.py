@@ -74,7 +74,7 @@ class AttentionChoice:
     def look_again(
         self, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
     ) -> None:
-        """Measure again, unless the recorded times still hold. The result takes effect at the next start.
+        """Time the model again, unless the recorded times still hold. The next start uses the new times.
 
         Args:
             model: The loaded model.

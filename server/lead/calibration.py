@@ -121,7 +121,7 @@ def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> di
     Args:
         backend: The model.
         max_rows: Rows of the widest step.
-        what: of_model() of the model's options.
+        what: The model's files and options, from of_model(); the file is used only if they are the same.
     """
     if before := kept_times(max_rows, what):
         now = measure(backend, min(CHECKED, max_rows), budget_s=CHECK_S)

@@ -61,7 +61,7 @@ def of_logits(options: LlamaOptions) -> tuple[object, ...]:
 
 
 def _path_of(kind: str, what: Sequence[object]) -> Path:
-    """Return the path of the value's file. Raise RuntimeError for a user without a home."""
+    """Return the path of the file for values of this kind. Raise RuntimeError for a user without a home."""
     machine = platform.node(), platform.machine(), platform.processor(), os.cpu_count()
     key = hashlib.sha256(repr((*machine, *what)).encode()).hexdigest()[:16]
     return cache_folder() / f"{kind}-{key}.json"

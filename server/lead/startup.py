@@ -217,7 +217,7 @@ def _make_speculator(
 
 
 def _n_timed(settings: LeadSettings, backend: LlamaBackend) -> int:
-    """Return the number of rows of the widest step whose time matters, 0 if no time does."""
+    """Return the rows of the widest step that is timed at the start, 0 if none has to be."""
     if settings.draft_max:
         return settings.parallel + GUESSED
     if settings.parallel > 2 and not backend.overlaps:  # two rows never take longer than three

@@ -78,8 +78,8 @@ def memory_budget(wanted: int | None, backend: LlamaBackend) -> int:
     """Return the bytes of host memory for conversations.
 
     Args:
-        wanted: MiB that the user wants; None: free memory / CACHE_DIVISOR, without the weights in mapped
-            files, since the system counts their pages as free.
+        wanted: MiB that the user wants; None: free memory / CACHE_DIVISOR. Weights in mapped files, whose
+            pages the system counts as free, are not free here.
         backend: The model.
     """
     if wanted is not None:

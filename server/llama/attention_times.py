@@ -183,9 +183,9 @@ def _deepen_contexts(contexts: Sequence[LlamaContext], depths: Sequence[int]) ->
 
 
 def _shortest_s(contexts: Sequence[LlamaContext], depth: int, width: int, n_rounds: int) -> list[float]:
-    """Return, for each context, the seconds of its shortest decode of `width` rows.
+    """Return, for each context, the seconds of its shortest decode of `width` rows after `depth` tokens.
 
-    An untimed decode comes first, since the first decode also moves the copied cells.
+    An untimed decode comes first, since the first decode also moves cells that were copied.
     """
     for context in contexts:
         _decode_s(context, depth, 1)

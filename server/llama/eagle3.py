@@ -86,7 +86,14 @@ class LlamaHead(BlockContext):
         return LlamaVocabulary(self.model.handle)
 
     def target_rows(self, n: int) -> Hidden:
-        """Return the fused rows of the model's last decode. Raises BackendError."""
+        """Return the hidden rows of the target's last decode: several layers, fused by the head.
+
+        Args:
+            n: Number of rows of that decode.
+
+        Raises:
+            BackendError: llama.cpp cannot fuse them.
+        """
         read = [view(self._get_layer(self._target.handle, layer), n, self._width) for layer in self._layers]
         wide = np.concatenate(read, axis=1)
         fused = np.empty((n, self.n_embd), dtype=np.float32)

@@ -71,7 +71,10 @@ def _is_supported(_sampler: Any, _buffer_type: Any, _n_outputs: int) -> bool:
 
 
 class GraphKeys:
-    """Gives each shape of one context's decodes the key of its own graph. Close it after the context."""
+    """Gives each shape of a context's decodes an address (key) by which ggml keeps the shape's own graph.
+
+    Close it after the context.
+    """
 
     def __init__(self, params: Any) -> None:
         """Add the sampler to `params`, from which a context is made next."""
@@ -108,9 +111,9 @@ class GraphKeys:
         nodes[at] = key
 
     def _key(self, shape: tuple[int, ...]) -> int:
-        """Return a new tensor at the address of this shape: the operation to insert.
+        """Return a new tensor, at the address kept for this shape, to insert into a graph as an operation.
 
-        It replaces the previous one, to which a graph may have assigned memory.
+        It replaces the previous tensor there, to which a graph may have assigned memory.
         """
         context = self.keys.pop(shape, 0) or int(_init(_InitParams(_overhead(), None, True)))
         self.keys[shape] = context  # the latest one is the last

@@ -36,7 +36,7 @@ class BlockContext(LlamaContext):
         self._ext, self._target, self.what = functions, target, what
 
     def begin(self, model: LoadedModel, options: LlamaOptions, kind: int) -> None:
-        """Make the context of this model, which may be the target's. Raises StartupError.
+        """Make the context that evaluates `model`, the target's or the block's own. Raises StartupError.
 
         Args:
             model: The model that the context evaluates.

@@ -183,7 +183,7 @@ class LlamaOptions:
 
     @property
     def costs(self) -> str:
-        """Return a text of all options, beside the files, that the seconds and logits of a step depend on."""
+        """Return, as a text, all options except the files that a step's seconds and logits depend on."""
         weights = replace(self.weights, adapters=())
         alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights, head=None)
         return repr((alike, self.numerics))

@@ -63,14 +63,19 @@ class Windows:
             self._n_kept[seq] = length
 
     def cut(self, seq: int, start: int, end: int) -> None:
-        """Remove positions start to end from the twin, before the sequence's later ones move to start."""
+        """Remove positions start to end from the sequence's twin, which shares its cells (see the module).
+
+        Call it before the sequence's later positions move to `start`.
+        """
         n_kept = self._n_kept[seq]
         if n_kept > start:
             C.llama_memory_seq_rm(self._memory, self._twin_of(seq), start, end)
             self._n_kept[seq] = max(start, n_kept - (end - start))
 
     def save(self, seq: int, length: int, state: bytes) -> bytes:
-        """Return the state of a sequence with its earlier windows; `state` has only the last window.
+        """Return a sequence's whole state: `state`, which has its last window, and its earlier windows.
+
+        The sequence has `length` tokens.
 
         Raises:
             BackendError: llama.cpp gives no state.
@@ -119,7 +124,7 @@ class Windows:
             end = begin
 
     def _dock_window(self) -> bytes:
-        """Return the saved cells of the window at the end of the dock's sequence."""
+        """Return the state of those layers of the spare sequence (dock) that have a window."""
         size = int(C.llama_state_seq_get_size_ext(self._handle, self._dock, _PARTIAL))
         data = ctypes.create_string_buffer(size)
         target = ctypes.cast(data, _BYTES)

@@ -136,7 +136,7 @@ class WithBlock:
         return waiting.end - waiting.n_true
 
     def read(self, seq: int) -> None:
-        """Make the block evaluate the sequence's late positions during the model's next decode."""
+        """Make the block evaluate what it lacks of this sequence during the model's next decode."""
         self._late.add(seq)
 
     def guess(self, paths: Sequence[Path], depth: int) -> tuple[Logits, Hidden]:
@@ -258,7 +258,7 @@ class WithBlock:
         self._drop_guesses(seq)
 
     def _catch_up(self, seqs: Iterable[int]) -> None:
-        """Make the block evaluate the late positions of these sequences."""
+        """Make the block evaluate, in these sequences, the positions that only the model has evaluated."""
         try:
             for seq in seqs:
                 waiting = self._waiting[seq]

@@ -71,7 +71,7 @@ def draw_softmax(logits: Logits, seed: int, position: int) -> int:
 
 
 def distribution(row: Row, params: SamplingParams) -> Distribution:
-    """Return the distribution that draw() samples."""
+    """Return the distribution from which draw() draws a token."""
     if params.temperature <= 0.0 or params.top_k == 1:
         return Distribution(np.array([row.argmax()], np.int64), np.ones(1))
     peaks = Peaks(row)
@@ -186,9 +186,9 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
 def head_floor(
     values: Floats, weights: Floats, wanted: float, side: Literal["left", "right"] = "left"
 ) -> float:
-    """Return the smallest of the largest values, as few as reach a total weight of `wanted`.
+    """Return the smallest of the fewest largest values that together weigh at least `wanted`.
 
-    With side "right" they exceed it. Of many values only the bin with the edge is sorted.
+    With side "right" they weigh more than that. Of many values only those near the result are sorted.
     """
     before = 0.0
     if len(values) > _SORTED_WHOLE:

@@ -35,7 +35,7 @@ class Dry:
         self._single = np.array(sorted(single), np.int64)
 
     def accept(self, token: int) -> None:
-        """Follow a committed token."""
+        """Append a committed token to those in which repetitions are sought."""
         self._tokens.append(token)
 
     def apply(self, c: Candidates) -> None:

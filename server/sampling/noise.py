@@ -81,13 +81,13 @@ def quiet(seed: int, position: int, tokens: Ids) -> Floats:
 
 
 def quiet_few(seed: int, position: int, tokens: Sequence[int]) -> list[float]:
-    """Return what quiet() does, up to rounding errors; faster for a few tokens."""
+    """Return the noise that quiet() returns, up to rounding errors; faster for a few tokens."""
     log = math.log
     return [-log(-_LOG_QUIET - log(u)) for u in _uniforms_of(_position_key(seed, position), tokens)]
 
 
 def loud(seed: int, position: int, n_vocab: int) -> Noise:
-    """Return the loud tokens among the ids below n_vocab."""
+    """Return the tokens below n_vocab that are loud at this position: whose noise is in the upper tail."""
     first = position - position % _BLOCK_POSITIONS
     return _loud_block(seed, first, n_vocab)[position - first]
 

@@ -63,7 +63,10 @@ class Peaks:
         return self.runners_up(token, 1)[0]
 
     def runners_up(self, token: int, n: int) -> list[int]:
-        """Return the ids of the largest logits of n other columns than this token's; there must be more."""
+        """Return the ids of the n largest logits, of one per column, outside this token's column.
+
+        There must be more than n columns.
+        """
         others = self.maxima.copy()
         found: list[int] = []
         column = token % self._length if token < self._lines.size else self._length
@@ -94,7 +97,7 @@ class Peaks:
         return self._ids_within(columns, floor)
 
     def few_above(self, threshold: float, most: int) -> Ids | None:
-        """Return what above() does, or None if the ids are in more than `most` columns."""
+        """Return the ids that above() returns, or None if they are in more than `most` columns."""
         floor = _rounded_down(threshold)
         (columns,) = (self.maxima >= floor).nonzero()
         return self._ids_within(columns, floor) if len(columns) <= most else None

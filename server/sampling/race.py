@@ -58,7 +58,7 @@ def _loudest_token(row: Logits, temperature: float, seed: int, position: int, fl
 
 
 def _noisy_scores(logits: Logits, temperature: float, noise: Floats, floor: float) -> Floats:
-    """Return the scores, minus infinity for logits below the floor."""
+    """Return logit / temperature + noise of each token; minus infinity for logits below the floor."""
     scaled = logits if temperature == 1.0 else np.divide(logits, temperature, dtype=np.float64)
     scores: Floats = scaled + noise
     if floor > -math.inf:

@@ -202,7 +202,7 @@ def _check_finite(value: float) -> None:
 
 
 def _as_plain(params: SamplingParams, steps: Sequence[str]) -> SamplingParams | None:
-    """Return parameters with which draw() does these steps, None if it cannot."""
+    """Return parameters with which draw() applies these steps; None if draw() cannot."""
     in_order = tuple(name for name in MIRRORED if name in steps)
     if tuple(steps) != in_order or ("temperature" in steps and params.dynatemp_range > 0.0):
         return None

@@ -22,7 +22,7 @@ MAX_DOUBLED = 3
 
 
 def made_good_after(lost: float) -> float:
-    """Return the number of tokens of which a loss of `lost` tokens is the share LOSS."""
+    """Return after how many tokens a loss of `lost` tokens is only the share LOSS of them."""
     return lost / LOSS
 
 
@@ -112,7 +112,10 @@ class Account:
             self.paused, self.is_look, self._n_worked = terms.warm_up, True, 0
 
     def _pause(self, n_sessions: int) -> None:
-        """Pause until the loss is the share LOSS of the tokens made since, and reset the counts."""
+        """Pause until the loss is only the share LOSS of the tokens made since, and begin to count anew.
+
+        n_sessions is the number of sessions that make tokens in a step.
+        """
         doubled = 1 << min(self._n_pauses, MAX_DOUBLED) if self._terms.doubles else 1
         steps = math.ceil(doubled * made_good_after(self._lost) / n_sessions)
         self.paused, self.is_look = max(1, self._terms.warm_up, steps), False
@@ -152,7 +155,7 @@ class GroupAccount:
 
     @property
     def gain(self) -> float:
-        """Return the recent tokens per session beyond the cost, of the best account; 0 if none gained."""
+        """Return the best account's recent gain, in tokens per session and less its costs; at least 0."""
         return max(0.0, *[account.net for account in self._by_bits.values()])
 
     def memory(self) -> dict[str, int]:

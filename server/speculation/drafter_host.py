@@ -54,11 +54,11 @@ class DrafterHost:
 
     @property
     def counts(self) -> bool:
-        """True if the gains of its drafters have to be counted."""
+        """True if its drafters' gains must be counted: one is on trial, or they use the lead's cores."""
         return bool(self.new) or self.account is not None
 
     def book(self, n: int, tally: tuple[int, int], guess_cost: float, charge: Charge) -> None:
-        """Count a step of n sessions: the drafters' gain, less rows, messages and slower decodes.
+        """Count a step of n sessions: the drafters' gain, less the cost of rows, messages and slower decodes.
 
         Args:
             n: Sessions.

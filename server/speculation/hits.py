@@ -79,7 +79,7 @@ class _Source:
         self._counts = array("H", [WORD] * len(_ASSUMED))
 
     def guessed(self, confidence: int, hit: bool, *, best: bool) -> None:
-        """Learn from a guess, as HitRates.observe() does."""
+        """Learn from one guess of this source; the arguments are those of HitRates.observe()."""
         bucket = _BUCKET[confidence]
         if best:
             sure = confidence >= SURE_CONFIDENCE_BYTE
@@ -105,7 +105,14 @@ class HitRates:
         self._sources = BySource(lambda _: _Source())
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
-        """Learn from a guess at a committed position; `best`: its source was surest of it."""
+        """Learn from a guess for a position that has been committed.
+
+        Args:
+            source: The source of the guess.
+            confidence: The confidence that the source gave, as a byte.
+            hit: True if the guess was right.
+            best: True if the source gave no other guess for the position a higher confidence.
+        """
         self._sources[source].guessed(confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
@@ -149,7 +156,10 @@ class _Level:
 
 
 class SessionHitRates(HitRates):
-    """Hit rates of one session: the rates of all sessions times the session's level. A guess teaches both."""
+    """Hit rates of one session: the rates of all sessions times the session's own level.
+
+    A guess changes both: the level of its session, and the rates of all sessions.
+    """
 
     def __init__(self, everybody: HitRates) -> None:
         self._everybody = everybody

@@ -35,7 +35,7 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
 
 
 def _looked_ahead(acceptance: float) -> int:
-    """Return the number of guesses in a row after which a path is too unlikely to be offered."""
+    """Return how many guesses in a row are the fewest that are all right with a probability below LEAST."""
     return 1 + int(math.log(LEAST) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
 
 
@@ -165,15 +165,15 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 
 
 def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
-    """Choose the sessions whose late tokens the model evaluates now: those in which a guess then pays.
+    """Choose the sessions whose missing tokens the model evaluates now: those in which a guess then pays.
 
     Their evaluation must take less time than the model has gained recently. If no session is ready, one is
-    chosen in any case, to show what guesses bring.
+    chosen in any case, to show what guesses gain.
 
     Args:
         view: The step.
         drafting: The model in the lead.
-        late: Sessions with tokens to evaluate, those with the fewest first.
+        late: Sessions with tokens that the model has not evaluated, those with the fewest first.
     """
     price, n, gate = view.price, len(drafting.paths), view.policy.gate
     left_s = drafting.brought * price.plain_s if gate and price.n_sessions > 1 else math.inf

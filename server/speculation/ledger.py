@@ -151,7 +151,7 @@ class Ledger:
     # -- learning ----------------------------------------
 
     def learn(self, step: Step) -> None:
-        """Learn a finished step's cost, and what its guesses brought."""
+        """Learn what a finished step took, and how much its guesses gained."""
         plan, timing = step.plan, step.timing
         assert isinstance(plan, DraftPlan)
         n = self._n_calm = 0 if plan.working and self._is_crowded(plan) else self._n_calm + 1
@@ -213,7 +213,7 @@ class Ledger:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Learn whether the step had another shape, else which kind of step its guesses called for."""
+        """Learn whether the step had another shape, or else whether its guesses called for a wider step."""
         shapes = self.times.shapes
         if not plan.step.n_active:
             return
@@ -223,7 +223,7 @@ class Ledger:
             shapes.chosen(is_wider=plan.is_wider)
 
     def _weigh(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> None:
-        """Count a step in the account of a session whose models guessed, sent messages, or pause.
+        """Count a step in a session's account if models guessed for it, sent messages about it, or pause.
 
         A step in which no model may guess does not count as a pause.
         """
@@ -273,9 +273,9 @@ class Ledger:
                 account.book(net / n, stake=self.stake)
 
     def _looked(self, plan: DraftPlan, timing: StepTiming, looked_s: float, n_asked: int) -> float:
-        """Return the seconds of lookups in n_asked steps.
+        """Return the seconds that lookups took in n_asked steps; looked_s was measured within the lookups.
 
-        If only lookups guess, that is the step's time outside its decode, less that of undrafted steps, since
+        If only lookups guess, these are the seconds outside the decode beyond those of undrafted steps, since
         asking for guesses and verifying them take Python time as well.
         """
         outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
@@ -316,7 +316,10 @@ class Ledger:
         return n_told * self.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
 
     def _book(self, step: Step, timing: StepTiming, looked_s: float, charge: Charge) -> None:
-        """Count the gains of lookups and drafters, less their costs."""
+        """Count a step's gains, less its costs, in the accounts of lookups and drafters.
+
+        Lookups took looked_s seconds; `charge` has the costs of the drafters.
+        """
         plan = cast(DraftPlan, step.plan)
         n, tallies = timing.n_sessions, [outcome.tally for outcome in step.outcomes]
         was_on_trial = bool(self.on_trial)

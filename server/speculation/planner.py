@@ -110,7 +110,12 @@ def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[Pause]:
 
 
 def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[Price, int, bool]:
-    """Choose one of a few widths; return its price, the width, and True if a wider one would be best."""
+    """Choose the width of a step among a few, for machines where a change of width costs more than rows do.
+
+    Returns:
+        The price of rows at this width, the width, and True if a wider step would be best without the cost of
+        a change of width.
+    """
     price, shapes = view.price, view.times.shapes
     overhead = price.overhead
     ranked = sorted(chain.from_iterable([proposal.probabilities for proposal in proposals]), reverse=True)

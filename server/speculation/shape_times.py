@@ -81,7 +81,7 @@ class ShapeTimes:
     # -- choosing
 
     def seconds(self, step: NextShape) -> list[float]:
-        """Return the seconds of the next step by its rows, including its share of a change.
+        """Return the seconds of the next step by its rows, with its share of the cost of a change of width.
 
         A draft model in the lead decides by them how much to guess. Rows that would take longer than a wider
         step are padded to its width.
@@ -213,12 +213,17 @@ class ShapeTimes:
             self._change[self._was_recorded][place].observe(min(max(seconds - known, 0.0), known))
 
     def _timed(self, n_rows: int, known: float, seconds: float) -> None:
-        """Learn from a step among steps of its width.
+        """Learn the seconds of a step that follows steps of the same width.
 
         Other widths move slowly towards what this step suggests. If it takes more seconds than at first,
         mostly for a longer context, others are expected to take as many more; if it takes less, since the
         start was a busy moment, they shrink in proportion. The estimate for fewer rows is capped, so that one
         disturbed narrow step does not make it look slower than a wider one.
+
+        Args:
+            n_rows: The width.
+            known: The seconds known so far.
+            seconds: The seconds of this step.
         """
         now = self.steady[n_rows] = known + SMOOTHING * (min(seconds, 2.0 * known) - known)
         own_first = self._at_first[n_rows]

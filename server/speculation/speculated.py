@@ -67,7 +67,10 @@ class Speculated:
         return tree
 
     def is_quiet(self, looks: bool) -> bool:
-        """Return True if no source but a grammar has a guess; `looks`: lookups may guess."""
+        """Return True if no source, except perhaps a grammar, has a guess.
+
+        Lookups count only if `looks` is True.
+        """
         if self._tree.n_below and self.tree.n_below:  # a tree without guesses need not be updated
             return False
         if self.prediction is not None:
@@ -106,7 +109,7 @@ class Speculated:
         return self.n_indexed < len(self.session.tokens)
 
     def keep_up(self) -> None:
-        """Index what was committed since the last call; long prompts are left to index()."""
+        """Index the tokens committed since the last call; if they are many, leave them to index()."""
         if 0 < len(self.session.tokens) - self.n_indexed <= INDEXED:
             self.index(INDEXED)
 

@@ -162,7 +162,7 @@ class Speculator(Proposer):
 
     @property
     def _model_gains(self) -> bool:
-        """True if guesses of the model in the lead have gained time recently, or the gate is off."""
+        """True if guesses of the model in the lead have gained time lately, or need not (no gate)."""
         return not self._policy.gate or bool(self.ledger.inline and self.ledger.inline.gain > 0.0)
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:
@@ -295,7 +295,7 @@ class Speculator(Proposer):
         return spent_s, charges
 
     def _first_guess(self, inline: Inline, drafting: Drafting, request: Request) -> None:
-        """Note that the model guesses in this step, and the time of a guess that does not seem to pay."""
+        """Note that the model guesses in this step. If no guess seems to pay, note this one as a probe."""
         drafting.has_asked, drafting.n_guessed = True, len(request.guess)
         if not request.is_last_resort:
             return

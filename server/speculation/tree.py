@@ -180,7 +180,7 @@ class ScoredTree:
 
     @property
     def n_below(self) -> int:
-        """Return the number of guesses for the next token."""
+        """Return the number of the root's children: the guesses for the next token."""
         return len(self._root.children)
 
     def offer(

@@ -32,17 +32,17 @@ class Price(NamedTuple):
 
     @property
     def overhead(self) -> float:
-        """Return the cost of a verified guess's Python time, in tokens made elsewhere."""
+        """Return the cost of a verified guess's Python time: the tokens that could be made in that time."""
         return self.rate * self.guess_s
 
     def guess_cost(self, n: int) -> float:
-        """Return the cost of each of n guesses: the tokens that undrafted steps make in its time."""
+        """Return the cost of each of n guesses: the tokens that undrafted steps make in the guess's time."""
         plain_s = self.plain_s
         later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - plain_s
         return self.n_sessions * max(0.0, later_s) / (plain_s * max(1, n)) if plain_s else 0.0
 
     def again_cost(self) -> float:
-        """Return the cost of each row evaluated again: the tokens that undrafted steps make in its time."""
+        """Return the cost of each row evaluated again: the tokens that undrafted steps make in that time."""
         single_s = self.seconds[min(self.n_sessions, len(self.seconds) - 1)]
         n_more = self.n_rows - self.n_sessions
         if not (single_s and n_more):
@@ -84,7 +84,7 @@ def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
 
 
 def offer(view: View, i: int) -> Proposal:
-    """Return the guesses of the i-th session, best first."""
+    """Return the guesses to verify for the i-th session, as far as its limits allow, best first."""
     ask, speculated = view.asks[i], view.sessions[i]
     tree = speculated.tree
     if not tree.n_below:

@@ -74,7 +74,7 @@ class Form:
         return replace(self, thoughts=None, thinking=False, drops=drops)
 
     def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> Form:
-        """Return this form for the reply to this prompt, which may have opened the thoughts.
+        """Return this form for the reply to a prompt that may have begun the reply or opened its thoughts.
 
         Args:
             prompt: The rendered prompt.

@@ -48,7 +48,7 @@ def begun(text: str, n: int) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """Return a guarded text in UTF-8."""
+    """Return a guarded text in UTF-8; guards, which are lone surrogates, stay in it."""
     return text.encode(errors="surrogatepass")
 
 
@@ -113,7 +113,7 @@ class OrdinaryText:
     """Guards control tokens that the ordinary tokens of a reply spell, token by token."""
 
     def __init__(self, marks: Mapping[str, int]) -> None:
-        """Take the ids, by text, of the tokens that ordinary text must not be taken for."""
+        """Take the ids of control tokens, by text. Ordinary tokens that spell such a text get a guard."""
         self._tokens = frozenset(marks.values())
         self._spellings = Spellings(marks)
         self._before = ""  # the latest text that may begin a spelling

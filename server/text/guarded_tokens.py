@@ -73,7 +73,10 @@ def with_guards(data: bytes, at: Sequence[int]) -> bytes:
 
 
 def behind_guards(ends: array[int], at: Sequence[int]) -> array[int]:
-    """Convert byte indices at which tokens end from the text without guards to the text with guards."""
+    """Return the ends of tokens, byte indices in a text without guards, as indices in the text with guards.
+
+    `at` has the ascending positions of the guards.
+    """
     if not at:
         return ends
     return array("q", (end + len(GUARD_BYTES) * bisect_right(at, end) for end in ends))

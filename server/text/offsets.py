@@ -91,7 +91,9 @@ class OffsetMapper:
         return ends
 
     def _find_tokens(self, text: bytes, pieces: list[bytes], at: int) -> array[int] | None:
-        """Find consecutive tokens at byte `at` or behind white space there, with or without the added space.
+        """Find consecutive tokens in a text, at byte `at` or behind the white space there.
+
+        The text may lack the space that the tokenizer has added to the first token.
 
         Returns:
             The byte at which each token ends, None if the tokens' texts are not there.

@@ -320,7 +320,7 @@ class ChatTemplate:
 
 
 def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> Begun | None:
-    """Return the beginning of the reply that the client has written; None if there is none."""
+    """Return the beginning of the reply if the client wrote it, as the last message; else None."""
     if not setting.continues or not _is_said(messages):
         return None
     content, thought = text_of(messages[-1].get("content")), messages[-1].get("reasoning_content")

@@ -89,7 +89,10 @@ class BlockDraft:
         self._model.trim(0, 0)
 
     def follow(self, session: OpenedSession, ask: Ask) -> None:
-        """Begin a path, unless rows are decoded before the guesses: the hidden row is then unknown."""
+        """Begin a path if the session has one pending token.
+
+        With more, rows are decoded before the guesses, and the hidden row to guess from is unknown.
+        """
         before = self._paths.pop(session.id, None)
         if ask.n_pending == 1 and not self._model.failed:
             late = before is None or not before.n_guessed
@@ -107,7 +110,7 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int, most: int) -> int:
-        """Have the tokens that are behind evaluated in the target's next decode. Return 0: none is so far.
+        """Make the target's next decode evaluate the tokens that the block lacks; return 0, as none is yet.
 
         They are at most one slice of a prompt: earlier slices were evaluated during the decodes after them.
         """

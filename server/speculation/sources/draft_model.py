@@ -104,11 +104,14 @@ class DraftModel:
         return self._n_behind(path) if path else 0
 
     def behind_s(self, session: int) -> float:
-        """Return the seconds needed to evaluate the tokens that are behind, as far as known."""
+        """Return the seconds to evaluate the tokens of the session that the model lacks, as far as known."""
         return self.td.value + self.behind(session) * self._row_s.value
 
     def read(self, session: int, most: int) -> int:
-        """Evaluate up to `most` of the tokens that are behind, in one decode, and return how many."""
+        """Evaluate, in one decode, up to `most` of the session's tokens that the model lacks.
+
+        Returns how many were evaluated.
+        """
         path = self._ready(session)
         n = min(most, self._n_behind(path)) if path else 0
         try:

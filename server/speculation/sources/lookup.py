@@ -134,7 +134,7 @@ class LookupPool:
         self.n_tokens += len(text)
 
     def find(self, gram: int) -> tuple[list[int], int] | None:
-        """Return the latest text with this n-gram and a token after it, and that token's position.
+        """Return the latest text that has this n-gram and a token behind it, and the index of that token.
 
         A longer n-gram is cut to its last tokens. None if no text has it. The caller must not change the
         text.
@@ -251,7 +251,10 @@ class Lookup:
                 self._follow_text(*found, self._pool.ngram, self._pool.rates)
 
     def _last_occurrence(self) -> tuple[int, int]:
-        """Return where the longest known ending occurred before, and its length. Also index all endings."""
+        """Return the index after the previous occurrence of the text's last tokens, and their number.
+
+        The longest ending that occurred before counts; (0, 0) if none did. The endings are indexed as of now.
+        """
         now, whole = len(self._tokens), self._gram
         end, length = 0, 0
         for n, mask, ends in self._ends:

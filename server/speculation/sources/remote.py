@@ -181,7 +181,7 @@ class RemoteDrafters:
         self._assign_all()
 
     def _withdraw(self, speculated: Speculated, drafter: str, *, keep: bool) -> None:
-        """Close the session at this drafter if it has it."""
+        """Close the session at this drafter, if the drafter has the session."""
         if drafter in speculated.drafters:
             del speculated.drafters[drafter]
             speculated.heard = speculated.heard and bool(speculated.drafters)
@@ -249,7 +249,7 @@ class RemoteDrafters:
             self._place(speculated, drafter)
 
     def _may_serve(self, record: DrafterRecord, speculated: Speculated) -> bool:
-        """Return True if the session may be sent to this drafter, which does not have it."""
+        """Return True if the session may be opened at this drafter, which does not have the session."""
         id = record.presence.id
         if id in speculated.drafters or not speculated.allows(id):
             return False
@@ -329,7 +329,7 @@ class RemoteDrafters:
             self._tell_again(speculated, record)
 
     def _tell_again(self, speculated: Speculated, record: DrafterRecord) -> None:
-        """Send the session again to a drafter that missed something, within its limits."""
+        """Send the session again to a drafter that missed something, unless it was sent too much lately."""
         if record.may_tell(speculated.tree.position):
             self._announce(speculated, record.presence.id)
 

@@ -16,7 +16,10 @@ READS = 8
 
 
 class Yields:
-    """Contributions of all drafters. In a new session, a drafter's overall share is assumed."""
+    """Contributions of drafters: what share of the tokens each guesses, in each session and overall.
+
+    In a session where a drafter is new, its overall share is assumed.
+    """
 
     def __init__(self) -> None:
         self._all = BySource[Yield](lambda _: Yield(OVERALL_WINDOW))  # outlives a drafter that reconnects
@@ -27,7 +30,10 @@ class Yields:
         return own.share(share) if own else share
 
     def fits(self, speculated: Speculated, drafter: str) -> float:
-        """Return share() as measured in this session alone, for comparison with other sessions."""
+        """Return the share of the session's tokens that this drafter guesses, measured in this session alone.
+
+        It serves to compare sessions. MEAN if the drafter has had no place in this session yet.
+        """
         own = speculated.yields.get(drafter)
         return own.share() if own else MEAN
 

@@ -24,7 +24,7 @@ class Listener(Protocol):
     """Called by a bus on its reader thread. Must return quickly and never raise."""
 
     def received(self, message: Message) -> None:
-        """Handle a message from this process's inbox, decoded and within its limits."""
+        """Handle a message from this process's inbox; it is decoded, and no field exceeds its limits."""
         ...
 
     def peers(self, present: Sequence[Presence]) -> None:

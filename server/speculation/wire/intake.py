@@ -17,7 +17,7 @@ logger = logging.getLogger("duo.bus")
 
 
 class Intake:
-    """Decides when to stop reading."""
+    """Decides when this process stops reading its inbox, because it receives too many messages."""
 
     def __init__(self) -> None:
         self._spent_s = 0.0

@@ -64,7 +64,10 @@ class VocabularyCard:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """One process on the bus. The limits hold for cards that arrive (roster.read_card)."""
+    """A description of one process on the bus.
+
+    The limits of its fields are checked when a description arrives (roster.read_card), not when it is made.
+    """
 
     id: Annotated[str, Field(pattern=r"^\S+$"), AfterValidator(printable)]
     role: Role

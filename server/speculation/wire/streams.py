@@ -121,7 +121,7 @@ class RedisBus:
         self._client.close()  # also frees a thread that a hung server holds
 
     def _run_thread(self, work: Callable[..., None], *arguments: Listener) -> None:
-        """Run a thread's work to its end."""
+        """Call `work`; once it has returned or failed, close the client if the bus is closed."""
         try:
             work(*arguments)
         finally:
@@ -274,7 +274,7 @@ class RedisBus:
         self._wake_reader()
 
     def _encode_message(self, message: Message) -> bytes | None:
-        """Return the bytes, None (counted) for what cannot or should not be sent."""
+        """Return the message's bytes; None, counted as dropped, if it cannot be encoded or is too large."""
         try:
             data = encode(message)
         except (struct.error, OverflowError, TypeError, ValueError, KeyError) as error:
