@@ -105,7 +105,7 @@ class EngineDrafter(Drafter):
         self._forget_request(session)
 
     def _lengthen_path(self, session: DraftSession, asked: _Asked) -> int:
-        """Add the reply's tokens beyond the path; return the number of guesses added."""
+        """Add the tokens of the engine's reply that the path lacks; return the number of guesses added."""
         asked.seen = len(asked.reply.said), session.n_committed
         if not asked.reply.said:
             return 0

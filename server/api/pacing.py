@@ -29,7 +29,10 @@ tokens are late by twice as much.
 
 
 class Pace:
-    """Times the tokens of one stream, in seconds: `at` by the engine's clock, `now` by the event loop's."""
+    """Decides when the tokens of one stream are sent, to make it even.
+
+    Times are in seconds: `at` by the engine's clock, `now` by the event loop's.
+    """
 
     __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_step_s", "_told_at", "n_waiting")
 

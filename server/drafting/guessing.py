@@ -100,7 +100,7 @@ def _with_others(guess: DraftGuess, others: list[tuple[int, float]]) -> DraftGue
 
 
 def _row_mass(peaks: Peaks) -> float:
-    """Return the sum of exp(logit - top); approximate for a long row, at a fraction of the cost."""
+    """Return the sum of exp(logit - largest logit) over a row; for a long row a cheap estimate of it."""
     if len(peaks.row) > _QUICK_ROW:
         return peaks.mass()
     return float(np.exp(peaks.row - np.float32(peaks.top)).sum())

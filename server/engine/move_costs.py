@@ -38,7 +38,10 @@ class MoveCosts:
         self._step = Slope(STEPS_KEPT)  # seconds of a step without prompt rows, as a function of cells
 
     def evaluated(self, n_tokens: int, seconds: float, n_cells: int) -> None:
-        """Learn from a step of n_tokens prompt rows."""
+        """Learn the seconds per token from a step that evaluated n_tokens of prompts.
+
+        Before the step n_cells cells of the KV cache were in use.
+        """
         token_s = seconds / n_tokens
         self.token_s.observe(token_s)
         self._token.observe(n_cells, token_s)
@@ -48,7 +51,7 @@ class MoveCosts:
         self._step.observe(n_cells, seconds)
 
     def moved(self, n_bytes: int, n_tokens: int, seconds: float) -> None:
-        """Learn from a state of n_tokens that was moved into the KV cache or out of it."""
+        """Learn the seconds per byte of a move into or out of the KV cache: n_bytes held n_tokens tokens."""
         self.cell_bytes = n_bytes / n_tokens
         self.byte_s.observe(min(seconds / n_bytes, MAX_BYTE_RATIO * self.byte_s.value))
 

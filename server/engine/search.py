@@ -29,7 +29,7 @@ class Searches:
     """All running beam searches.
 
     A search sets its session's n_kv, n_rows and n_extra once the prompt is evaluated. From then on
-    Session.tokens are the prompt and the decided tokens.
+    Session.tokens are the prompt and the tokens with which all beams begin.
     """
 
     def __init__(self, backend: Backend, sequences: Sequences, n_slots: int) -> None:

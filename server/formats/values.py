@@ -155,7 +155,7 @@ class LooseText:
         return self._text[self._at : self._at + 1]
 
     def _read_key(self, sign: str) -> str:
-        """Read a key, quoted or bare, and the sign behind it."""
+        """Read a key, quoted or bare, and the sign behind it, such as a colon; return the key."""
         quote = next((one for one in self._quotes if self._text.startswith(one, self._at)), None)
         start = self._at
         key = "" if quote is None else self._read_string(quote)

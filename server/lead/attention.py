@@ -68,7 +68,7 @@ class AttentionChoice:
 
     @property
     def was_asked(self) -> bool:
-        """True if the options left flash attention open, so this lead chose it."""
+        """True if this lead chose flash attention, because the options left it open."""
         return bool(self._what)
 
     def look_again(

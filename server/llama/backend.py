@@ -132,9 +132,10 @@ class Backend(Protocol):
         ...
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
-        """Begin a decode, and return a function that waits for its logits. Without `overlaps`, do all of it.
+        """Begin a decode, and return a function that waits for its logits.
 
-        Call the function before the next decode. Raises BackendError as decode() does.
+        Without `overlaps`, the decode ends before this returns. Call the function before the next decode.
+        Raises BackendError as decode() does.
         """
         ...
 

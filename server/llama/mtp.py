@@ -131,7 +131,7 @@ class LlamaBlock(BlockContext):
         return super().evaluate(batch, hidden)
 
     def _free_cells(self, batch: Batch) -> None:
-        """Free the cells of these rows, so that the next decode of the rows finds them first."""
+        """Free these rows' cells, so that their next decode gets the same cells again."""
         firsts: dict[int, int] = {}
         for seq, position in zip(batch.seqs, batch.positions, strict=True):
             firsts.setdefault(seq, position)

@@ -43,7 +43,7 @@ class ReplyLog:
         self._readers: list[asyncio.Future[None]] = []
 
     def append(self, chunk: bytes) -> None:
-        """Add one or more whole events."""
+        """Add a chunk that consists of one or more whole events."""
         self.n_events += chunk.count(EVENT_END)
         self.n_bytes += len(chunk)
         self.chunks.append(chunk)

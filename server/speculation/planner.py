@@ -41,7 +41,17 @@ def finished(
     width: int = PLAIN,
     is_wider: bool | None = None,
 ) -> DraftPlan:
-    """Return the plan that verifies the first counts[i] guesses of proposals[i]."""
+    """Return the plan that verifies the first counts[i] guesses of proposals[i].
+
+    Args:
+        view: The step.
+        proposals: The guesses of each session.
+        counts: How many of them to verify, for each session.
+        price: Costs of the step's rows.
+        width: Rows to which the step is padded; PLAIN: it is not.
+        is_wider: True if a wider step would be best without the cost of a change of width; None: it was not
+            compared.
+    """
     taken: list[Proposal] = []
     for one, proposal, n in zip(view.sessions, proposals, counts, strict=True):
         taken.append(proposal.take(n if n >= one.session.bounds.n_min else 0))

@@ -129,7 +129,7 @@ class Speculated:
             self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
 
     def expect(self, n: int) -> None:
-        """Graft at most n tokens of the reply that the client expects."""
+        """Add at most n next tokens of the reply that the client predicted to the tree, as guesses."""
         if self.prediction is not None and self.allows("prediction"):
             new = self.session.tokens[self.n_prompt + self._n_expected :]
             self.prediction.extend(new)

@@ -75,7 +75,7 @@ def _read_all(file: TextIO) -> str:
 
 
 def answer_once(dialogue: Dialogue, question: str) -> int:
-    """Print the reply and nothing else. Raises DuoError."""
+    """Ask one question, and print the reply and nothing else. Raises DuoError."""
     if not question:
         raise DuoError("nothing was asked: give a question behind duo chat, or on standard input")
     ended = ""

@@ -110,7 +110,7 @@ class Spellings:
 
 
 class OrdinaryText:
-    """Guards control tokens that the ordinary tokens of a reply spell, token by token."""
+    """Puts guards into a reply's text, token by token, where ordinary tokens spell a control token."""
 
     def __init__(self, marks: Mapping[str, int]) -> None:
         """Take the ids of control tokens, by text. Ordinary tokens that spell such a text get a guard."""

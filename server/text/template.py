@@ -196,7 +196,7 @@ class ChatTemplate:
         return prompt + self._client_texts.of(begun.text, "assistant")
 
     def begun(self, messages: Sequence[Message], setting: Setting = BARE) -> str:
-        """Return the part of the prompt that a longer last message would keep. Raises InvalidRequestError."""
+        """Return the prompt up to where the last message may yet grow. Raises InvalidRequestError."""
         *before, last = messages
         text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text

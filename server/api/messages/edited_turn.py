@@ -30,7 +30,7 @@ class _PlainSummary(Summary):
 
 
 class TurnEditor:
-    """Edits one turn, and counts the tokens of its prompt."""
+    """Applies a request's context edits to its turn, and counts the tokens of the turn's prompt."""
 
     def __init__(self, request: Request, served: Served, turn: MessagesAsChat) -> None:
         self._request, self._served = request, served

@@ -90,7 +90,10 @@ def as_chat(body: ResponseRequest, before: Sequence[Json], items: Sequence[Item]
 
 
 def _remembered(messages: Sequence[Json], body: ResponseRequest) -> Sequence[Json]:
-    """Return the messages; for the context current_turn, without thoughts before the user's last message."""
+    """Return the messages that the model may see again.
+
+    If reasoning.context is current_turn, thoughts before the user's last message are left out.
+    """
     if body.reasoning is None or body.reasoning.context != "current_turn":
         return messages
     asked = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=0)

@@ -221,7 +221,10 @@ class Lookup:
             self._match_text(followed)
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n tokens that together have at least probability `least`; none without a match."""
+        """Return at most n next tokens, all of which are right with at least probability `least`.
+
+        None without a match.
+        """
         if not self._length or n < 1:
             return [], []
         own = self._text is self._tokens
@@ -307,7 +310,10 @@ class PredictedReply:
                 self._synced = self._at
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n tokens that together have at least probability `least`; none at the end."""
+        """Return at most n next tokens, all of which are right with at least probability `least`.
+
+        None at the end of the expected text.
+        """
         rates = self._rates.after(self._length, min(n, len(self._text) - self._at), least)
         return self._text[self._at : self._at + len(rates)], rates
 

@@ -39,7 +39,7 @@ def read_card(member: str, card: bytes) -> Presence | None:
 
 
 class Roster:
-    """Members of one role, by name. Each card is parsed once."""
+    """Descriptions (cards) of the processes of one role on the bus, by name. Each card is parsed once."""
 
     def __init__(self, role: Role) -> None:
         self._prefix = member_name(role, "")
