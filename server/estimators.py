@@ -42,7 +42,7 @@ class Smoothed:
         self.value, self.is_known = value or 0.0, value is not None
 
     def observe(self, value: float, weight: float | None = None) -> None:
-        """Learn from an observation, with its own weight if given."""
+        """Learn from an observation; `weight` replaces the usual weight."""
         if not self.is_known:
             self.value, self.is_known = value, True
         else:

@@ -33,9 +33,10 @@ def end_when_told() -> None:
 
 
 def take_over(end: Callable[[], object]) -> None:
-    """Make the first signal that asks to end call `end` instead of raising.
+    """Make the first signal that asks to end call `end` instead of raising an exception.
 
-    A second signal raises the exception of leave_if_told(). If a signal came earlier, this call raises it.
+    A second signal raises the exception of leave_if_told(). If a signal came before this call, the call
+    raises that exception.
     """
 
     def note(number: int) -> None:

@@ -63,7 +63,7 @@ class Places:
 
 
 class Turns:
-    """Decides which tenant is next: the one that holds least; among equals, the one served longest ago.
+    """Decides which tenant is next: the one with the fewest places; of several, the one served longest ago.
 
     It stores one number per tenant.
     """

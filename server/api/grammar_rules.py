@@ -205,7 +205,13 @@ class GrammarRules:
         return most if isinstance(most, int) and 0 <= most <= _LONGEST_LIMIT else None
 
     def in_order(self, rules: Mapping[str, str], needed: Sequence[str], between: str) -> str:
-        """Return an expression for members that come at most once, in the schema's order."""
+        """Return an expression for members that come at most once, in the schema's order.
+
+        Args:
+            rules: Expression of each member, by key, in the schema's order.
+            needed: Keys of the members that must come.
+            between: Text between two members.
+        """
         first = after = ""  # expressions for the members so far: with none before them, and behind others
         for key, rule in reversed(list(rules.items())):
             here, further = f"{rule} {after}", f"{self.written(between)} {rule}"

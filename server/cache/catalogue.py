@@ -157,7 +157,7 @@ class Catalogue:
             self._warm.remove(key)
 
     def use(self, key: str, n_loaded: int = 0) -> None:
-        """Count a use of the entry; if it was about to leave memory, it stays."""
+        """Count a use of the entry; if it was about to leave memory, it stays. n_loaded: see Entry."""
         entry = self.entries[key]
         self.n_uses += 1
         entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded

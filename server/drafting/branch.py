@@ -42,7 +42,7 @@ class Branch:
 
     @property
     def end(self) -> int:
-        """Return the number of tokens of the session if all these guesses are right."""
+        """Return the number of the session's tokens up to the branch's end, if all its guesses are right."""
         return self.fork + len(self.guesses)
 
     @property

@@ -130,13 +130,13 @@ class DraftCache:
     # -- branches ----------------------------------------
 
     def begin(self, session: DraftSession, fork: int, second: DraftGuess, gain: float) -> Branch | None:
-        """Begin a branch in a free sequence, or in that of a less likely branch, whose guesses stay.
+        """Begin a branch in a free sequence, or in that of a less likely branch, which keeps its guesses.
 
         Args:
-            session: Whose branch it is.
-            fork: Number of the session's tokens before it.
-            second: Its first guess.
-            gain: Probability that the lead gets there.
+            session: The session.
+            fork: Number of the session's tokens before the branch.
+            second: The branch's first guess.
+            gain: Probability that the lead takes the branch.
 
         Returns:
             None if there is no room.

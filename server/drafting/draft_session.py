@@ -68,7 +68,7 @@ class DraftSession:
         return self.n_ahead - self.path.n_published
 
     def reopen(self, opened: Open, *, anew: bool = False) -> None:
-        """Update the session to another Open.
+        """Take the tokens and settings of another Open message for this session.
 
         Guesses and KV cells that agree with its tokens stay; the path is published again, since the lead may
         have missed it. An Open that later commits have overtaken changes nothing, unless `anew`: the text
@@ -148,7 +148,7 @@ class DraftSession:
     def lengthen(self, guesses: Sequence[DraftGuess], path_min: float = 0.0) -> int:
         """Extend the path by guesses until it is less likely than path_min; return the number added.
 
-        Nothing is added unless the guesses begin with the path's.
+        Nothing is added unless `guesses` begins with the guesses of the path.
         """
         n = self.n_ahead
         if [guess.token for guess in guesses[:n]] == self.path.tokens:
@@ -183,7 +183,7 @@ class DraftSession:
 
     @property
     def all_branches(self) -> list[Branch]:
-        """Return the branches that grow, and the one that was taken."""
+        """Return the branches that grow, and the one that became the path but has not moved yet, if any."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
     def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:

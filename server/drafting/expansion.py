@@ -55,7 +55,7 @@ class Expansion:
         return room and session.score >= self.path_min and last not in self.eog
 
     def leaves(self, session: DraftSession, floor: float) -> Iterator[Leaf]:
-        """Yield places for a guess: the path's end, and branches of at least this probability."""
+        """Yield places for a guess: the path's end, and branches with a probability of at least `floor`."""
         if self._may_grow(session, len(session.tokens), session.tokens[-1]):
             yield Leaf(session.score, session)
         if session.seq == NO_SEQ:
@@ -74,7 +74,8 @@ class Expansion:
 class Slack:
     """Opportunity cost of a decode that guesses for branches only.
 
-    If the lead leaves the path meanwhile, the new path starts half a decode late on average.
+    If the lead meanwhile commits another token than the path's, the guesses that follow it begin half a
+    decode late on average.
     """
 
     def __init__(self) -> None:

@@ -109,7 +109,10 @@ def _advance_prompt(state: EngineState, work: Work) -> None:
 
 
 def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
-    """Report logprobs of the prompt's next tokens; each row has the logits after the token before."""
+    """Report the logprobs of the prompt's tokens for which the step wanted logits.
+
+    Each row has the logits after the token before.
+    """
     session, n_top = work.session, work.session.request.n_logprobs or 0
     after = session.tokens[session.n_kv + 1 : session.n_kv + 1 + len(rows)]
     told = tuple(token_logprobs(row, token, n_top) for row, token in zip(rows, after, strict=True))

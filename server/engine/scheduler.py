@@ -25,11 +25,11 @@ class Limits:
     streams: bool = False
 
     def is_stable(self, session: Session) -> bool:
-        """Return True if the session's logits must not depend on drafts or other sessions; it runs alone."""
+        """Return True if the session must run alone: its logits may not depend on drafts or others."""
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
     def bounds(self, session: Session) -> Speculation:
-        """Return the request's settings of drafts, with the exactness and salt that hold for it."""
+        """Return the request's settings of drafts, with the exactness and salt that hold for the session."""
         asked = session.request.speculation
         return replace(asked, exactness=asked.exactness or self.exactness, salt=session.request.salt)
 

@@ -160,7 +160,7 @@ class EngineThread:
         """Call `question` on the engine thread between two steps; return its result or raise its error.
 
         Raises:
-            BusyError: It took longer than QUESTION_TIMEOUT_S. If it had not begun, it is dropped.
+            BusyError: There is no answer within QUESTION_TIMEOUT_S. A question that has not begun is dropped.
         """
         answer: Future[T] = Future()
 
@@ -196,7 +196,7 @@ class EngineThread:
 
     @property
     def n_live(self) -> int:
-        """Return the number of generations, without those that only precompute. Safe from any thread."""
+        """Return the number of live generations, except those that only precompute. Safe from any thread."""
         return sum(not generation.precompute for generation in list(self._generations.values()))
 
     def look(self) -> None:

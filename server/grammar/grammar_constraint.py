@@ -171,7 +171,7 @@ def _compile_lark(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGram
 
 
 def _look_ahead(matcher: LLMatcher, param: str) -> None:
-    """Raise InvalidRequestError if the grammar is too large. Often a forced beginning hides that."""
+    """Raise InvalidRequestError if the grammar is too large, perhaps only behind a forced beginning."""
     matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()
     _check_matcher(matcher, param)

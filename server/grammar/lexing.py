@@ -68,7 +68,7 @@ def lex(rules: Rules, budget: Budget) -> Lexed:
 
 
 def _greedy_lexemes(cut: Rules, automata: dict[Lexeme, Automaton], budget: Budget) -> set[Lexeme]:
-    """Return the lexemes that would take characters of the next one."""
+    """Return the lexemes that would take characters of the lexeme behind them."""
     follow = follows(cut, automata, budget)
     return {
         lexeme

@@ -27,7 +27,7 @@ _OF_PARTS = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def relaxed(schema: Schema, fault: Fault) -> tuple[Schema, list[str]]:
-    """Return the part of a schema that a grammar can enforce, and the places of what it leaves out.
+    """Return the part of a schema that a grammar can enforce, and the places of the parts left out.
 
     The place "" stands for the whole schema.
 

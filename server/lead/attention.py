@@ -111,14 +111,14 @@ def was_disturbed(
 
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
-    """Return the faster kind for these steps and the assumed ones, and the share of time that it saves.
+    """Return the faster kind of attention for these and some assumed steps, and the share of time saved.
 
     If the other kind saves less than MIN_GAIN, return `now`.
 
     Args:
         times: Measured times.
-        kinds: Number of steps of each kind so far.
-        now: The kind used so far.
+        kinds: Number of steps so far, by their rows, tokens and cells.
+        now: The kind of attention used so far.
         shared: Without flash attention a row also passes over the cells of other conversations.
     """
     on = off = 0.0

@@ -287,7 +287,8 @@ def _seqs_each(settings: LeadSettings) -> int:
 def n_places(settings: LeadSettings) -> int:
     """Return how many conversations the KV cache has room for.
 
-    If they share its cells, that is 1.5 times the slots, so that a side request evicts none; else the slots.
+    If conversations share cells, these are 1.5 times as many as slots, so that a side request evicts none;
+    else as many as slots.
     """
     spare = max(1, settings.parallel // 2) if settings.kv_unified else 0
     return settings.parallel + spare

@@ -91,7 +91,7 @@ class Vocabulary(Protocol):
         ...
 
     def tokenize(self, text: str, *, special: bool) -> list[int]:
-        """Return the ids of a text without BOS; `special`: read control tokens that it spells."""
+        """Return the ids of a text without BOS; `special`: read control tokens that the text spells."""
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

@@ -57,11 +57,11 @@ class LlamaBatch:
         self._wanted[row] = True
 
     def embed(self, hidden: Hidden) -> None:
-        """Let each row read its hidden row from this writable array, beside its token."""
+        """Give each row a hidden row of this writable array, in order, as input beside its token."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
     def _share_rows(self, batch: Batch) -> None:
-        """Set the sequences of rows that have several, after resetting those of the previous batch."""
+        """Set the sequences of each row that belongs to several; reset first those of the previous batch."""
         for row in self._shared:
             self._seq_counts[row] = 1
             self._seq_addresses[row] = self._own[row]

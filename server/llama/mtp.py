@@ -30,8 +30,8 @@ class BlockContext(LlamaContext):
 
         Args:
             functions: Library that gives hidden rows.
-            target: The model that it guesses for.
-            what: Its name in messages.
+            target: The model that the block guesses for.
+            what: Name of the block in messages.
         """
         self._ext, self._target, self.what = functions, target, what
 

@@ -173,7 +173,7 @@ class LlamaOptions:
 
     @property
     def numerics(self) -> str:
-        """Return a text of all options, beside the files, that the logits and saved states depend on."""
+        """Return, as a text, all options except the files that the logits and saved states depend on."""
         w = self.weights
         devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
         scales = tuple(adapter.scale for adapter in w.adapters)

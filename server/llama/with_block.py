@@ -78,7 +78,7 @@ class Path(NamedTuple):
 
 
 class WithBlock:
-    """Implements Backend over a model and its block. Owns neither."""
+    """Implements Backend over a model and its prediction block. Closes neither."""
 
     vocab: Vocabulary
     name: str

@@ -21,7 +21,7 @@ class Constraint(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """Follow a committed token.
+        """Advance the state by a committed token.
 
         A token that is not allowed, such as a stop token, ends the constraint: all tokens are allowed after
         it.

@@ -29,7 +29,7 @@ class Peaks:
     __slots__ = ("_highest", "_length", "_lines", "maxima", "row", "top")
 
     def __init__(self, row: Logits) -> None:
-        """Fold a row, (vocab size,), which is not written to."""
+        """Fold a row of shape (vocab size,) into lines; the row itself is not changed."""
         self.row = row
         n = len(row)
         n_lines = 1 if n <= _UNFOLDED_ROW else (1 << n.bit_length() // 2) >> 3  # an eighth of the square root

@@ -140,7 +140,7 @@ class HitRates:
 
 
 class _Level:
-    """Level of a source in one session: its right guesses divided by those predicted."""
+    """Level of a source in one session: right guesses, divided by those that overall rates predict."""
 
     __slots__ = ("hits", "n_right", "share_sure")
 

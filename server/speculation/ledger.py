@@ -206,7 +206,7 @@ class Ledger:
             self._book_probe(plan)
 
     def _book_probe(self, plan: DraftPlan) -> None:
-        """Count the cost of guesses that did not seem to pay, or a step without such guesses."""
+        """Count, in the account of probes, guesses that did not seem to pay, or else a pause."""
         if plan.drafting and plan.drafting.probe_s and self.rates.plain_rate:
             self.probes.book(-plan.drafting.probe_s * self.rates.plain_rate)
         elif self.probes.paused:
@@ -260,7 +260,7 @@ class Ledger:
         return 0.0 if is_free else lost
 
     def _book_inline(self, plan: DraftPlan, timing: StepTiming) -> None:
-        """Count what the model in the lead gained, less what undrafted steps would have made in its time."""
+        """Count what the model in the lead gained, less what undrafted steps make in the same time."""
         if not (self.inline and plan.spent_s) or plan.is_stable:  # a stable step has its width in any case
             return
         n = timing.n_sessions

@@ -131,7 +131,7 @@ class ShapeTimes:
         return self._beyond_s(width, step) if step.most_s < math.inf else 0.0
 
     def _wider(self, step: NextShape) -> dict[int, float]:
-        """Return the seconds of the wider steps that are allowed next, by width."""
+        """Return the widths above this step's rows to which it may be padded, with their seconds."""
         longest_s = step.plain_s + step.most_s
         return {
             w: s

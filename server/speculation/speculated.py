@@ -86,7 +86,7 @@ class Speculated:
         return self.session.tokens[self.n_prompt :]
 
     def allows(self, source: str) -> bool:
-        """Return True if the request allows this source. Of several sources that agree, one suffices."""
+        """Return True if the request allows this source, or one of the agreeing sources in its name."""
         wanted = self.session.bounds.drafters
         if wanted is None:
             return True
@@ -129,7 +129,7 @@ class Speculated:
             self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
 
     def expect(self, n: int) -> None:
-        """Add at most n next tokens of the reply that the client predicted to the tree, as guesses."""
+        """Add to the tree, as guesses, at most n next tokens of the reply that the client predicted."""
         if self.prediction is not None and self.allows("prediction"):
             new = self.session.tokens[self.n_prompt + self._n_expected :]
             self.prediction.extend(new)

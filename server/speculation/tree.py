@@ -66,11 +66,11 @@ class ScoredTree:
         return self._root.chain
 
     def graft(self, draft: Draft) -> Grafted:
-        """Add a draft's guesses for uncommitted positions, and return what became of them.
+        """Add a draft's guesses for uncommitted positions to the tree, and return what became of the draft.
 
-        'fresh': its base is in the tree; 'late': its base is behind the root, and some of it agrees with the
-        committed tokens; 'stale': it disagrees with the committed tokens; 'lost': it continues guesses that
-        never arrived; 'full': the tree has no room for all of it.
+        'fresh': its guesses follow a token of the tree; 'late': they follow an earlier committed token, and
+        some agree with the committed tokens; 'stale': they disagree with the committed tokens; 'lost': they
+        continue guesses that never arrived; 'full': the tree has no room for all of them.
         """
         if draft.base < self.position:
             return self._graft_late(draft)
@@ -132,7 +132,7 @@ class ScoredTree:
         return node
 
     def _has_room(self, source: str) -> bool:
-        """Count one more node of this source; return True if a large tree has room for it."""
+        """Count one more node of this source in a large tree; return True if the tree may have it."""
         if self._held is None:
             self._held = Counter(node.first for node in self._places.values())
         self._held[source] += 1
@@ -147,7 +147,7 @@ class ScoredTree:
                 return
 
     def branch(self, path: Sequence[int], source: str, token: int, confidence: int) -> None:
-        """Graft one guess after a path from the tree's root."""
+        """Add one guess to the tree, behind a path of guesses that begins at the root."""
         node: _GuessNode | None = self._root
         for step in path:
             node = node.children.get(step) if node else None

@@ -120,7 +120,10 @@ class _Probe:
         )
 
     def _of_instructions(self, found: Manners) -> Manners:
-        """Find out if system and developer messages are shown: first, alone, in pairs, and later on."""
+        """Find out where the template shows system and developer messages; return `found` with the findings.
+
+        Tried are one at the beginning, one without a user's message, two in a row, and one later on.
+        """
         system = self._shows_with_tools([_message_of("system", ONE), _USER], ONE)
         developer = self.knows("developer") and self._shows_with_tools(
             [_message_of("developer", ONE), _USER], ONE

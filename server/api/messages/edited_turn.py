@@ -89,7 +89,7 @@ class TurnEditor:
         self.turn = replace(self.turn, chat=chat, applied=[*(self.turn.applied or ()), told])
 
     async def _compact(self, edit: CompactEdit) -> None:
-        """Have a summary written: as the reply, if the edit pauses then; else to replace the conversation."""
+        """Have the model write a summary: as the reply if the edit pauses after it, else for the prompt."""
         wish = f"{WISH}\n{edit.instructions}" if edit.instructions else WISH
         if edit.pause_after_compaction:
             self._make_summary(wish)

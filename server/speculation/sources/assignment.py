@@ -54,10 +54,15 @@ class Yield:
 
 
 def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
-    """Return the drafters with the best shares: at most MAX_PER_SESSION, less the `taken` places.
+    """Return the drafters with the best shares: MAX_PER_SESSION of them at most, less the `taken` places.
 
     Among about equals the choice is spread evenly, and stable for a session (rendezvous hashing: Thaler,
     Ravishankar 1998).
+
+    Args:
+        session: Id of the session.
+        shares: Share of the session's tokens that each drafter is expected to guess, by id.
+        taken: Number of drafters that the session has already.
     """
     ranked = sorted(shares, key=lambda id: (-round(shares[id] / APART), _weight(session, id)))
     return ranked[: max(0, MAX_PER_SESSION - taken)]

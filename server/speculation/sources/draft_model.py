@@ -150,7 +150,7 @@ class DraftModel:
         return [guesses.get(session) for session in sessions]
 
     def overlap(self, work: Callable[[], None]) -> None:
-        """Call `work` before each guess, or while a GPU makes it."""
+        """Call `work` before each guess from now on, or while a GPU makes the guess."""
         self._meanwhile = work
 
     def close(self, session: int, *, keep: bool) -> None:

@@ -53,11 +53,11 @@ class DrafterRecord:
 
     @property
     def is_free(self) -> bool:
-        """True if another session may be assigned to it."""
+        """True if the drafter may get another session."""
         return not self.refusal and not self.resting and not self.is_full
 
     def within_rate(self, at: float) -> bool:
-        """Return True if a message that arrived at this second is within the rate limit."""
+        """Count a message that arrived at `at` seconds; return True if the rate limit allows it."""
         if at >= self.until:
             self.until, self.n_window, self.n_told, self.warned = int(at) + 1, 0, 0, False
         self.n_window += 1

@@ -80,7 +80,7 @@ class Inline:
         self._clock = clock
 
     def read(self, request: Request, drafting: Drafting) -> float:
-        """Evaluate tokens of the request's sessions, and return the seconds that the lead waited.
+        """Evaluate tokens of the request's sessions that the model lacks; return the seconds of waiting.
 
         A session with tokens still to be evaluated has no guesses in this step.
         """

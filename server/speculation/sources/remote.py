@@ -107,8 +107,8 @@ class RemoteDrafters:
     def open(self, speculated: Speculated) -> None:
         """Send drafters a session. If this raises, close() undoes it.
 
-        If the lead evaluates on the CPU, drafters on its cores are sent the session only with its first
-        token: if they read the prompt, that would slow the lead's own prefill.
+        If the lead evaluates on the CPU, drafters on the lead's cores are sent the session only with its
+        first token: if they read the prompt, that would slow the lead's own prefill.
         """
         self._sessions[speculated.wire_id] = speculated
         if self._shares_prompts:
