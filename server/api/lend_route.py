@@ -19,9 +19,6 @@ from server.errors import NotSupportedError
 
 logger = logging.getLogger("duo.api")
 
-# Messages of a browser in a second: ten times what the small draft model makes here. Half: a machine that is
-# five times as fast comes near; twice: a flood takes more of a core
-MAX_MESSAGES_PER_S = 1000
 POLICY, FAILED, FULL = 1008, 1011, 1013  # close codes of RFC 6455, for rules, defects and "try again later"
 
 
@@ -65,16 +62,17 @@ async def _lend(websocket: WebSocket, lending: Lending) -> None:
     )
     process = await lending.start(lender)
     try:
-        code, reason = await _relay(websocket, process)
+        code, reason = await _relay(websocket, process, lending.per_second)
     finally:
         await asyncio.shield(end(process))
     if code:
         await websocket.close(code, reason)
 
 
-async def _relay(websocket: WebSocket, process: Process) -> tuple[int, str]:
+async def _relay(websocket: WebSocket, process: Process, per_second: int) -> tuple[int, str]:
     """Carry messages both ways until one side ends; return why the socket is to be closed, or (0, "")."""
-    ways = [asyncio.create_task(way(websocket, process)) for way in (_from_browser, _to_browser)]
+    both = _from_browser(websocket, process, per_second), _to_browser(websocket, process)
+    ways = [asyncio.create_task(way) for way in both]
     try:
         done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         return done.pop().result()
@@ -84,7 +82,7 @@ async def _relay(websocket: WebSocket, process: Process) -> tuple[int, str]:
         await asyncio.gather(*ways, return_exceptions=True)
 
 
-async def _from_browser(websocket: WebSocket, process: Process) -> tuple[int, str]:
+async def _from_browser(websocket: WebSocket, process: Process, per_second: int) -> tuple[int, str]:
     assert process.stdin is not None
     loop = asyncio.get_running_loop()
     second, n_messages = int(loop.time()), 0
@@ -94,8 +92,8 @@ async def _from_browser(websocket: WebSocket, process: Process) -> tuple[int, st
             if int(loop.time()) != second:
                 second, n_messages = int(loop.time()), 0
             n_messages += 1
-            if n_messages > MAX_MESSAGES_PER_S:
-                return POLICY, f"more than {MAX_MESSAGES_PER_S} messages in a second"
+            if n_messages > per_second:
+                return POLICY, f"more than {per_second} messages in a second"
             process.stdin.write(text.encode() + b"\n")
             await process.stdin.drain()
     except (WebSocketDisconnect, KeyError):  # KeyError: bytes instead of text

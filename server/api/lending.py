@@ -15,6 +15,9 @@ from typing import NamedTuple
 # Browsers that draft at once, each with a process beside the lead. Half: a phone and a tablet; twice: as much
 # memory
 MAX_LENDING = 4
+# Messages of a browser in a second: ten times what the small draft model makes here. Half: a machine that is
+# five times as fast comes near; twice: a flood takes more of a core
+MAX_PER_SECOND = 1000
 GOODBYE_S = 3.0  # seconds for a drafter to end by itself: its goodbye to the lead. Twice: a longer shutdown
 NAME = re.compile(r"[^\w.-]+")  # characters that a drafter's name cannot have
 MAX_NAME = 32  # characters of a drafter's name. Half: no room for two words
@@ -35,6 +38,7 @@ class Lending:
     model: Path
     start: Callable[[BrowserLender], Awaitable[Process]]  # starts a drafter, which speaks on its pipes
     most: int = MAX_LENDING
+    per_second: int = MAX_PER_SECOND  # messages of each browser
     n_now: int = 0
     _digest: str = field(default="", init=False)
 

@@ -6,6 +6,7 @@ Then DrainingServer serves the whole API on the event loop, until the process is
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import threading
@@ -93,7 +94,7 @@ def configured(
         http=cast(Any, partial(BoundedConnection, bounds=bounds or ConnectionBounds())),
         log_config=None,
         access_log=False,
-        ws="websockets-sansio",
+        ws=cast(Any, _socket_protocol),
         ws_max_size=MAX_SOCKET_MESSAGE,
         ws_ping_interval=SOCKET_PING_S,
         ws_ping_timeout=SOCKET_PING_S,
@@ -104,6 +105,13 @@ def configured(
         ssl_certfile=tls.certificate if tls else None,
         headers=list(headers.items()),
     )
+
+
+def _socket_protocol(**named: Any) -> asyncio.Protocol:
+    """Return a WebSocket's protocol. Imports it late, since that takes 0.1 s."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    return WebSocketsSansIOProtocol(**named)
 
 
 class DrainingServer(uvicorn.Server):
