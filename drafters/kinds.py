@@ -61,8 +61,8 @@ class Kind:
 
 def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
     """Return the drafter that the settings name; the stack closes its resources. Raises StartupError."""
-    if settings.kind in WITH_RESOURCES:
-        return WITH_RESOURCES[settings.kind](settings, stack)
+    if found := (WITH_RESOURCES | BY_LEADS).get(settings.kind):
+        return found(settings, stack)
     make = WITHOUT_MODEL.get(settings.kind)
     if make is None:
         known = ", ".join([*WITH_RESOURCES, *WITHOUT_MODEL])
@@ -120,7 +120,9 @@ def _browser_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
     return Kind(drafter, name, vocabulary_card(vocab), BROWSER_CAPACITY, settings.lent_by, link)
 
 
-WITH_RESOURCES = {"model": _model_kind, "engine": _engine_kind, "browser": _browser_kind}
+WITH_RESOURCES = {"model": _model_kind, "engine": _engine_kind}
+BY_LEADS = {"browser": _browser_kind}
+"""Kinds that leads start, with a browser at the other end."""
 
 
 def _card_of_file(path: Path) -> VocabularyCard:
