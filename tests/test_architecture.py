@@ -45,7 +45,12 @@ MAY_IMPORT = {
         "server.tenants",
     ),
     "server/cache/": ("server.cache",),
-    "server/replies/": ("server.replies", "server.errors", "server.speculation.wire.redis_client"),
+    "server/replies/": (
+        "server.replies",
+        "server.errors",
+        "server.speculation.wire.redis_client",
+        "server.speculation.wire.redis_url",
+    ),
     "server/sampling/": ("server.sampling",),
     "server/llama/": (
         "server.llama",

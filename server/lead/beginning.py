@@ -31,7 +31,6 @@ from server.llama.embedder import LlamaEmbedder
 from server.llama.llamacpp import LlamaBackend
 from server.settings import LeadSettings
 from server.speculation.sources.inline import InlineModel
-from server.speculation.wire.redis_client import check
 from server.stop_signals import end_when_told
 from server.terminal.console import LogConsole, log_to
 
@@ -104,6 +103,8 @@ def serve(settings: LeadSettings) -> int:
     end_when_told()
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
+            from server.speculation.wire.redis_client import check
+
             check(settings.redis, settings.pool)
         settings = prepared(settings)
         sync = settings.draft_mode == "sync" or (settings.draft_mode == "auto" and not settings.redis)

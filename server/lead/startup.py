@@ -103,11 +103,10 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
             profile=settings.profile,
         )
         proposer.overlap(partial(engine.hand_over, guessing=True))
-        measuring = _idle_work(settings, backend, loading.attention, engine, proposer.ledger.times)
+        measuring = _idle_work(settings, site, backend, loading.attention, engine, proposer.ledger.times)
         stack.callback(measuring.close)
         engine.command(lambda _: warm_up(model, models.inline))
         announce(site, door)
-        site.once_loaded()
         mode = "sync" if site.draft_model else "async"
         served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
         beside = (models.embedder, models.ranker)
@@ -173,9 +172,9 @@ async def _serve_http(
 def keep_for_good() -> None:
     """Exclude all objects that exist now from garbage collections.
 
-    Scanning them takes up to 0.1 s, during which neither the event loop nor the engine runs.
+    Scanning them takes up to 0.1 s, during which neither the event loop nor the engine runs. So garbage among
+    them is kept, too: imports leave some hundred objects.
     """
-    gc.collect()
     gc.freeze()
     gc.enable()
 
@@ -227,12 +226,13 @@ def _n_timed(settings: LeadSettings, backend: LlamaBackend) -> int:
 
 def _idle_work(
     settings: LeadSettings,
+    site: Site,
     backend: LlamaBackend,
     attention: AttentionChoice,
     engine: EngineThread,
     known: StepTimes,
 ) -> IdleMeasuring:
-    """Return the work for idle times: preparing grammars, and measuring on a CPU.
+    """Return the work for idle times: what the site starts, preparing grammars, and measuring on a CPU.
 
     A GPU was measured before the start.
     """
@@ -246,7 +246,7 @@ def _idle_work(
         attention.look_again(backend.model, backend.options, make)
 
     measurements = [time_steps] * bool(n_timed) + [time_attention] * attention.was_asked
-    work: list[Measurement] = [lambda _: prepare(backend.vocab)]
+    work: list[Measurement] = [lambda _: site.once_idle(), lambda _: prepare(backend.vocab)]
     if not backend.overlaps:
         work += measurements
     return IdleMeasuring(lambda: bool(engine.n_live), work)

@@ -27,7 +27,7 @@ from server.local.children import Child, drafter
 from server.local.embedded import EmbeddedServer
 from server.local.placement import NO_DRAFTS, Machine, Placement, place
 from server.settings import UpSettings
-from server.speculation.wire.redis_client import check, without_password
+from server.speculation.wire.redis_url import without_password
 from server.stop_signals import end_when_told
 from server.terminal.console import LogConsole, log_to
 
@@ -53,7 +53,7 @@ def up(settings: UpSettings) -> int:
             partial(_start_drafter, settings, placement, draft, url, i) for i in range(n_drafters) if draft
         ]
         start = partial(_start, stack, children)
-        if not machine.has_few_cores:
+        if not placement.sync:
             start()
         if (gpu := placement.target_gpu) is not None:
             settings = settings.model_copy(update={"split_mode": "none", "main_gpu": gpu})
@@ -64,8 +64,8 @@ def up(settings: UpSettings) -> int:
             site = replace(site, remark=_remark_without(settings))
         elif placement.sync and placement.beside:
             site = replace(site, remark=_remark_on_cores(settings, machine, n_drafters, elsewhere))
-        if machine.has_few_cores:  # drafters load later: the first reply does not wait for them
-            site = replace(site, once_loaded=start)
+        if placement.sync:  # the lead drafts until then, and its first reply has all cores
+            site = replace(site, once_idle=start)
         return run_lead(settings, _site_with_joins(settings, site, draft, url, elsewhere))
 
 
@@ -135,6 +135,8 @@ def _open_redis(stack: ExitStack, settings: UpSettings) -> tuple[str, str | None
     if settings.redis:
         if settings.redis_listen:
             raise StartupError("--redis-listen is for the embedded Redis: leave out --redis")
+        from server.speculation.wire.redis_client import check
+
         check(settings.redis, settings.pool)
         return settings.redis, None
     server = stack.enter_context(EmbeddedServer(listen=settings.redis_listen))

@@ -14,7 +14,8 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from server.errors import StoreError
-from server.speculation.wire.redis_client import connect, place_of
+from server.speculation.wire.redis_client import connect
+from server.speculation.wire.redis_url import place_of
 
 PATIENCE_S = 5.0
 """Seconds for which commands are repeated before an outage counts: a restart of Redis takes 1 to 3."""

@@ -126,6 +126,20 @@ def test_draft_model_runs_in_lead(tmp_path: Path):
     assert "in this process" in duo.log.read_text()
 
 
+@linux_only
+def test_idle_lead_starts_its_drafter(tmp_path: Path):
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(cores)])  # so few that the lead drafts, too
+    try:
+        duo = Duo(tmp_path, "up", "--threads", "1")
+    finally:
+        os.sched_setaffinity(0, cores)
+    with duo:
+        duo.wait_until_ready(n_drafters=1)
+        assert "the draft model runs inside the lead and in 1 drafter process" in duo.log.read_text()
+        assert duo.stop() == 0
+
+
 def test_rejection_needs_an_inner_draft(tmp_path: Path):
     flags = ("--threads", "1", "--draft-mode", "sync", "--verify", "rejection", "--no-gate")
     with Duo(tmp_path, "up", *flags) as duo:

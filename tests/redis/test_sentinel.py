@@ -17,7 +17,8 @@ from redis.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 from server.errors import StartupError
 from server.speculation.wire.messages import Close
 from server.speculation.wire.presence import Role
-from server.speculation.wire.redis_client import check, connect, place_of
+from server.speculation.wire.redis_client import check, connect
+from server.speculation.wire.redis_url import place_of
 from tests.process.duo import free_port
 from tests.process.sentinels import SERVICE, Watched
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from typing import Any, TypeAlias, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -18,6 +17,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from server.errors import StartupError
+from server.speculation.wire.redis_url import SENTINEL, place_of, split_url
 
 # Times that a start asks a server that does not answer in time: with 200 ms each way and 5 percent of packets
 # lost, some answers take longer. Half: some starts fail there; twice: a wrong address is told after 12 s.
@@ -27,7 +27,6 @@ TRIES = 3
 FAILOVER_S = 60.0
 FAILOVER_POLL_S = 0.1  # seconds between two tries while it waits; sentinels look every second
 IO_TIMEOUT_S = 2.0  # for the server to answer; well above the 0.25 s that a read may block
-SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
 OWN = "sentinel_"  # before options of such a URL that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
 
@@ -100,7 +99,7 @@ def connect(url: str) -> redis.Redis:
     timeouts = {"socket_timeout": IO_TIMEOUT_S, "socket_connect_timeout": IO_TIMEOUT_S}
     common = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "driver_info": None, **timeouts}
     try:
-        by_sentinels = SENTINEL in _split_url(url).scheme
+        by_sentinels = SENTINEL in split_url(url).scheme
         client = _by_sentinels(url, common) if by_sentinels else redis.Redis.from_url(url, **common)
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)  # not connected: a bad option is told here
@@ -142,7 +141,7 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     Options whose names begin with sentinel_ are for the sentinels; user, password and all other options are
     for the server. The scheme rediss+sentinel means TLS to both. Raises ValueError.
     """
-    parts = _split_url(url)
+    parts = split_url(url)
     scheme = parts.scheme.removesuffix(SENTINEL)
     service, _, db = parts.path.strip("/").partition("/")
     account, at, places = parts.netloc.rpartition("@")
@@ -160,33 +159,11 @@ def _by_sentinels(url: str, common: dict[str, Any]) -> redis.Redis:
     return sentinels.master_for(unquote(service), _Following, **options)
 
 
-def _split_url(url: str) -> SplitResult:
-    """Split a URL that may name several hosts.
-
-    urlsplit() refuses an IPv6 address beside others where Python has the fixes of CVE-2024-11168 and
-    CVE-2025-0938, as some builds of 3.11 do.
-    """
-    found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*)([^?#]*)\??([^#]*)(.*)", url, re.DOTALL)
-    assert found
-    return SplitResult(*(part or "" for part in found.groups()))
-
-
 def _address_of(place: str) -> tuple[str, int]:
     parts = urlsplit(f"//{place}")
     if not parts.hostname:
         raise ValueError(f"{place!r} is no address of a sentinel")
     return parts.hostname, parts.port or SENTINEL_PORT
-
-
-def place_of(url: str) -> str:
-    """Return the URL without user, password and options, for people to read."""
-    parts = _split_url(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def without_password(url: str) -> str:
-    """Return the URL with each password replaced by PASSWORD, for the log."""
-    return re.sub(r"(//[^/:?]*:)[^/?]*(?=@)|(password=)[^&]*", r"\1\2PASSWORD", url)
 
 
 def _stream_entries(reply: Any, **_: Any) -> list[StreamEntry]:

@@ -30,7 +30,8 @@ from server.speculation.wire.bus import BusCounters, Listener
 from server.speculation.wire.intake import Intake
 from server.speculation.wire.messages import MAX_TO_LEAD, Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence, Role
-from server.speculation.wire.redis_client import StreamEntry, connect, place_of
+from server.speculation.wire.redis_client import StreamEntry, connect
+from server.speculation.wire.redis_url import place_of
 from server.speculation.wire.roster import MAX_CARD_BYTES, Roster, member_name, write_card
 
 BEAT_S = 0.25  # seconds between two renewals of our keys, which also look who is here

@@ -36,7 +36,7 @@ class Started:
     def run_lead(self, settings: LeadSettings, site: Site) -> int:
         self.lead, self.site = settings, site
         self.n_before_loading = len(self.drafters)
-        site.once_loaded()
+        site.once_idle()
         return 0
 
 
@@ -123,7 +123,7 @@ def test_whatever_drafts_here_another_drafter_may_join(
 def test_no_password_is_logged(started: Started, url: str, told: str, monkeypatch: pytest.MonkeyPatch):
     def reachable(*_: object) -> None: ...
 
-    monkeypatch.setattr("server.local.up.check", reachable)
+    monkeypatch.setattr("server.speculation.wire.redis_client.check", reachable)
     up(UpSettings.model_validate({"redis": url}))
     assert started.site is not None
     assert started.site.redis_url == url

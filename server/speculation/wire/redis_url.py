@@ -1,0 +1,30 @@
+"""URLs of Redis servers, read without the client, whose import takes as long as a model's weights."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import SplitResult
+
+SENTINEL = "+sentinel"  # behind the scheme of a URL that names sentinels
+
+
+def split_url(url: str) -> SplitResult:
+    """Split a URL that may name several hosts.
+
+    urlsplit() refuses an IPv6 address beside others where Python has the fixes of CVE-2024-11168 and
+    CVE-2025-0938, as some builds of 3.11 do.
+    """
+    found = re.match(r"(?:([^:/?#]*)://)?([^/?#]*)([^?#]*)\??([^#]*)(.*)", url, re.DOTALL)
+    assert found
+    return SplitResult(*(part or "" for part in found.groups()))
+
+
+def place_of(url: str) -> str:
+    """Return the URL without user, password and options, for people to read."""
+    parts = split_url(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def without_password(url: str) -> str:
+    """Return the URL with each password replaced by PASSWORD, for the log."""
+    return re.sub(r"(//[^/:?]*:)[^/?]*(?=@)|(password=)[^&]*", r"\1\2PASSWORD", url)
