@@ -20,9 +20,11 @@ endif
 
 # Part of a model may be computed on other machines: duo lend there, --rpc here.
 export CMAKE_ARGS += -DGGML_RPC=ON
-# Of llama.cpp only the libraries that duo loads: its common and multimodal ones take most of the compiler's time.
+# Pictures only, not videos, which would need another program.
+export CMAKE_ARGS += -DMTMD_VIDEO=OFF
+# Of llama.cpp only the libraries that duo loads: its common one takes much of the compiler's time.
 ifeq ($(words $(CURDIR)),1)  # CMAKE_ARGS is split at spaces
-export CMAKE_ARGS += -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
+export CMAKE_ARGS += -DCMAKE_PROJECT_INCLUDE=$(CURDIR)/$(VENV)/llama.cmake
 endif
 
 .PHONY: up test lint type bench chaos soak fuzz docs openapi lock clean

@@ -162,6 +162,11 @@ class LeadSettings(ModelSettings, DoorSettings):
         "unix:// (default: no drafters)",
     )
     pool: str = Field("default", description="drafters draft for leads of the same pool")
+    mmproj: Path | None = Field(
+        None,
+        description="the model's projector, a GGUF file: read pictures; a prediction block then "
+        "drafts nothing",
+    )
     draft_mode: Literal["auto", "async", "sync"] = Field(
         "auto",
         description="async: drafter processes draft while this model decodes; sync: a draft model in this "
@@ -265,7 +270,8 @@ class LeadSettings(ModelSettings, DoorSettings):
 
     @property
     def weights(self) -> Weights:
-        return replace(super().weights, mtp=self.mtp == "auto" and self.draft_max > 0)
+        blocks = self.mtp == "auto" and self.draft_max > 0 and self.mmproj is None
+        return replace(super().weights, mtp=blocks)
 
     @property
     def draft_weights(self) -> Weights:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import Batch, FillInMiddle, Logits
+from server.llama.backend import PICTURE_IDS, Batch, FillInMiddle, Logits
 from server.sampling.noise import mix, quiet
 
 IM_START, IM_END, END_OF_TEXT = 256, 257, 258
@@ -115,7 +115,7 @@ class FakeBackend:
     step_s, row_s: seconds that it sleeps per decode and per row. Without can_trim it is a hybrid model: a
     sequence has a state beside its cells, of equal tokens. n_tail: as in Backend, where llama.cpp also takes
     states that it never wrote. Without can_copy it is like a model with compressed cells, where llama.cpp
-    aborts.
+    aborts. sees: it takes positions of pictures for tokens.
     """
 
     model: FakeModel = field(default_factory=FakeModel)
@@ -131,6 +131,7 @@ class FakeBackend:
     can_share: bool = True
     can_shift: bool = True
     overlaps: bool = False
+    sees: bool = False
     name: str = "fake"
     chat_template: str | None = None
     vocab: FakeVocabulary = field(default_factory=FakeVocabulary)
@@ -142,8 +143,9 @@ class FakeBackend:
     _tails: dict[int, int] = field(default_factory=dict[int, int])  # rows to trim a sequence by
 
     def decode(self, batch: Batch) -> Logits:
-        if not 0 < len(batch) <= self.n_batch:
-            raise BackendError(f"a batch of {len(batch)} rows, at most {self.n_batch}")
+        n_counted = sum(token < PICTURE_IDS for token in batch.tokens)
+        if not len(batch) or n_counted > self.n_batch:
+            raise BackendError(f"a batch of {n_counted} rows, at most {self.n_batch}")
         assert self.can_share or not batch.shared, "llama.cpp refuses them"
         self.widths.append(len(batch))
         rows: list[Logits] = []
@@ -244,7 +246,8 @@ class FakeBackend:
 
     def _append(self, seqs: tuple[int, ...], position: int, token: int) -> int:
         """Add a cell to all these sequences and return its chain hash."""
-        if not all(0 <= seq < self.n_seqs for seq in seqs) or not 0 <= token < self.vocab.size:
+        known = 0 <= token < self.vocab.size or (self.sees and PICTURE_IDS <= token < 2 * PICTURE_IDS)
+        if not all(0 <= seq < self.n_seqs for seq in seqs) or not known:
             raise BackendError(f"sequences {seqs} or token {token} out of range")
         held = [self._chains.setdefault(seq, []) for seq in seqs]
         if not self.can_trim:

@@ -17,7 +17,7 @@ CODE = sorted([*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks")
 MODULE_LINES, FUNCTION_LINES, MEDIAN_LINES, PARAMETERS = 350, 45, 7, 6
 TEST_MODULE_LINES, TEST_FUNCTION_LINES = 400, 64
 ONLY_IN = {
-    "llama_cpp": ("server/llama/library.py", "server/llama/devices.py"),
+    "llama_cpp": ("server/llama/library.py", "server/llama/devices.py", "server/pictures/projector.py"),
     "huggingface_hub": ("server/llama/hub.py",),
     "redis": (
         "server/speculation/wire/streams.py",
@@ -61,6 +61,13 @@ MAY_IMPORT = {
         "server.stop_signals",
         "server.tenants",
     ),
+    "server/pictures/": (
+        "server.pictures",
+        "server.engine.request",
+        "server.errors",
+        "server.llama.backend",
+        "server.llama.library",
+    ),
     "server/api/": (
         "server.api",
         "server.cache",
@@ -70,6 +77,7 @@ MAY_IMPORT = {
         "server.grammar",
         "server.llama.backend",
         "server.llama.embedding",
+        "server.pictures",
         "server.replies",
         "server.sampling",
         "server.tenants",
@@ -164,6 +172,7 @@ PURE_IN = {
     "server": ("estimators",),
     "server/engine": ("verify", "scheduler", "branches", "beams", "rejection", "copies", "move_costs"),
     "server/text": ("message", "form", "adapting", "manners"),
+    "server/pictures": ("picture",),
     "server/cache": ("prefix", "radix", "catalogue"),
     "server/speculation": [
         p.stem for p in (ROOT / "server" / "speculation").glob("*.py") if p.stem != "speculator"

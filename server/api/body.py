@@ -71,11 +71,23 @@ class OtherPart(Body):
     """A part that is not text, such as a picture. The model reads a short text instead."""
 
     type: str
+    image_url: Any = None
+    """Of a picture: an object with its URL, or the URL itself. A model that sees pictures reads data URLs."""
 
     @property
     def text(self) -> str:
         """Return the text that the model reads instead of this part."""
         return stand_in(self.type)
+
+    @property
+    def is_picture(self) -> bool:
+        return self.type in ("image_url", "input_image")
+
+    @property
+    def url(self) -> Any:
+        """Return the URL of a picture; anything if the client has sent something else."""
+        given = self.image_url
+        return cast(dict[str, Any], given).get("url") if isinstance(given, dict) else given
 
 
 Content: TypeAlias = str | Annotated[list[TextPart], Field(fail_fast=True)]

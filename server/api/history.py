@@ -20,7 +20,7 @@ from server.cache.prefix import common_prefix
 from server.engine.request import GenerationRequest
 from server.errors import DuoError
 from server.formats.extent import extent
-from server.llama.backend import Vocabulary
+from server.llama.backend import PICTURE_IDS, Vocabulary
 from server.text.guard import begun, encoded, printable
 from server.text.message import Message
 from server.text.reply import as_read
@@ -92,9 +92,13 @@ class History:
         return tokens
 
     def recall(self, conversations: Iterable[Sequence[int]], salt: str = "") -> None:
-        """Add conversations of earlier runs or other leads; 8,000 tokens take 2 to 5 ms."""
+        """Add conversations of earlier runs or other leads; 8,000 tokens take 2 to 5 ms.
+
+        Conversations with pictures are left out, since no text is known for these.
+        """
         for tokens in conversations:
-            self._transcript.recall(tokens, salt)
+            if max(tokens, default=0) < PICTURE_IDS:
+                self._transcript.recall(tokens, salt)
 
     def ended(
         self,
@@ -115,7 +119,7 @@ class History:
         remember = partial(self._remember_reply, asked, request, said, settle)
         own = Context()  # no cost of this counts for the request that has ended
         remembering = asyncio.create_task(self._run_later(remember), context=own)
-        task = asyncio.create_task(self._settle_later(remembering, request.salt), context=own)
+        task = asyncio.create_task(self._settle_later(remembering, request), context=own)
         for doing, those in ((remembering, self._remembering), (task, self._tasks)):
             those.add(doing)
             doing.add_done_callback(those.discard)
@@ -145,11 +149,14 @@ class History:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _settle_later(self, remembering: Awaitable[list[int]], salt: str) -> None:
+    async def _settle_later(self, remembering: Awaitable[list[int]], ended: GenerationRequest) -> None:
         try:
             tokens = await remembering
             if tokens:
-                request = GenerationRequest(tokens, salt=salt, precompute=True, patient=True)
+                pictures = self._served.spans(tokens)  # those of the ended request, which keeps them known
+                request = GenerationRequest(
+                    tokens, salt=ended.salt, precompute=True, patient=True, pictures=pictures
+                )
                 async for _ in self._served.generator.submit(request):
                     pass
         except DuoError:

@@ -43,6 +43,10 @@ def _card_json(model: ModelCard, served: Served) -> dict[str, Any]:
         "object": "model",
         "created": model.created,
         "owned_by": "duo",
+        "architecture": {
+            "input_modalities": ["text", "image"] if model is served.model and served.pictures else ["text"],
+            "output_modalities": ["text"],
+        },
         "meta": {
             "n_ctx": model.n_ctx,
             "n_vocab": model.n_vocab,

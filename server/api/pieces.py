@@ -17,7 +17,11 @@ _PROMPT_STRING: dict[str, Any] = {
     "required": ["prompt_string"],
     "properties": {
         "prompt_string": {"type": "string"},
-        "multimodal_data": {"type": "array", "maxItems": 0, "description": "This server reads texts only."},
+        "multimodal_data": {
+            "type": "array",
+            "maxItems": 0,
+            "description": "Pictures are read in chats only.",
+        },
     },
 }
 _TEXT_PARTS: dict[str, Any] = {
@@ -58,7 +62,7 @@ def unwrapped(given: Any) -> Any:
         return given
     wrapped = cast(dict[str, Any], given)
     if wrapped.get("multimodal_data"):
-        raise ValueError("multimodal_data: this server reads texts only")
+        raise ValueError("multimodal_data: this route reads texts only, /v1/chat/completions pictures")
     if "content" in wrapped:
         return _text_of(wrapped["content"])
     if not isinstance(text := wrapped.get("prompt_string"), str):

@@ -11,31 +11,35 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.chat.chat_route import parse
 from server.api.delivery import Json, unless_gone
 from server.api.served import Served
+from server.api.stages.picture_words import shown_messages
 from server.api.stages.render import setting_of
 from server.api.stages.validate import aside
 from server.engine.events import Failed, Finished, Started
 from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
+from server.llama.backend import PICTURE_IDS
 
 
 async def create(request: Request, served: Served) -> Response:
     """Answer once the prompt is evaluated or a request needs the engine; stop if the client leaves."""
     body = await parse(request, served)
-    prompt = await aside(request, _prompt_without_last, served, body)
-    generation = served.generator.submit(GenerationRequest(prompt, salt=body.salt, precompute=True))
+    work = await aside(request, _without_last, served, body)
+    generation = served.generator.submit(work)
     try:
-        return Json(await unless_gone(request, _wait_for_prompt(generation, len(prompt))))
+        return Json(await unless_gone(request, _wait_for_prompt(generation, len(work.prompt))))
     finally:
         generation.cancel()
 
 
-def _prompt_without_last(served: Served, body: ChatRequest) -> list[int]:
-    """Return the prompt's tokens except the last one, which further typing may change."""
-    text = served.template.begun(
-        [message.for_template() for message in body.messages], setting_of(served, body)
-    )
+def _without_last(served: Served, body: ChatRequest) -> GenerationRequest:
+    """Return a request for the prompt except its last token, which further typing may change."""
+    messages, pictures = shown_messages(served, body)
+    text = served.template.begun(messages, setting_of(served, body))
     tokens = served.history.rendered(text, body.salt)
-    return tokens[:-1] if len(tokens) > 1 else tokens
+    tokens = tokens[:-1] if len(tokens) > 1 else tokens
+    while pictures and tokens[-1] >= PICTURE_IDS:  # a whole picture has a token behind it
+        tokens.pop()
+    return GenerationRequest(tokens, salt=body.salt, precompute=True, pictures=served.spans(tokens))
 
 
 async def _wait_for_prompt(generation: Generation, n_prompt: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, local
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 from server.engine.request_account import tenant
@@ -25,8 +25,12 @@ MAX_WAITING = 64
 """Maximum waiting prompts; the same number as the default of --max-queued."""
 PROMPT_STUCK_S = 30.0
 """Seconds after which work counts as stuck: three times what a template may take to render."""
+LONG_S = 600.0
+"""The same for a picture in a prompt: as long as --watchdog allows a step by default."""
 PROMPT_CLOSE_S = 5.0
 """Seconds for running work to end when the server shuts down."""
+
+_own = local()  # of each of the threads; done: the future of the work that it runs
 
 
 class PromptWork:
@@ -66,6 +70,11 @@ class PromptWork:
         self._jobs.put((partial(work, *arguments), done))
         return await asyncio.shield(done)
 
+    def expect_long(self) -> None:
+        """Count the work that calls this as stuck only after LONG_S from now."""
+        if (done := getattr(_own, "done", None)) in self._running:
+            self._running[done] = time.monotonic() + LONG_S - PROMPT_STUCK_S
+
     def stuck(self) -> str | None:
         """Return a message if work has run longer than PROMPT_STUCK_S, else None. Safe from any thread."""
         due = time.monotonic() - PROMPT_STUCK_S
@@ -94,10 +103,12 @@ def _end(jobs: SimpleQueue[Job | None]) -> None:
 def _work_off(jobs: SimpleQueue[Job | None]) -> None:
     while (job := jobs.get()) is not None:
         work, done = job
+        _own.done = done
         try:
             tell = partial(done.set_result, work())
         except BaseException as error:
             tell = partial(done.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             done.get_loop().call_soon_threadsafe(tell)
+        _own.done = None
         del job, work, done, tell  # frees all of it while this waits for the next job

@@ -19,9 +19,11 @@ from server.cache.catalogue import TierCounts
 from server.cache.named import NamedFiles
 from server.engine.engine import Engine
 from server.engine.generate import Generator
+from server.engine.request import PictureSpan
 from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
 from server.llama.embedding_worker import EmbeddingWorker
+from server.pictures.registry import Pictures
 from server.replies.memory import MemoryStore
 from server.replies.store import ReplyStore
 from server.sampling.params import SamplingParams
@@ -155,6 +157,7 @@ class Served:
     defaults: SamplingParams
     health: Callable[[], Health]  # of the engine
     fingerprint: str  # OpenAI's system_fingerprint
+    pictures: Pictures | None = None  # None if the model sees no pictures
     grammars: Compiler | None = None  # None if replies cannot be constrained
     traffic: Traffic = field(default_factory=Traffic)  # must observe the generator's events
     ask: AskEngine | None = None  # None if there are no slots
@@ -194,6 +197,10 @@ class Served:
         if health.reason is None and (reason := work.stuck()):
             return replace(health, status="stuck", reason=reason)
         return health
+
+    def spans(self, tokens: Sequence[int]) -> tuple[PictureSpan, ...]:
+        """Return where the pictures of a prompt are; they stay known as long as this is kept."""
+        return () if self.pictures is None else self.pictures.spans(tokens)
 
     @property
     def room(self) -> Room:

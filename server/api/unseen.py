@@ -13,6 +13,11 @@ def stand_in(type: str) -> str:
     return f"[{what} that this model cannot see: it reads text only]"
 
 
+def seen(url: Any) -> dict[str, Any]:
+    """Return a picture as a part of a chat message; anything but a data URL is refused later."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def text_of(part: Any) -> str:
     """Return a part's text; for a part that is not text, the text that stands for it.
 

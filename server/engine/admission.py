@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from server.cache.prefix import Reuse
 from server.engine import endings
@@ -68,6 +69,8 @@ def _begin_session(state: EngineState, session: Session, place: Reuse) -> None:
     state.active.append(session)
     state.turns.took(session.request.tenant)
     session.seq = place.seq
+    if (length := session.before_picture(place.length)) < place.length:
+        place = replace(place, length=length if state.backend.can_trim else 0)
     session.n_kv = state.sequences.take(place)
     if not session.request.precompute:
         n_prompt = len(session.tokens)

@@ -5,14 +5,42 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import overload
 
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Plan, Upcoming
 from server.engine.scheduler import Work
+from server.engine.sequences import PAD
 from server.engine.session import Session
 from server.engine.shift import shift
 from server.engine.state import EngineState
+from server.llama.backend import PICTURE_IDS
 
 logger = logging.getLogger("duo.engine")
+
+
+class Blanked(Sequence[int]):
+    """The tokens of a session, which may grow, with a token in place of each position of a picture.
+
+    Who guesses cannot see pictures; with as many tokens, positions stay the same.
+    """
+
+    def __init__(self, tokens: list[int], blank: int) -> None:
+        """Show this list; `blank` is the token in place of a picture's positions."""
+        self._tokens = tokens
+        self._blank = blank
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            return [token if token < PICTURE_IDS else self._blank for token in self._tokens[index]]
+        token = self._tokens[index]
+        return token if token < PICTURE_IDS else self._blank
 
 
 def open_session(state: EngineState, session: Session) -> None:
@@ -20,8 +48,12 @@ def open_session(state: EngineState, session: Session) -> None:
     if not _may_draft(state, session):
         return
     sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
+    tokens: Sequence[int] = session.tokens
+    if session.request.pictures:
+        blank = state.backend.vocab.tokenize(" ", special=False)
+        tokens = Blanked(session.tokens, blank[-1] if blank else PAD)
     try:
-        state.proposer.open(OpenedSession(session.id, session.tokens, sampling, bounds, session.n_dropped))
+        state.proposer.open(OpenedSession(session.id, tokens, sampling, bounds, session.n_dropped))
         session.drafts = True
     except Exception:
         logger.exception("session %d gets no drafts", session.id)

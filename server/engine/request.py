@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from server.sampling.constraint import Constraint
 from server.sampling.params import SamplingParams
@@ -25,6 +25,15 @@ class Speculation:
     drafters: frozenset[str] | None = None
     prediction: tuple[int, ...] = ()  # what the client expects the reply to be
     salt: str = ""  # lookups use texts of this salt only
+
+
+class PictureSpan(NamedTuple):
+    """Where a picture is in a prompt."""
+
+    start: int
+    end: int
+    whole: tuple[tuple[int, int], ...]  # (start, end) of positions that one decode must evaluate together
+    picture: object  # keeps the rows of its ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +63,6 @@ class GenerationRequest:
     tenant: str = ""  # the tenant whose share of the slots it takes (tenants.py)
     logprobs_of: tuple[int, ...] = ()
     """Tokens whose logprobs are reported in place of the likeliest ones."""
+    pictures: Sequence[PictureSpan] = ()  # in order; none contains the prompt's last token
     told: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the request that GET /slots shows, beside its sampling."""

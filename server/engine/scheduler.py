@@ -106,6 +106,7 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[
         if session.n_kv < session.mark_at:
             n = min(n, session.mark_at - session.n_kv)
         if n > 0:
+            n = session.with_whole_pictures(n)
             works.append(Work(session, n, n == session.n_pending))
         n_rows, reserved = n_rows - n, 0
     return works

@@ -8,6 +8,7 @@ from server.engine.events import DrafterCount, FinishReason, Stats
 from server.engine.proposer import CountsBySource
 from server.engine.request import GenerationRequest
 from server.engine.verify import Verdict
+from server.llama.backend import PICTURE_IDS
 from server.sampling.constraint import Constraint
 from server.sampling.sampler import Sampler
 
@@ -55,7 +56,29 @@ class Session:
         self.tokens = list(self.request.prompt)
         self.n_prompt = len(self.tokens)
         self.constraint = self.request.constraint() if self.request.constraint else None
-        self.sampler = Sampler(self.request.sampling, self.tokens, self.constraint)
+        self.sampler = Sampler(self.request.sampling, self._said, self.constraint)
+
+    @property
+    def _said(self) -> list[int]:
+        """Return the prompt without pictures, which count for no penalty."""
+        if not self.request.pictures:
+            return self.tokens
+        return [token for token in self.tokens if token < PICTURE_IDS]
+
+    def before_picture(self, length: int) -> int:
+        """Return how many of the first `length` tokens there are without the beginning of a picture."""
+        return next((one.start for one in self.request.pictures if one.start < length < one.end), length)
+
+    def with_whole_pictures(self, n: int) -> int:
+        """Return n, the next tokens to evaluate, changed if they end in rows that one decode must have.
+
+        They then end before these rows, or, if they begin with them, behind them.
+        """
+        end = self.n_kv + n
+        for start, stop in (span for one in self.request.pictures for span in one.whole):
+            if start < end < stop:
+                return (start if start > self.n_kv else stop) - self.n_kv
+        return n
 
     @property
     def n_pending(self) -> int:

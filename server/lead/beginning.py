@@ -25,10 +25,13 @@ from server.lead.loading import (
     load_target,
     prepared,
 )
+from server.lead.seeing import load_pictures
 from server.lead.site import Site
 from server.llama.backend import Backend
 from server.llama.embedder import LlamaEmbedder
 from server.llama.llamacpp import LlamaBackend
+from server.pictures.registry import Pictures
+from server.pictures.with_pictures import WithPictures
 from server.settings import LeadSettings
 from server.speculation.sources.inline import InlineModel
 from server.stop_signals import end_when_told
@@ -46,6 +49,7 @@ class LoadedModels:
     inline: InlineModel | None  # the model that drafts in this process, between steps
     embedder: LlamaEmbedder | None
     ranker: LlamaEmbedder | None
+    pictures: Pictures | None = None  # None if the target sees none
 
 
 class Loading:
@@ -82,9 +86,12 @@ class Loading:
 
     def _load(self, settings: LeadSettings, site: Site) -> LoadedModels:
         target = self._load_target(settings, site)
+        pictures = settings.mmproj and load_pictures(self.owned, settings, settings.mmproj, target)
         model, inline = drafting_inside(self.owned, settings, site.draft_model, target)
-        embedder = load_embedder(self.owned, settings, target)
-        return LoadedModels(target, model, inline, embedder, load_ranker(self.owned, settings, target))
+        if pictures is not None:
+            model = WithPictures(target, pictures)
+        embedder, ranker = (load(self.owned, settings, target) for load in (load_embedder, load_ranker))
+        return LoadedModels(target, model, inline, embedder, ranker, pictures)
 
     def _load_target(self, settings: LeadSettings, site: Site) -> LlamaBackend:
         logger.info("duo %s: loading %s", version("duo"), settings.model)

@@ -99,6 +99,8 @@ def load_target(
     )
     n_streams = 0 if settings.kv_unified else most
     options = replace(options, n_streams=n_streams, n_tail=settings.draft_max, head=head)
+    if settings.mmproj:  # some models must evaluate all rows of a picture at once
+        options = replace(options, n_ubatch=settings.ubatch_size or settings.batch_size)
     forgo_graphs_on_host(settings.weights)
     if computes_elsewhere(settings.weights):
         forgo_graphs_of_many(most)

@@ -108,7 +108,8 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         engine.command(lambda _: warm_up(model, models.inline))
         announce(site, door)
         mode = "sync" if site.draft_model else "async"
-        served = replace(served_by(settings, backend, engine, proposer, mode), traffic=traffic)
+        served = served_by(settings, backend, engine, proposer, mode)
+        served = replace(served, traffic=traffic, pictures=models.pictures)
         beside = (models.embedder, models.ranker)
         embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
         served = replace(

@@ -13,6 +13,9 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 Hidden: TypeAlias = npt.NDArray[np.float32]
 """Hidden rows, (rows, n_embd): output of the last layer before the norm that precedes the head."""
 
+PICTURE_IDS = 1 << 30
+"""Ids from here on, up to twice this, are no tokens: each stands for a position of a picture."""
+
 # list[int]() takes 0.3 µs, list() takes 0.04, and a batch is made for each guess
 _ints: type[list[int]] = list
 _bools: type[list[bool]] = list
@@ -111,7 +114,7 @@ class Backend(Protocol):
     n_cells: int  # KV cells: the maximum sum of the lengths of all sequences
     n_ctx: int  # maximum positions of a sequence
     n_seqs: int
-    n_batch: int  # maximum rows of a decode
+    n_batch: int  # maximum rows of a decode, beside those of pictures that one decode must have
     can_trim: bool  # sequences can be shortened; False if a state covers all tokens of a sequence
     n_tail: int  # if not can_trim: number of a decode's last rows that can be removed, once per decode
     can_copy: bool  # copy() works; can_trim implies it

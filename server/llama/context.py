@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from server.llama.threads import Threads
 from server.llama.windows import CHUNKED, Windows
 
 FLOATS = ctypes.POINTER(ctypes.c_float)
+_INTS = ctypes.POINTER(ctypes.c_int32)
 
 
 class LlamaBatch:
@@ -28,17 +30,17 @@ class LlamaBatch:
         self._seqs = (ctypes.c_int32 * capacity)()
         self._wanted = (ctypes.c_int8 * capacity)()
         self._seq_counts = (ctypes.c_int32 * capacity)(*[1] * capacity)
-        start, pointer = ctypes.addressof(self._seqs), ctypes.POINTER(ctypes.c_int32)
+        start = ctypes.addressof(self._seqs)
         self._own = range(start, start + ctypes.sizeof(self._seqs), ctypes.sizeof(ctypes.c_int32))
         self._seq_addresses = (ctypes.c_size_t * capacity)(*self._own)
         self._shared: dict[int, Any] = {}  # rows with sequences of their own, by index
         self.batch = C.llama_batch(
             n_tokens=0,
-            token=ctypes.cast(self._tokens, pointer),
+            token=ctypes.cast(self._tokens, _INTS),
             embd=None,
-            pos=ctypes.cast(self._positions, pointer),
-            n_seq_id=ctypes.cast(self._seq_counts, pointer),
-            seq_id=ctypes.cast(self._seq_addresses, ctypes.POINTER(pointer)),
+            pos=ctypes.cast(self._positions, _INTS),
+            n_seq_id=ctypes.cast(self._seq_counts, _INTS),
+            seq_id=ctypes.cast(self._seq_addresses, ctypes.POINTER(_INTS)),
             logits=ctypes.cast(self._wanted, ctypes.POINTER(ctypes.c_int8)),
         )
 
@@ -59,6 +61,16 @@ class LlamaBatch:
     def embed(self, hidden: Hidden) -> None:
         """Give each row a hidden row of this writable array, in order, as input beside its token."""
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
+
+    @contextmanager
+    def embeddings(self, rows: Hidden) -> Generator[None]:
+        """Let each row have an embedding of this writable array in place of its token."""
+        self.batch.token = None
+        self.embed(rows)
+        try:
+            yield
+        finally:
+            self.batch.token, self.batch.embd = ctypes.cast(self._tokens, _INTS), None
 
     def _share_rows(self, batch: Batch) -> None:
         """Set the sequences of each row that belongs to several; reset first those of the previous batch."""
@@ -114,6 +126,15 @@ class LlamaContext:
         extra = self._to_differ(batch, n_wanted) if self.unlike_rows else ()
         for row in extra:
             self.rows.want(row)
+        self._evaluate(batch)
+        if not extra:
+            self.dropped = []
+            return functools.partial(self._last_logits, n_wanted)
+        self.dropped = places = [sum(batch.wanted[:row]) + i for i, row in enumerate(extra)]
+        return lambda: np.delete(self._last_logits(n_wanted + len(places)), places, axis=0)
+
+    def _evaluate(self, batch: Batch) -> None:
+        """Decode what is in `rows`: this batch. Raises BackendError."""
         self.threads.settle(all_of_them=batch.stable)
         status = int(C.llama_decode(self.handle, self.rows.batch))
         if status:  # 1: there are too few cells
@@ -123,11 +144,27 @@ class LlamaContext:
             self._trimmed_states.difference_update(batch.seqs)
         if self._windows:
             self._windows.grow(batch)
-        if not extra:
-            self.dropped = []
-            return functools.partial(self._last_logits, n_wanted)
-        self.dropped = places = [sum(batch.wanted[:row]) + i for i, row in enumerate(extra)]
-        return lambda: np.delete(self._last_logits(n_wanted + len(places)), places, axis=0)
+
+    def read_rows(self, batch: Batch, rows: Hidden, *, together: bool) -> None:
+        """Evaluate rows of embeddings, none of whose logits is wanted.
+
+        Args:
+            batch: Places of the rows; its tokens do not count.
+            rows: The embeddings, writable, (rows, width of the model's input).
+            together: Each row sees all others of the batch, also those behind it.
+
+        Raises:
+            BackendError: As decode() does.
+        """
+        self.rows.fill(batch)
+        if together:
+            C.llama_set_causal_attn(self.handle, False)
+        try:
+            with self.rows.embeddings(rows):
+                self._evaluate(batch)
+        finally:
+            if together:
+                C.llama_set_causal_attn(self.handle, True)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
         """Return further rows whose logits to compute, so that CUDA does not record this part of a prompt.

@@ -47,7 +47,7 @@ _FILE_TYPE = "LLAMA_FTYPE_"
 @functools.cache
 def start_library() -> None:
     """Initialise llama.cpp once and send its log to logging."""
-    C.llama_log_set(_log_line, None)
+    C.llama_log_set(log_line, None)
     C.llama_backend_init()
 
 
@@ -56,7 +56,7 @@ _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNI
 
 
 @C.llama_log_callback
-def _log_line(level: int, text: bytes, _: object) -> None:
+def log_line(level: int, text: bytes, _: object) -> None:
     global _first_error
     line = text.decode(errors="replace").strip()
     if level == 4 and line:
@@ -120,6 +120,11 @@ def free_memory_of_gpus() -> list[int]:
 def computes_elsewhere(weights: Weights) -> bool:
     """Return True if layers are computed by a GPU or a lender; builds without GPUs can use lenders, too."""
     return bool(weights.n_gpu_layers) and has_gpu() and (bool(weights.rpc) or bool(free_memory_of_gpus()))
+
+
+def physical_rows(context: Any) -> int:
+    """Return the maximum rows that a context evaluates at once (n_ubatch)."""
+    return int(C.llama_n_ubatch(context))
 
 
 def is_open(options: LlamaOptions) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from server.errors import BackendError, StartupError
-from server.llama.backend import Batch, FillInMiddle
+from server.llama.backend import Batch, FillInMiddle, Vocabulary
 from server.llama.context import LlamaContext, has_state
 from server.llama.context_params import context_params, spare_sequence
 from server.llama.cuts import Cuts
@@ -176,7 +176,7 @@ class LlamaBackend(LlamaContext):
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
         self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps)
-        self.vocab = LlamaVocabulary(model)
+        self.vocab: Vocabulary = LlamaVocabulary(model)
         self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))
         self.n_seqs = options.n_streams or options.n_seqs
         self.n_params, self.n_bytes = self.model.n_params, self.model.n_bytes

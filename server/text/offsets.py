@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, compress, pairwise
+from typing import TypeVar
 
-from server.llama.backend import Vocabulary
+from server.llama.backend import PICTURE_IDS, Vocabulary
 from server.text.detokenize import adds_space
+
+T = TypeVar("T")
 
 _WHITE = re.compile(rb"\s*")
 
@@ -24,8 +27,8 @@ class OffsetMapper:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._piece = cache(partial(vocabulary.piece, special=True))  # control tokens written out
-        self._is_control = cache(self._read_control)
+        self._piece = _Kept(partial(vocabulary.piece, special=True)).__getitem__  # control tokens written out
+        self._is_control = _Kept(self._read_control).__getitem__
         self._adds_space = adds_space(vocabulary)
 
     def _read_control(self, token: int) -> bool:
@@ -99,14 +102,29 @@ class OffsetMapper:
             The byte at which each token ends, None if the tokens' texts are not there.
         """
         spellings = [pieces]
-        if self._adds_space and pieces[0].startswith(b" "):
-            spellings.insert(0, [pieces[0][1:], *pieces[1:]])
+        first = next((i for i, piece in enumerate(pieces) if piece), 0)  # behind positions of a picture
+        if self._adds_space and pieces[first].startswith(b" "):
+            spellings.insert(0, [*pieces[:first], pieces[first][1:], *pieces[first + 1 :]])
         white = _WHITE.match(text, at)
         for begin in (at, white.end() if white else at):
             for spelling in spellings:
                 if text.startswith(b"".join(spelling), begin):
                     return _piece_ends(spelling, begin)
         return None
+
+
+class _Kept(dict[int, T]):
+    """Results of a function by token. Those for positions of pictures, which are too many, are not kept."""
+
+    def __init__(self, read: Callable[[int], T]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, token: int) -> T:
+        value = self._read(token)
+        if token < PICTURE_IDS:
+            self[token] = value
+        return value
 
 
 def _piece_ends(pieces: list[bytes], start: int) -> array[int]:

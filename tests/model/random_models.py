@@ -28,7 +28,7 @@ def write(path: Path, kind: Kind, *, noise: float = 0.0) -> None:
         n_vocab = _copy_tokenizer(writer, but=kind.fields)
         common = {"block_count": len(kind.layers), "context_length": N_CTX, "embedding_length": N_EMBD}
         for key, value in {**common, "attention.layer_norm_rms_epsilon": 1e-5, **kind.fields}.items():
-            _add(writer, key if key.startswith("tokenizer.") else f"{kind.architecture}.{key}", value)
+            add_field(writer, key if key.startswith("tokenizer.") else f"{kind.architecture}.{key}", value)
         shapes = weights(token_embd=(n_vocab, N_EMBD)) | kind.others
         shapes |= {
             f"blk.{i}.{name}": shape for i, layer in enumerate(kind.layers) for name, shape in layer.items()
@@ -37,14 +37,15 @@ def write(path: Path, kind: Kind, *, noise: float = 0.0) -> None:
         for name, shape in shapes.items():
             whole = (shape[0] or n_vocab, *shape[1:])
             writer.add_tensor(
-                name, (1 - noise) * _values(name, whole, rng) + noise * _values(name, whole, other)
+                name,
+                (1 - noise) * random_values(name, whole, rng) + noise * random_values(name, whole, other),
             )
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Field) -> None:
+def add_field(writer: gguf.GGUFWriter, key: str, value: Field) -> None:
     if isinstance(value, list):
         writer.add_array(key, value)
     elif isinstance(value, str):
@@ -75,14 +76,27 @@ def _tokenizer() -> list[tuple[str, Any, Any, Any]]:
 def _copy_tokenizer(writer: gguf.GGUFWriter, *, but: Fields) -> int:
     """Copy the tokenizer and return the size of its vocabulary."""
     n_vocab = 0
-    for key, value, kind, inner in (entry for entry in _tokenizer() if entry[0] not in but):
-        writer.add_key_value(key, value, kind, sub_type=inner)
+    for key, value, kind, inner in _tokenizer():
+        if key not in but:
+            writer.add_key_value(key, value, kind, sub_type=inner)
         if key == gguf.Keys.Tokenizer.LIST:
             n_vocab = len(value)
     return n_vocab
 
 
-def _values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float32]:
+def words_added(*words: str) -> Fields:
+    """Return tokenizer fields in which these words are control tokens in place of the last tokens."""
+    known = {key: value for key, value, _, _ in _tokenizer()}
+    tokens, types = known[gguf.Keys.Tokenizer.LIST], known[gguf.Keys.Tokenizer.TOKEN_TYPE]
+    n = len(tokens) - len(words)
+    controls = [int(gguf.TokenType.CONTROL)] * len(words)
+    return {
+        gguf.Keys.Tokenizer.LIST: [*tokens[:n], *words],
+        gguf.Keys.Tokenizer.TOKEN_TYPE: [*types[:n], *controls],
+    }
+
+
+def random_values(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.float32]:
     """Return random weights, scaled so that all layers count alike and states last for some tokens."""
     if name.endswith("ssm_a"):
         return -np.resize(np.linspace(0.05, 1.0, max(shape[-1], DT_RANK), dtype=np.float32), shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
@@ -64,6 +65,7 @@ def _kind_of_part(part: Any) -> str:
     return "other" if isinstance(kind, str) and kind not in ("text", "refusal") else said_or_refused(part)
 
 
+AnyPart: TypeAlias = TextPart | RefusalPart | TextOfResponse | OtherPart
 Part: TypeAlias = Annotated[
     Annotated[TextPart, Tag("said")]
     | Annotated[RefusalPart, Tag("refused")]
@@ -73,6 +75,10 @@ Part: TypeAlias = Annotated[
 ]
 
 
+def _own_text(_: int, part: AnyPart) -> str:
+    return part.text
+
+
 class ChatMessage(Body):
     """A message of the conversation."""
 
@@ -80,7 +86,8 @@ class ChatMessage(Body):
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
     """A text, parts, or null.
 
-    Parts that are not text are replaced by a text, except in the user's last message, where they are refused.
+    Parts that the model cannot read, such as pictures without --mmproj, are replaced by a text, except in the
+    user's last message, where they are refused.
     """
     name: str | None = None
     tool_calls: Annotated[list[CallInMessage], Field(fail_fast=True)] | None = None
@@ -109,21 +116,31 @@ class ChatMessage(Body):
         found = next(filter(None, (_text_of_thoughts(given.get(name)) for name in _NAMES_OF_THOUGHTS)), None)
         return {**given, "reasoning_content": found}
 
-    def for_template(self) -> dict[str, Any]:
-        """Return the message without empty fields."""
+    def for_template(self, text_of: Callable[[int, AnyPart], str] = _own_text) -> dict[str, Any]:
+        """Return the message without empty fields.
+
+        Args:
+            text_of: Returns the text that the model reads for a part, given its index too.
+        """
         given = {name: value for name in ChatMessage.model_fields if (value := getattr(self, name))}
         if isinstance(self.content, list):
-            given["content"] = [{"type": "text", "text": part.text} for part in self.content]
+            texts = [text_of(i, part) for i, part in enumerate(self.content)]
+            given["content"] = [{"type": "text", "text": text} for text in texts]
         if self.tool_calls:
             given["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.role == "function":
             given["role"] = "tool"
         return {"content": "", **given}
 
-    def unread_part(self) -> tuple[int, str] | None:
-        """Return index and type of the first part that is not text; None if all parts are text."""
+    def unread_part(self, *, sees: bool) -> tuple[int, str] | None:
+        """Return index and type of the first part that the model cannot read; None if it reads all.
+
+        Args:
+            sees: The model sees pictures.
+        """
         parts = self.content if isinstance(self.content, list) else ()
-        return next(((i, part.type) for i, part in enumerate(parts) if isinstance(part, OtherPart)), None)
+        others = ((i, part) for i, part in enumerate(parts) if isinstance(part, OtherPart))
+        return next(((i, part.type) for i, part in others if not (sees and part.is_picture)), None)
 
 
 _NAMES_OF_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
@@ -286,25 +303,29 @@ class ChatRequest(GenerationFields, ToolFields):
             )
         if self.continue_final_message and self.messages[-1].role != "assistant":
             return "continue_final_message", "the last message is not the assistant's"
-        if (found := self._first_unreadable() or incoherent_tools(self)) is not None:
+        if (found := incoherent_tools(self)) is not None:
             return found
         calls, form = calling(self), wanted_form(self)
         if calls and calls.callable and not calls.required and form and form.grammar:
             return form.place, "not beside tools that may be called: use response_format, or tool_choice none"
         return super().contradiction()
 
-    def _first_unreadable(self) -> tuple[str, str] | None:
-        """Return the first unreadable part of the user's last message, and why; None if there is none."""
+    def first_unreadable(self, *, sees: bool) -> tuple[str, str] | None:
+        """Return the first unreadable part of the user's last message, and why; None if there is none.
+
+        Args:
+            sees: The model sees pictures.
+        """
         last = len(self.messages) - 1
         while last > 0 and self.messages[last].role in ("system", "developer"):
             last -= 1
         shown_by_tool = last > 0 and self.messages[last - 1].role in ("tool", "function")
         asks = self.messages[last].role == "user" and not shown_by_tool
-        found = self.messages[last].unread_part() if asks else None
+        found = self.messages[last].unread_part(sees=sees) if asks else None
         if found is None:
             return None
         part, kind = found
         return (
             f"messages.{last}.content.{part}.type",
-            f"`{kind}` is not supported: this model reads text only",
+            f"`{kind}` is not supported: this model reads {'text and pictures' if sees else 'text'} only",
         )

@@ -33,8 +33,8 @@ def n_tokens(served: Served, body: ChatRequest) -> int:
 
     Slow: not for the event loop.
     """
-    text = rendered(served, body, served.template.boundless).text
-    return len(served.history.rendered(text, body.salt, ANY))
+    prompt = rendered(served, body, served.template.boundless)
+    return len(served.history.rendered(prompt.text, body.salt, ANY))
 
 
 def counted(n: int) -> Response:

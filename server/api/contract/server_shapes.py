@@ -115,11 +115,18 @@ class ModelMeta(TypedDict):
     """What drafts at this moment; null for a model that embeds."""
 
 
+class ModelArchitecture(TypedDict):
+    input_modalities: list[Literal["text", "image"]]
+    """What prompts may contain: pictures with --mmproj only."""
+    output_modalities: list[Literal["text"]]
+
+
 class Model(TypedDict):
     id: str
     object: Literal["model"]
     created: int
     owned_by: Literal["duo"]
+    architecture: ModelArchitecture
     meta: ModelMeta
 
 

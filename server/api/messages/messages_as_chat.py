@@ -52,6 +52,7 @@ class MessagesAsChat:
         return (
             (re.compile(r"^max_completion_tokens$"), "max_tokens"),
             (re.compile(r"^stop\b"), "stop_sequences"),
+            (re.compile(r"^messages\..*\.image_url$"), "messages"),
             (re.compile(r"^response_format\.json_schema\b"), "output_config.format"),
             (re.compile(r"^reasoning_effort$"), "output_config.effort"),
             (re.compile(r"^reasoning_budget$"), "thinking.budget_tokens"),
@@ -59,13 +60,14 @@ class MessagesAsChat:
         )
 
 
-def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsChat:
+def as_chat(body: MessagesRequest, before: Before | None = None, *, sees: bool = False) -> MessagesAsChat:
     """Return a request to the Messages API as a chat completion.
 
     Args:
         body: the request.
         before: the kept conversation that it continues, if any. Its system messages and tools apply if
             the request has none.
+        sees: the model sees pictures.
 
     Raises:
         FieldError: a turn cannot be served.
@@ -74,7 +76,7 @@ def as_chat(body: MessagesRequest, before: Before | None = None) -> MessagesAsCh
     given = before.tools if body.tools is None else body.tools
     system = before.system if body.system is None else _system_messages(body.system)
     tools = offered_tools(given)
-    dialogue = TurnMessages(tools, before.messages)
+    dialogue = TurnMessages(tools, before.messages, sees=sees)
     dialogue.add(body.messages)
     tools.left_out += _unserved(body)
     choice = _tool_choice(body.tool_choice, tools)

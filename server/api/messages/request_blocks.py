@@ -82,6 +82,15 @@ class OtherBlock(Body):
         return self.type in ("image", "document", "container_upload") and not texts_in(self.fields)
 
     @property
+    def url(self) -> Any:
+        """Return the URL of a picture, a data URL of one in base64; None if the block has neither."""
+        source = self.fields.get("source")
+        given = cast(Json, source) if isinstance(source, dict) else {}
+        if given.get("type") == "base64":
+            return f"data:{given.get('media_type')};base64,{given.get('data')}"
+        return given.get("url")
+
+    @property
     def text(self) -> str:
         """Return the block's text, or the text that stands for it."""
         return "\n".join(texts_in(self.fields)) or (stand_in(self.type) if self.is_unseen else "")

@@ -20,6 +20,7 @@ from server.api.messages.request_blocks import (
     ToolUseBlock,
 )
 from server.api.sealed import held
+from server.api.unseen import seen
 from server.errors import FieldError
 
 Json: TypeAlias = dict[str, Any]
@@ -31,23 +32,25 @@ SUMMARY = "What was said before, in short:\n"
 class TurnMessages:
     """Chat messages, built turn by turn."""
 
-    def __init__(self, tools: OfferedTools, before: Sequence[Json] = ()) -> None:
+    def __init__(self, tools: OfferedTools, before: Sequence[Json] = (), *, sees: bool = False) -> None:
         """Begin with messages of an earlier request.
 
         Args:
             tools: the request's tools; turns may show deferred tools.
             before: chat messages of the earlier conversation.
+            sees: the model sees pictures.
         """
         self.messages = list(before)
         self._tools = tools
+        self._sees = sees
 
     def add(self, turns: Sequence[Turn]) -> None:
         """Add these turns.
 
         Raises:
-            FieldError: the user's last words contain a picture or a file.
+            FieldError: the user's last words contain a file, or a picture that the model does not see.
         """
-        _refuse_new_pictures(turns)
+        _refuse_new_pictures(turns, sees=self._sees)
         spoken = max((i for i, turn in enumerate(turns) if turn.role == "user"), default=-1)
         for i, turn in enumerate(turns):
             if turn.role == "system" and (i < spoken and turn.clear_at == "next_user_message"):
@@ -64,15 +67,18 @@ class TurnMessages:
         for returned, some in itertools.groupby(blocks, lambda one: isinstance(one, ToolResultBlock)):
             if returned:
                 self.messages += (self._result_text(one) for one in some if isinstance(one, ToolResultBlock))
-            elif said := [text for one in some if (text := self._text_part(one)) is not None]:
-                message: Json = {"role": role, "content": _text_parts(said)}
+            elif said := [part for one in some if (part := self._said_part(one)) is not None]:
+                message: Json = {"role": role, "content": _parts(said)}
                 self.messages.append(message)
 
-    def _text_part(self, block: Block) -> str | None:
+    def _said_part(self, block: Block) -> str | Json | None:
+        """Return the text of a block, or a picture; None if there is nothing for the model."""
         if isinstance(block, TextPart):
             return block.text
         if not isinstance(block, OtherBlock):
             return None
+        if self._sees and block.type == "image":
+            return seen(block.url)
         if block.type == "tool_addition" and isinstance(tool := block.fields.get("tool"), dict):
             name = next((str(tool[key]) for key in ("name", "tool_name") if key in tool), "")  # pyright: ignore[reportUnknownArgumentType]
             return self._tools.shown(name)
@@ -103,22 +109,23 @@ class TurnMessages:
     def _result_text(self, block: ToolResultBlock) -> Json:
         """Return a tool's result as a message, whose text says if the tool failed."""
         given = block.content
-        content = (
-            given if isinstance(given, str) else _text_parts([self._returned_text(part) for part in given])
-        )
+        parts = [given] if isinstance(given, str) else [self._returned_part(part) for part in given]
         if block.is_error:
-            text = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
-            content = f"Error: {text}"
-        return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+            texts = [part for part in parts if isinstance(part, str)]
+            error = "Error: " + "\n".join(texts)
+            parts = [error, *(part for part in parts if not isinstance(part, str))]
+        return {"role": "tool", "tool_call_id": block.tool_use_id, "content": _parts(parts)}
 
-    def _returned_text(self, part: Returned) -> str:
+    def _returned_part(self, part: Returned) -> str | Json:
+        if self._sees and isinstance(part, OtherBlock) and part.type == "image":
+            return seen(part.url)
         return self._tools.shown(part.tool_name) if isinstance(part, ToolReference) else part.text
 
 
-def _refuse_new_pictures(turns: Sequence[Turn]) -> None:
-    """Raise FieldError if the user's last words contain a picture or a file.
+def _refuse_new_pictures(turns: Sequence[Turn], *, sees: bool) -> None:
+    """Raise FieldError if the user's last words contain a file, or a picture that the model does not see.
 
-    Earlier pictures were for another model. A picture beside a tool's result belongs to the result.
+    Earlier ones were for another model. A picture beside a tool's result belongs to the result.
     """
     n_before = len(turns)
     while n_before and turns[n_before - 1].role != "assistant":
@@ -131,9 +138,10 @@ def _refuse_new_pictures(turns: Sequence[Turn]) -> None:
     if any(isinstance(block, ToolResultBlock) for _, block in new):
         return
     for place, block in new:
-        if isinstance(block, OtherBlock) and block.is_unseen:
+        if isinstance(block, OtherBlock) and block.is_unseen and not (sees and block.type == "image"):
+            reads = "text and pictures" if sees else "text"
             raise FieldError(
-                place, f"`{block.type}`: this model reads text only, send a block of the type text"
+                place, f"`{block.type}`: this model reads {reads} only, send a block of the type text"
             )
 
 
@@ -172,5 +180,8 @@ def _call_of_block(block: Block) -> Json | None:
     return {"id": str(fields.get("id") or ""), "type": "function", "function": function}
 
 
-def _text_parts(texts: Sequence[str]) -> str | list[Json]:
-    return texts[0] if len(texts) == 1 else [{"type": "text", "text": text} for text in texts]
+def _parts(said: Sequence[str | Json]) -> str | list[Json]:
+    """Return texts and pictures as the content of a chat message."""
+    if len(said) == 1 and isinstance(said[0], str):
+        return said[0]
+    return [{"type": "text", "text": one} if isinstance(one, str) else one for one in said]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
-from server.api.body import RefusalPart
+from server.api.body import RefusalPart, type_of
 from server.api.responses.response_items import (
     CallItem,
     CallOutputItem,
@@ -24,7 +24,7 @@ from server.api.responses.response_items import (
 )
 from server.api.responses.response_tools import SEARCH, ServedTools, flat_name
 from server.api.sealed import held, summary_in
-from server.api.unseen import stand_in, text_of
+from server.api.unseen import seen, stand_in, text_of
 from server.errors import FieldError
 from server.text.message import ToolCall
 
@@ -32,6 +32,8 @@ Json: TypeAlias = dict[str, Any]
 
 SUMMARY = "What was said before, in short:\n"
 """Beginning of the message that replaces a compacted conversation."""
+PICTURE = "input_image"
+"""Type of a part that is a picture."""
 _CALLS = {
     "local_shell_call": ("local_shell", "action"),
     "shell_call": ("shell", "action"),
@@ -58,20 +60,26 @@ _SILENT = frozenset(
 class Conversation:
     """Chat messages, built item by item."""
 
-    def __init__(self, tools: ServedTools) -> None:
-        """Begin empty; items may add to the request's tools."""
+    def __init__(self, tools: ServedTools, *, sees: bool = False) -> None:
+        """Begin empty.
+
+        Args:
+            tools: the request's tools; items may add to them.
+            sees: the model sees pictures.
+        """
         self.messages: list[Json] = []
         self.effort: str | None = None  # of the last configuration item; None: none has it
         self.format: Json | None = None  # format of texts by the last configuration item
         self._tools = tools
+        self._sees = sees
 
     def add(self, items: Sequence[Item]) -> None:
         """Add these items; consecutive thoughts, text and calls of the assistant become one message.
 
         Raises:
-            FieldError: the user's last words contain a picture.
+            FieldError: the user's last words contain what the model cannot read.
         """
-        _refuse_new_pictures(items)
+        _refuse_new_pictures(items, sees=self._sees)
         for i, item in enumerate(items):
             self._add_item(item, f"input.{i}")
 
@@ -87,7 +95,7 @@ class Conversation:
                 arguments = json.dumps({"input": item.input}, ensure_ascii=False)
                 self._add_call(item.call_id, flat_name(item.namespace, item.name), arguments)
             case CallOutputItem():
-                self._add_result(item.call_id, _returned_text(item.output))
+                self._add_result(item.call_id, self._returned(item.output))
             case FoundToolsItem():
                 self._show_tools(item, self._tools.load(item.tools, f"{place}.tools"))
             case CompactionItem():
@@ -106,17 +114,42 @@ class Conversation:
         self.messages = [
             message
             for message in self.messages
-            if message["role"] not in ("assistant", "tool") and not message["content"].startswith(SUMMARY)
+            if message["role"] not in ("assistant", "tool")
+            and not (isinstance(message["content"], str) and message["content"].startswith(SUMMARY))
         ]
         self.messages.append({"role": "user", "content": SUMMARY + summary})
 
     def _add_message(self, item: MessageItem) -> None:
-        text = item.content if isinstance(item.content, str) else "\n".join(map(_text_of_part, item.content))
-        said = {"role": item.role, "content": text}
+        said = {"role": item.role, "content": self._content_of(item)}
         if item.role == "assistant":
             self._go_on(said, fresh=("content", "tool_calls"))
         else:
             self.messages.append(said)
+
+    def _content_of(self, item: MessageItem) -> str | list[Json]:
+        """Return a message's text; a list of parts if the model sees a picture of the user in it."""
+        if isinstance(item.content, str):
+            return item.content
+        sees = self._sees and item.role != "assistant"
+        pictures = [isinstance(part, UnseenPart) and part.type == PICTURE for part in item.content]
+        if not (sees and any(pictures)):
+            return "\n".join(map(_text_of_part, item.content))
+        return [
+            seen(part.image_url) if isinstance(part, UnseenPart) and part.type == PICTURE else _said(part)
+            for part in item.content
+        ]
+
+    def _returned(self, output: Any) -> str | list[Json]:
+        """Return a tool's result as text; as a list of parts if the model sees a picture in it."""
+        parts = cast(list[Any], output) if self._sees and isinstance(output, list) else []
+        if not any(type_of(part) == PICTURE for part in parts):
+            return _returned_text(output)
+        return [
+            seen(part.get("image_url"))
+            if type_of(part) == PICTURE
+            else {"type": "text", "text": _returned_text(part)}
+            for part in parts
+        ]
 
     def _add_thoughts(self, item: ReasoningItem) -> None:
         shown = "".join(part.text for part in item.content or item.summary)
@@ -126,8 +159,8 @@ class Conversation:
     def _add_call(self, id: str, name: str, arguments: str) -> None:
         self._go_on({"tool_calls": [ToolCall(id, name, arguments).as_json]})
 
-    def _add_result(self, id: str, text: str) -> None:
-        self.messages.append({"role": "tool", "tool_call_id": id, "content": text})
+    def _add_result(self, id: str, content: str | list[Json]) -> None:
+        self.messages.append({"role": "tool", "tool_call_id": id, "content": content})
 
     def _show_tools(self, item: FoundToolsItem, shown: str) -> None:
         """Add a message with an item's tools: the result of a search, or a developer message."""
@@ -169,10 +202,10 @@ class Conversation:
         self.messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
 
 
-def _refuse_new_pictures(items: Sequence[Item]) -> None:
-    """Raise FieldError if the user's last words contain a picture.
+def _refuse_new_pictures(items: Sequence[Item], *, sees: bool) -> None:
+    """Raise FieldError if the user's last words contain a file, or a picture that the model does not see.
 
-    Earlier pictures were for another model. A picture after a tool's result belongs to the result.
+    Earlier ones were for another model. A picture after a tool's result belongs to the result.
     """
     n_before = len(items)
     while (
@@ -186,14 +219,20 @@ def _refuse_new_pictures(items: Sequence[Item]) -> None:
     for i, item in enumerate(items[n_before:], n_before):
         parts = item.content if isinstance(item, MessageItem) and not isinstance(item.content, str) else ()
         for j, part in enumerate(parts):
-            if isinstance(part, UnseenPart):
+            if isinstance(part, UnseenPart) and not (sees and part.type == PICTURE):
+                reads = "text and pictures" if sees else "text"
                 raise FieldError(
-                    f"input.{i}.content.{j}.type", f"{part.type}: this model reads text only, send input_text"
+                    f"input.{i}.content.{j}.type",
+                    f"{part.type}: this model reads {reads} only, send input_text",
                 )
 
 
 def _role_of(item: Item) -> str:
     return item.role if isinstance(item, MessageItem) else ""
+
+
+def _said(part: Part | RefusalPart | UnseenPart) -> Json:
+    return {"type": "text", "text": _text_of_part(part)}
 
 
 def _text_of_part(part: Part | RefusalPart | UnseenPart) -> str:

@@ -53,19 +53,22 @@ class AsChat:
         )
 
 
-def as_chat(body: ResponseRequest, before: Sequence[Json], items: Sequence[Item]) -> AsChat:
+def as_chat(
+    body: ResponseRequest, before: Sequence[Json], items: Sequence[Item], *, sees: bool = False
+) -> AsChat:
     """Return a request to the Responses API as a chat completion.
 
     Args:
         body: the request.
         before: chat messages of the response that the request continues.
         items: the request's input; references are replaced by the items that they name.
+        sees: the model sees pictures.
 
     Raises:
         FieldError: a tool, a choice of tools or an item cannot be served.
     """
     tools = served_tools(body.tools)
-    conversation = Conversation(tools)
+    conversation = Conversation(tools, sees=sees)
     conversation.messages = list(before)
     conversation.add(items)
     asked = _form_of(conversation, body)

@@ -40,6 +40,8 @@ class UnseenPart(Body):
     """A picture, a file or a sound in a message."""
 
     type: Unseen
+    image_url: Any = None
+    """Of a picture: its data URL."""
 
 
 class ThoughtPart(Body):

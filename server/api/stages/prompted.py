@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.engine.request import GenerationRequest
 from server.grammar.compiler import Start
+from server.pictures.picture import Picture
 from server.text.form import PLAIN, Form
 from server.text.template import BARE, Setting, begun_by
 
@@ -28,6 +29,7 @@ class Prompted:
     written: Form = PLAIN  # what the model may write
     constraint: Start | None = None  # constraint of replies; None: any text
     requests: list[GenerationRequest] = field(default_factory=list[GenerationRequest])
+    pictures: Sequence[Picture] = ()  # those in the text, which its words name as long as they are kept here
     whole: bool = True  # the tokens are the whole text's, so later prompts may begin with them
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from server.api.chat.chat_request import ChatRequest
 from server.api.served import Served
+from server.api.stages.picture_words import check_shown, shown_messages
 from server.api.stages.prompted import Prompted
 from server.api.tools import calling
 from server.text.form import Form, Style
@@ -20,13 +21,14 @@ def rendered(served: Served, body: ChatRequest, template: ChatTemplate | None = 
         body: The request.
         template: Template to use instead of the server's.
     """
-    messages = [message.for_template() for message in body.messages]
+    messages, pictures = shown_messages(served, body)
     setting = setting_of(served, body)
     text = _unthinking(served, body, (template or served.template).render(messages, setting))
+    check_shown(text, pictures)
     form, begun = form_of(body, served.template.style), begun_by(messages, setting)
     form = form.after(text, begun.text, thought=begun.thought) if begun else form.after(text)
     read = form if reads_thoughts(served, body) else form.without_thoughts
-    return Prompted(text, messages=messages, setting=setting, form=read, written=form)
+    return Prompted(text, messages=messages, setting=setting, form=read, written=form, pictures=pictures)
 
 
 def setting_of(served: Served, body: ChatRequest) -> Setting:

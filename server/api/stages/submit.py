@@ -19,6 +19,7 @@ from server.api.stages.prompted import Prompted
 from server.api.stages.render import rendered
 from server.api.stages.tokenize import tokenized, tokenized_texts
 from server.engine.request import GenerationRequest, Speculation
+from server.errors import FieldError
 from server.llama.backend import Vocabulary
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
@@ -71,6 +72,10 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
     """
     if body.lora:
         check_scales(served, body.lora, "lora")
+    pictures = served.spans(prompt.tokens)
+    shifts = _wants_shift(served, body) and not pictures
+    if pictures and body.context_shift:
+        raise FieldError("context_shift", "not with pictures, which cannot be dropped in part")
     first = GenerationRequest(
         prompt=prompt.tokens,
         sampling=_sampling_of(served, body),
@@ -79,7 +84,7 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
         speculation=_speculation_of(body, served.vocabulary, served.room),
         constraint=prompt.constraint,
         n_logprobs=body.n_logprobs,
-        n_keep=_n_keep(body, len(prompt.tokens), served.vocabulary) if _wants_shift(served, body) else None,
+        n_keep=_n_keep(body, len(prompt.tokens), served.vocabulary) if shifts else None,
         n_beams=max(1, body.n_beams),
         salt=body.salt,
         slot=body.id_slot if body.id_slot >= 0 else None,
@@ -87,6 +92,7 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
         prompt_logprobs=body.tells_prompt,
         drawn_from=body.post_sampling_probs,
         progress=body.stream and body.return_progress,
+        pictures=pictures,
         told=told_json(body, body.max_new_tokens or served.max_tokens or -1),
     )
     if body.n_generated > body.n and first.n_logprobs is None:

@@ -10,6 +10,7 @@ from server.api.completions.completion_request import CompletionRequest
 from server.api.history import after_bos
 from server.api.pieces import Pieces, joined_ids
 from server.api.served import Served
+from server.api.stages.picture_words import check_end
 from server.api.stages.prompted import Prompted
 from server.errors import FieldError, UnsupportedFieldError
 from server.llama.backend import FillInMiddle, Vocabulary
@@ -22,8 +23,11 @@ def tokenized(served: Served, body: ChatRequest, prompt: Prompted) -> Prompted:
 
     Raises:
         ContextOverflowError: The prompt is too long.
+        FieldError: It ends with a picture.
     """
-    return replace(prompt, tokens=served.history.rendered(prompt.text, body.salt))
+    tokens = served.history.rendered(prompt.text, body.salt)
+    check_end(tokens)
+    return replace(prompt, tokens=tokens)
 
 
 def tokenized_texts(served: Served, body: CompletionRequest) -> list[Prompted]:

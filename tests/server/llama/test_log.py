@@ -22,6 +22,6 @@ def test_only_fatal_output_is_shown(
 ):
     """This includes drafters of `duo up`, whose log nobody reads."""
     with caplog.at_level(logging.ERROR):
-        library._log_line(level, line, None)  # pyright: ignore[reportPrivateUsage]
+        library.log_line(level, line, None)
     assert not caplog.records
     assert capsys.readouterr().err == line.decode() * seen

@@ -1,0 +1,61 @@
+"""Put words in place of a chat's pictures: the tokens of a picture's word are the picture's positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from server.api.body import OtherPart
+from server.api.chat.chat_request import AnyPart, ChatRequest
+from server.api.served import Served
+from server.errors import FieldError, InvalidRequestError
+from server.llama.backend import PICTURE_IDS
+from server.pictures.picture import Picture
+from server.pictures.pixels import pixels_of
+
+
+def shown_messages(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], list[Picture]]:
+    """Return the messages for the template, with the words of the pictures in them, and these in order.
+
+    Slow if there are pictures. They are counted as they are found, since encoding them takes long.
+
+    Raises:
+        InvalidRequestError: A picture cannot be read.
+        ContextOverflowError: The pictures take more tokens than the context has.
+    """
+    pictures = list[Picture]()
+    if (known := served.pictures) is None:
+        return [message.for_template() for message in body.messages], pictures
+    n_taken = 0
+
+    def check(n: int) -> None:
+        served.room.check_tokens(n_taken + n, estimated=True)
+
+    messages = list[dict[str, Any]]()
+    for at, message in enumerate(body.messages):
+
+        def text_of(i: int, part: AnyPart, at: int = at) -> str:
+            nonlocal n_taken
+            if not (isinstance(part, OtherPart) and part.is_picture):
+                return part.text
+            pixels = pixels_of(part.url, f"messages.{at}.content.{i}.image_url")
+            served.prompt_work.expect_long()
+            pictures.append(known.of(pixels, check))
+            n_taken += len(pictures[-1].ids)
+            return pictures[-1].word
+
+        messages.append(message.for_template(text_of))
+    return messages, pictures
+
+
+def check_shown(text: str, pictures: Sequence[Picture]) -> None:
+    """Raise InvalidRequestError if the chat template has left out a picture."""
+    words = [picture.word for picture in pictures]
+    if any(text.count(word) < words.count(word) for word in set(words)):
+        raise InvalidRequestError("the model's chat template does not show a picture", param="messages")
+
+
+def check_end(tokens: Sequence[int]) -> None:
+    """Raise FieldError if a picture ends the prompt: no token follows, whose logits would begin the reply."""
+    if tokens and tokens[-1] >= PICTURE_IDS:
+        raise FieldError("messages", "the prompt ends with a picture: send a text behind it")

@@ -1,0 +1,150 @@
+"""Know the pictures in use: make them of pixels, and find them by their words and by the ids of positions."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import count
+from threading import Lock
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from server.engine.request import PictureSpan
+from server.errors import InvalidRequestError
+from server.llama.backend import PICTURE_IDS
+from server.pictures.picture import Picture, PicturePart, ids_of
+from server.pictures.pixels import Pixels
+
+MAX_KEPT_BYTES = 256 << 20
+"""Maximum bytes of rows kept of pictures that no request uses: 100 pictures of 256 rows of 2560 floats.
+
+A picture that is sent again in the next turn is then not encoded again. With half, that holds for 50
+pictures.
+"""
+_BYTES_AN_ID = 4
+_WORD = re.compile("duoPicture[a-p]{32}")
+_LETTERS = bytes.maketrans(b"0123456789abcdef", b"abcdefghijklmnop")
+
+
+class Encoder(Protocol):
+    """Makes the parts of a picture. Safe from any thread."""
+
+    identity: bytes  # differs between projectors
+
+    def parts(self, pixels: Pixels, check: Callable[[int], None]) -> list[PicturePart]:
+        """Return the parts of a picture.
+
+        Args:
+            pixels: The picture.
+            check: Called with the number of positions before any work on them; it may raise.
+
+        Raises:
+            InvalidRequestError: It cannot be encoded.
+        """
+        ...
+
+
+class Pictures:
+    """The pictures of one model. Safe from any thread.
+
+    A picture is known as long as something refers to it. The latest ones are referred to here.
+    """
+
+    def __init__(self, encoder: Encoder, most_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._encoder = encoder
+        self._most_bytes = most_bytes
+        self._secret = secrets.token_bytes()
+        self._by_key: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
+        self._by_word: WeakValueDictionary[str, Picture] = WeakValueDictionary()
+        self._by_id: WeakValueDictionary[int, Picture] = WeakValueDictionary()
+        self._latest: OrderedDict[Picture, None] = OrderedDict()
+        self._n_bytes = 0  # of the rows of these
+        self._lock = Lock()
+
+    def of(self, pixels: Pixels, check: Callable[[int], None]) -> Picture:
+        """Return the picture with these pixels. Slow if it is not known.
+
+        Args:
+            pixels: The pixels.
+            check: As in Encoder.
+
+        Raises:
+            InvalidRequestError: It cannot be encoded.
+        """
+        size = f"{pixels.width} {pixels.height} ".encode()
+        key = hashlib.sha256(self._encoder.identity + size + pixels.data).digest()
+        if (known := self._by_key.get(key)) is not None:
+            check(len(known.ids))
+        else:
+            parts = self._encoder.parts(pixels, check)
+            with self._lock:
+                known = self._by_key.get(key) or self._add(key, parts)
+        with self._lock:
+            self._keep(known)
+        return known
+
+    def pieces(self, text: str) -> list[str | Picture]:
+        """Return a text cut at the words of known pictures, with these in place of the words."""
+        found, done = list[str | Picture](), 0
+        for match in _WORD.finditer(text):
+            if (picture := self._by_word.get(match[0])) is not None:
+                found += [text[done : match.start()], picture]
+                done = match.end()
+        return [piece for piece in (*found, text[done:]) if piece]
+
+    def with_id(self, id: int) -> Picture | None:
+        """Return the picture one of whose positions has this id; None if there is none."""
+        return self._by_id.get(id)
+
+    def spans(self, tokens: Sequence[int]) -> tuple[PictureSpan, ...]:
+        """Return where a prompt's pictures are. What is returned keeps them known.
+
+        Raises:
+            InvalidRequestError: One is not known any more.
+        """
+        found, at = list[PictureSpan](), 0
+        while at < len(tokens):
+            if tokens[at] < PICTURE_IDS:
+                at += 1
+                continue
+            if (picture := self._by_id.get(tokens[at])) is None:
+                raise InvalidRequestError("a picture of this prompt is not known any more: send it again")
+            end = at + len(picture.ids)
+            assert tuple(tokens[at:end]) == picture.ids, "a part of a picture"
+            whole = tuple((at + first, at + last) for first, last in picture.whole_spans)
+            found.append(PictureSpan(at, end, whole, picture))
+            at = end
+        return tuple(found)
+
+    def _word_of(self, ids: Sequence[int]) -> str:
+        """Return the word of a picture with these ids, which nobody else can make."""
+        digest = hmac.digest(self._secret, repr(ids).encode(), "sha256").hex().encode()
+        return "duoPicture" + digest[:32].translate(_LETTERS).decode()
+
+    def _add(self, key: bytes, parts: list[PicturePart]) -> Picture:
+        """Add a new picture, none of whose ids is known: of those who share one, the later gets others."""
+        n = sum(map(len, parts))
+        digests = (hashlib.shake_256(key + salt.to_bytes(4)).digest(n * _BYTES_AN_ID) for salt in count())
+        ids = next(
+            ids
+            for ids in map(ids_of, digests)
+            if len(set(ids)) == n and not any(id in self._by_id for id in ids)
+        )
+        picture = Picture(self._word_of(ids), ids, tuple(parts))
+        self._by_key[key] = self._by_word[picture.word] = picture
+        self._by_id.update(dict.fromkeys(ids, picture))
+        return picture
+
+    def _keep(self, picture: Picture) -> None:
+        """Count the picture as the latest, and forget the oldest ones."""
+        if picture not in self._latest:
+            self._n_bytes += picture.n_bytes
+        self._latest[picture] = None
+        self._latest.move_to_end(picture)
+        while self._n_bytes > self._most_bytes and len(self._latest) > 1:
+            oldest, _ = self._latest.popitem(last=False)
+            self._n_bytes -= oldest.n_bytes

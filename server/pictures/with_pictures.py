@@ -1,0 +1,134 @@
+"""A model that reads pictures: of a batch, the positions of pictures are decoded from their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from server.errors import BackendError
+from server.llama.backend import PICTURE_IDS, Backend, Batch, Hidden, Logits, Vocabulary
+from server.pictures.picture import PicturePart
+from server.pictures.registry import Pictures
+
+Place: TypeAlias = tuple[PicturePart, int]
+"""A position of a picture: its part, and the index in that."""
+NO_PLACE: Place = PicturePart(), 0
+
+
+class ReadsRows(Backend, Protocol):
+    """A Backend that also evaluates rows of embeddings, as LlamaContext does."""
+
+    def read_rows(self, batch: Batch, rows: Hidden, *, together: bool) -> None: ...
+
+
+class WithPictures:
+    """Implements Backend over a model. Does not own it."""
+
+    vocab: Vocabulary
+    name: str
+    chat_template: str | None
+    n_cells: int
+    n_ctx: int
+    n_seqs: int
+    n_batch: int
+    can_trim: bool
+    n_tail: int
+    can_copy: bool
+    can_share: bool
+    can_shift: bool
+    overlaps: bool
+
+    def __init__(self, backend: ReadsRows, pictures: Pictures) -> None:
+        self._backend = backend
+        self._pictures = pictures
+        self.vocab, self.name, self.chat_template = backend.vocab, backend.name, backend.chat_template
+        self.n_cells, self.n_ctx = backend.n_cells, backend.n_ctx
+        self.n_seqs, self.n_batch = backend.n_seqs, backend.n_batch
+        self.can_trim, self.n_tail, self.can_copy = backend.can_trim, backend.n_tail, backend.can_copy
+        self.can_share, self.can_shift = backend.can_share, backend.can_shift
+        self.overlaps = backend.overlaps
+        self.length, self.intact, self.trim = backend.length, backend.intact, backend.trim
+        self.save, self.load, self.copy = backend.save, backend.load, backend.copy
+        self.shift, self.close = backend.shift, backend.close
+
+    def decode(self, batch: Batch) -> Logits:
+        finish = self.start(batch)
+        if batch.meanwhile is not None and self.overlaps:
+            batch.meanwhile()
+        return finish()
+
+    def start(self, batch: Batch) -> Callable[[], Logits]:
+        if max(batch.tokens, default=0) < PICTURE_IDS:
+            return self._backend.start(batch)
+        places = [self._place_of(token) for token in batch.tokens]
+        found: list[Logits] = []
+        for start, end in _runs(batch, places):
+            part, first = _part_of(batch, start, end), places[start]
+            if first is not None and first[0].rows is not None:
+                self._read(part, *first)
+                continue
+            part.tokens = [
+                token if place is None else place[0].tokens[place[1]]
+                for token, place in zip(part.tokens, places[start:end], strict=True)
+            ]
+            logits = self._backend.start(part)()
+            if len(logits):
+                found.append(logits.copy())  # the next decode overwrites them
+        whole = np.concatenate(found) if found else np.empty((0, self.vocab.size), np.float32)
+        return lambda: whole
+
+    def _place_of(self, token: int) -> Place | None:
+        """Return where in a picture this id is; None if it is a token. Raises BackendError."""
+        if token < PICTURE_IDS:
+            return None
+        if (picture := self._pictures.with_id(token)) is None:
+            raise BackendError("a picture of this prompt is not known any more")
+        return picture.places[token]
+
+    def _read(self, batch: Batch, part: PicturePart, first: int) -> None:
+        """Evaluate consecutive rows of a part, from the one with index `first` on."""
+        assert part.rows is not None
+        step = len(batch) if part.whole else self.n_batch
+        for start in range(0, len(batch), step):
+            end = min(start + step, len(batch))
+            rows = part.rows[first + start : first + end].copy()
+            self._backend.read_rows(_part_of(batch, start, end), rows, together=part.whole)
+
+
+def _runs(batch: Batch, places: Sequence[Place | None]) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of each run of rows to decode at once.
+
+    A run has either tokens, or consecutive rows of one part of a picture in one sequence.
+
+    Args:
+        batch: The batch.
+        places: For each row, its place if it is a picture's.
+    """
+    start = 0
+    for end in range(1, len(places) + 1):
+        if end == len(places) or not _goes_on(batch, places, end):
+            yield start, end
+            start = end
+
+
+def _goes_on(batch: Batch, places: Sequence[Place | None], i: int) -> bool:
+    """Return True if row i can be decoded with the row before."""
+    (before, n_before), (part, n) = places[i - 1] or NO_PLACE, places[i] or NO_PLACE
+    if before.rows is None or part.rows is None:
+        return before.rows is part.rows
+    return part is before and n == n_before + 1 and batch.seqs[i] == batch.seqs[i - 1]
+
+
+def _part_of(batch: Batch, start: int, end: int) -> Batch:
+    """Return rows start to end of a batch, as a batch."""
+    shared = {row - start: seqs for row, seqs in batch.shared.items() if start <= row < end}
+    return Batch(
+        batch.tokens[start:end],
+        batch.positions[start:end],
+        batch.seqs[start:end],
+        batch.wanted[start:end],
+        shared,
+        stable=batch.stable,
+    )

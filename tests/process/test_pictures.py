@@ -1,0 +1,68 @@
+"""A lead with --mmproj, as a user starts it: a chat about a picture, kept over a restart; what it refuses."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model.kinds import GEMMA3
+from tests.model.projectors import GEMMA, write_projector
+from tests.model.random_models import write
+from tests.process.duo import Duo, run
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
+
+LONG = (
+    "Look closely, since all that follows is about this picture and nothing else that you may know of. " * 2
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Return flags for a model with a projector."""
+    try:
+        importlib.import_module("llama_cpp.mtmd_cpp")
+    except (OSError, RuntimeError) as error:
+        pytest.skip(f"this llama.cpp was built without libmtmd ({error})")
+    folder = tmp_path_factory.mktemp("files")
+    write(folder / "model.gguf", GEMMA3)
+    write_projector(folder / "mmproj.gguf", GEMMA)
+    return "--model", str(folder / "model.gguf"), "--mmproj", str(folder / "mmproj.gguf")
+
+
+def parts(colour: str) -> Any:
+    from tests.server.pictures.drawn import drawn, file_of, url_of
+
+    picture = {"type": "image_url", "image_url": {"url": url_of(file_of(drawn(colour, (90, 60))))}}
+    return [{"type": "text", "text": LONG}, picture, {"type": "text", "text": "What do you see?"}]
+
+
+def test_pictures_are_seen_and_kept(files: tuple[str, ...], tmp_path: Path):
+    flags = ("serve", *files, "--threads", "1", "--cache-dir", str(tmp_path / "cache"))
+    with Duo(tmp_path, *flags) as duo:
+        duo.wait_until_ready()
+        red, blue = (duo.ask(parts(colour), max_tokens=80) for colour in ("red", "blue"))
+        again = duo.ask(parts("red"), max_tokens=80)
+    texts = [one["choices"][0]["message"]["content"] for one in (red, blue, again)]
+    assert texts[0] == texts[2] != texts[1]
+    n_prompt = red["usage"]["prompt_tokens"]
+    with Duo(tmp_path, *flags) as duo:
+        duo.wait_until_ready()
+        later = duo.ask(parts("red"), max_tokens=80)
+    assert later["choices"][0]["message"]["content"] == texts[0]
+    assert later["usage"]["prompt_tokens_details"]["cached_tokens"] == n_prompt - 1
+
+
+def test_unusable_projectors_end_the_start(files: tuple[str, ...], tmp_path: Path):
+    model = files[:2]
+    for flags, why in (
+        (("--mmproj", str(tmp_path / "none.gguf")), "no projector at"),
+        (("--mmproj", files[1]), "llama.cpp cannot use"),
+    ):
+        ended = run("serve", *model, *flags, "--port", "0")
+        assert ended.returncode == 1
+        assert why in ended.stderr + ended.stdout
+        assert "Traceback" not in ended.stderr
