@@ -10,7 +10,7 @@ from typing import Any, cast
 from server.grammar.schema_form import Schema, within
 
 _NEGATED_CLASS = re.compile(
-    r"\\.|(\[\^\]?(?:\\.|\[(?:\\.|[^\]\\])*(?:\]|\Z)|[^\]\\\[])*(?:\]|\Z))", re.DOTALL
+    r"(\\P\{[^}]*(?:\}|\Z)|\[\^\]?(?:\\.|\[(?:\\.|[^\]\\])*(?:\]|\Z)|[^\]\\\[])*(?:\]|\Z))|\\.", re.DOTALL
 )
 """A negated class of characters, with classes in it, or an escaped character.
 
@@ -21,7 +21,7 @@ A class that is not closed goes to the end of the text, so the search takes line
 def json_expression(schema: Schema, options: Mapping[str, Any]) -> str:
     """Return llguidance's Lark for the JSON texts that fit a schema, with its options of white space."""
     written = json.dumps({**schema, **options})
-    if "[^" in written:
+    if "[^" in written or r"\\P" in written:
         written = json.dumps(_with_exact_classes(json.loads(written)))
     return f"%json {written}"
 
