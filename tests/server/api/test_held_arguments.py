@@ -39,6 +39,15 @@ def test_keywords_that_change_nothing_leave_calls_held(choice: str):
     assert not allows(request, call("f", {"n": "1"}))
 
 
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_patterns_without_quotes_are_held(choice: str):
+    text = {"type": "string", "pattern": '^[^"]+$'}
+    parameters = {"type": "object", "properties": {"s": text}, "required": ["s"]}
+    request = asked(tools=[tool("f", parameters=parameters)], tool_choice=choice)
+    assert allows(request, call("f", {"s": "a"}))
+    assert not allows(request, call("f", {"s": 'a"'}))
+
+
 def test_members_hold_beside_structured_answer():
     named = {"name": "x", "schema": {**IDLE, "required": ["n"]}}
     asked_for = {"type": "json_schema", "json_schema": named}
