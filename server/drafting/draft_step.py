@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from server.drafting.branch import Branch
@@ -16,22 +15,23 @@ Grown: TypeAlias = tuple[DraftSession, Branch | None]
 """Owner of a row of logits, which gives its next guess: a branch of the session, or its path (None)."""
 
 
-@dataclass(slots=True)
 class DraftStep:
     """The rows of one decode, and the paths and branches that get guesses from it."""
 
-    batch: Batch = field(default_factory=Batch)
-    # in order of rows; paths first, unless rows are in the order of their sequences
-    grown: list[Grown] = field(default_factory=list[Grown])
-    places: list[int] = field(default_factory=list[int])  # by place in `grown`: first row of the logits
-    slots: set[int] = field(default_factory=set[int])  # slots with rows
-    behind: set[int] = field(default_factory=set[int])  # slots with more to evaluate than the last guess
-    n_paths: int = 0  # number of paths in `grown`
-    is_timed: bool = True  # no other decode was planned in its time
-    pads: Sequence[tuple[int, int]] = ()  # sequences and positions of padding rows
-    # of a decode that was started before messages were handled: waits for the logits and returns them
-    logits: Callable[[], Logits] | None = None
-    begun: float = 0.0  # clock time, in seconds, when the previous logits arrived
+    def __init__(self, begun: float = 0.0) -> None:
+        """Begin without rows, the previous logits having arrived at `begun`, in seconds."""
+        self.begun = begun
+        self.batch = Batch()
+        # in order of rows; paths first, unless rows are in the order of their sequences
+        self.grown: list[Grown] = []
+        self.places: list[int] = []  # by place in `grown`: row of the logits
+        self.slots: set[int] = set()  # slots with rows
+        self.behind: set[int] = set()  # slots with more to evaluate than the last guess
+        self.n_paths = 0  # number of paths in `grown`
+        self.is_timed = True  # no other decode was planned in its time
+        self.pads: Sequence[tuple[int, int]] = ()  # sequences and positions of padding rows
+        # of a decode that was started before messages were handled: waits for the logits and returns them
+        self.logits: Callable[[], Logits] | None = None
 
     def add_grown(self, session: DraftSession, branch: Branch | None) -> None:
         """Note that the latest row with logits gives the next guess of a branch (None: of the path)."""

@@ -127,7 +127,7 @@ class ModelDrafter:
         """Return the token chosen for each of step.grown; start the next decode if it has paths alone."""
         early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
         rows = logits.copy() if early else logits
-        choices = list[NextToken]()
+        choices: list[NextToken] = []
         for (session, branch), at in zip(step.grown, step.places, strict=True):
             position = (len(session.tokens) if branch is None else branch.end) + session.n_dropped
             choices.append(NextToken(rows[at], session.sampling, position, likeliest=self.rule.likeliest))

@@ -25,6 +25,7 @@ class Branches:
     depths: tuple[int, ...]  # of each node; 0 directly below the root
     below: tuple[tuple[int, ...], ...]  # of each node: numbers of the leaves below it; MAIN is the first
     n_leaves: int
+    n_main: int  # nodes above MAIN
 
 
 @functools.lru_cache(KEPT)
@@ -49,4 +50,4 @@ def branches(parents: tuple[int, ...]) -> Branches:
         else:
             has_child.add(parent)
             below.append(below[parent][:1])
-    return Branches(tuple(depths), tuple(below), n_leaves)
+    return Branches(tuple(depths), tuple(below), n_leaves, sum(MAIN in leaves for leaves in below))

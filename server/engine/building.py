@@ -22,8 +22,8 @@ def build(
         plan: One proposal for each work, and the width to pad the step to if there is room.
         n_held: Number of KV cells in use.
     """
-    batch, layouts = Batch(), list[RowLayout]()
-    n_ctx, missing = state.backend.n_ctx, 0
+    batch, n_ctx, missing = Batch(), state.backend.n_ctx, 0
+    layouts: list[RowLayout] = []
     if plan.width and n_held + plan.width <= state.backend.n_cells:
         missing = plan.width - sum([work.n_rows for work in works]) - sum(map(len, plan.proposals))
     batch.stable = len(works) == 1 and state.limits.is_stable(works[0].session)  # it runs alone

@@ -56,8 +56,10 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
         sessions: The active sessions.
         limits: Limits of the step.
     """
-    works, left = list[Work](), limits.n_batch
-    decoding, prompts = list[Session](), list[Session]()
+    works: list[Work] = []
+    decoding: list[Session] = []
+    prompts: list[Session] = []
+    left = limits.n_batch
     for session in sessions:
         if not session.decodes:
             prompts.append(session)
@@ -96,7 +98,7 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[
         n_rows: Maximum rows in all.
         n_told: Maximum rows of a session whose prompt's logprobs are reported, since each row needs logits.
     """
-    works = list[Work]()
+    works: list[Work] = []
     others = sorted(prompts[1:], key=lambda other: other.n_due)
     reserved = min(n_rows // 2, sum(other.n_due for other in others))
     for session in (prompts[0], *others):

@@ -8,7 +8,7 @@ too. Where sequences cannot be trimmed, there are checkpoints instead of shadows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from server.cache.prefix import ONE_STEP, Reuse
 from server.engine.branches import MAIN, Branches, branches
@@ -21,8 +21,7 @@ PAD = 0
 """Token of padding rows; any would do."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowLayout:
+class RowLayout(NamedTuple):
     """Layout of one session's rows in the batch."""
 
     tree: Branches | None  # leaves of its proposal; None if only the session's own sequence got rows
@@ -122,8 +121,7 @@ class Sequences:
         of_leaves = {below: tuple([seqs[leaf] for leaf in below]) for below in set(tree.below)}
         for token, depth, below in zip(proposal.tokens, tree.depths, tree.below, strict=True):
             batch.append(of_leaves[below], base + depth, token, wanted=True)
-        end = base + sum(MAIN in below for below in tree.below)
-        batch.extend(session.seq, end, [PAD] * n_pad, n_pad)
+        batch.extend(session.seq, base + tree.n_main, [PAD] * n_pad, n_pad)
         return RowLayout(tree, n + n_pad, n_pad, n_shadows)
 
     def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
@@ -143,7 +141,7 @@ class Sequences:
             self._backend.trim(session.seq, session.n_kv)
             return
         main = sum(MAIN in tree.below[node] for node in nodes)
-        if layout.n_pad or main < sum(MAIN in below for below in tree.below):
+        if layout.n_pad or main < tree.n_main:
             self._backend.trim(session.seq, base + main)
         shadows = self._shadows_of(session.seq)
         if main < len(nodes):

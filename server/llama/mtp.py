@@ -140,7 +140,8 @@ class LlamaBlock(BlockContext):
 
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
         """Return the batch and hidden rows with each row behind the rows of the guesses before it."""
-        whole, rows = Batch(), list[Hidden]()
+        whole = Batch()
+        rows: list[Hidden] = []
         for seq, position, token, row in zip(batch.seqs, batch.positions, batch.tokens, hidden, strict=True):
             guesses = self._guesses.setdefault(seq, [])
             guesses[depth - 1 :] = [_Guess(position, token, row)]

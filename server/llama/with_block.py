@@ -106,7 +106,7 @@ class WithBlock:
         self.length, self.intact = backend.length, backend.intact
         self._nothing = np.zeros(block.n_embd, dtype=np.float32)  # the row before the first position
         self._waiting = [_Waiting() for _ in range(backend.n_seqs)]
-        self._late = set[int]()  # sequences that the block evaluates during the model's next decode
+        self._late: set[int] = set()  # sequences that the block evaluates during the model's next decode
         self.failed = False
         self.n_unknown = 0  # positions that the block evaluated without the row before them
 
@@ -119,7 +119,7 @@ class WithBlock:
     def start(self, batch: Batch) -> Callable[[], Logits]:
         started = self._backend.start(batch)
         if self._late:
-            late, self._late = self._late, set[int]()
+            late, self._late = self._late, set()
             self._catch_up(late)
 
         def finish() -> Logits:

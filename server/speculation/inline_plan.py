@@ -178,7 +178,8 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
     price, n, gate = view.price, len(drafting.paths), view.policy.gate
     left_s = drafting.brought * price.plain_s if gate and price.n_sessions > 1 else math.inf
     n_ready = n - len(late)
-    paying, spent_s = list[int](), 0.0
+    paying: list[int] = []
+    spent_s = 0.0
     for session in late:
         if _wanted(gate, drafting, drafting.paths[session], n):
             spent_s += drafting.behind_s(session)

@@ -63,11 +63,12 @@ def finished(
     plan.guess_cost, plan.is_stable = cost, view.is_stable
     again = price.again_cost() if view.policy.again else 0.0
     if cost or again:
-        plan.charges = charges = dict[int, float]()
+        charges: dict[int, float] = {}
         for ask, proposal in zip(view.asks, taken, strict=True):
             n_drafted = len(proposal) - sum(map(proposal.sources.count, NO_MODEL))
             if charge := cost * n_drafted + again * (ask.n_pending - 1):
                 charges[ask.session] = charge
+        plan.charges = charges
     return plan
 
 
@@ -111,7 +112,7 @@ def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[Pause]:
     reason_new = reason
     if machine.new and reason != WAITS:
         reason, reason_new = reason or (JOINS if machine.alone else ""), ""
-    pauses = list[Pause]()
+    pauses: list[Pause] = []
     for record in machine.records:
         wanted, now = reason_new if record in machine.new else reason, record.rests
         if wanted != now:

@@ -205,7 +205,7 @@ class Speculator(Proposer):
         if self._policy.gate and not self.ledger.times.knows(step.n_rows) and not view.is_stable:
             return DraftPlan()  # what a plain step costs has to be known first
         looked_s = self._begin(view, step)
-        spent_s, charges = 0.0, dict[int, float]()
+        spent_s, charges = 0.0, None
         if guessers.inline and self._inline and any(ask.limit > 0 for ask in asks):
             spent_s, charges = self._draft(self._inline, view)
         drafting = view.drafting

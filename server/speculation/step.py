@@ -122,7 +122,9 @@ class DraftPlan(Plan):
     is_stable: bool = False  # the step's width does not depend on guesses
 
 
-def add_charges(one: Mapping[int, float] | None, other: Mapping[int, float]) -> Mapping[int, float] | None:
+def add_charges(
+    one: Mapping[int, float] | None, other: Mapping[int, float] | None
+) -> Mapping[int, float] | None:
     """Return the sums of charges by session."""
     if not (one and other):
         return one or other

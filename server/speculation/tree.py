@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal, TypeAlias
 
@@ -31,6 +31,12 @@ LEAST = 0.005
 REMEMBERED = 32
 AND = " & "  # between the names of sources that agree
 
+# As in backend.py: list[int]() takes much longer than list()
+_ints: type[list[int]] = list
+_texts: type[list[str]] = list
+_floats: type[list[float]] = list
+_places: type[set[int]] = set
+
 Grafted: TypeAlias = Literal["fresh", "late", "stale", "lost", "full"]
 
 
@@ -44,7 +50,7 @@ class _GuessNode:
     source: str  # sources that agree count as one source with all their names
     first: str  # source that guessed it first
     confidence: int  # probability times 255 given its parent, by the surest source
-    children: dict[int, _GuessNode] = field(default_factory=dict[int, "_GuessNode"])
+    children: dict[int, _GuessNode]  # by token
 
 
 class ScoredTree:
@@ -55,7 +61,7 @@ class ScoredTree:
         self._start = self.position = position  # committed tokens: at first, and now
         self._chains = [chain]  # after start, start + 1, … committed tokens
         self._committed: list[int] = []
-        self._root = _GuessNode(ROOT, position, chain, "", "", 255)
+        self._root = _GuessNode(ROOT, position, chain, "", "", 255, {})
         self._places = {chain: self._root}
         self._held: Counter[str] | None = None  # nodes by source, None as long as there is room for all
         # places before each of the latest commits, and those of drafts that had no place in the tree
@@ -126,7 +132,7 @@ class ScoredTree:
         if len(self._places) > MAX_NODES and not self._has_room(source):
             return None
         chain = chain_next(parent.chain, token)
-        node = _GuessNode(token, parent.position + 1, chain, source, source, confidence)
+        node = _GuessNode(token, parent.position + 1, chain, source, source, confidence, {})
         parent.children[token] = node
         self._places[chain] = node
         return node
@@ -166,7 +172,7 @@ class ScoredTree:
             chains.append(chain)
         if tokens:
             self._committed += tokens
-            self._root = root = node or _GuessNode(tokens[-1], position, chain, "", "", 255)
+            self._root = root = node or _GuessNode(tokens[-1], position, chain, "", "", 255, {})
             self.position = position
             self._before.append(self._places)
             self._places = places = {root.chain: root}
@@ -203,9 +209,9 @@ class ScoredTree:
             allows_source: Returns True for sources that may guess; None: all may.
             allows: Returns True for paths from the root that a grammar allows; None: all are.
         """
-        tokens, parents, sources, probabilities = list[int](), list[int](), list[str](), list[float]()
+        tokens, parents, sources, probabilities = _ints(), _ints(), _texts(), _floats()
         heap: list[_Ranked] = []
-        branched, n_leaves, path, index = set[int](), 0, 1.0, ROOT
+        branched, n_leaves, path, index = _places(), 0, 1.0, ROOT
         node: _GuessNode | None = self._root
         while True:
             for child in node.children.values() if node else ():

@@ -48,7 +48,8 @@ class MatchRates:
 
         It stops where the probability that all are right falls below `least`.
         """
-        found, path = list[float](), 1.0
+        found: list[float] = []
+        path = 1.0
         for i in range(length, length + n):
             rate = self._rates[min(i, MAX_LENGTH)].value
             path *= rate
