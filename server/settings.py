@@ -174,8 +174,8 @@ class LeadSettings(ModelSettings, DoorSettings):
     )
     draft_model: Path | None = Field(
         None,
-        description="the draft model's GGUF file (duo up: bundled), or an EAGLE-3 head, which always "
-        "drafts in this process, in place of a prediction block",
+        description="the draft model's GGUF file (duo up: bundled), or an EAGLE-3 head or "
+        "prediction block, which always drafts in this process",
     )
     hf_repo_draft: str | None = Field(
         None, description="USER/MODEL[:QUANT] on Hugging Face instead of --draft-model"
@@ -203,8 +203,8 @@ class LeadSettings(ModelSettings, DoorSettings):
     rerank_model: Path | None = Field(None, description="a GGUF file for /v1/rerank")
     mtp: Literal["auto", "off"] = Field(
         "auto",
-        description="auto: draft with the model's prediction block, unless a draft model or head drafts "
-        "in this process",
+        description="auto: draft with the model's prediction block, or a head beside it in --hf-repo, "
+        "unless a draft model or head is given",
     )
     mtp_max: int = Field(
         0, ge=0, le=64, description="maximum guesses of block or head in a step; 0: what pays"

@@ -12,28 +12,27 @@ from server.errors import StartupError
 from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
 from server.lead.default_model import with_default_model
+from server.lead.heads import assistant_of, head_of, load_head, with_head
 from server.lead.vocabularies import card_of
 from server.llama.assistant import Assistant
 from server.llama.backend import Backend, Batch, PredictionBlock
 from server.llama.cuda_graphs import forgo_graphs_of_many, forgo_graphs_on_host
-from server.llama.eagle3 import LlamaHead
 from server.llama.embedder import MAX_INPUT_TOKENS, LlamaEmbedder, ranks
 from server.llama.embedding import Pooling
 from server.llama.hub import fetch, source
 from server.llama.library import computes_elsewhere, default_cells
 from server.llama.llamacpp import ChooseAttention, LlamaBackend
-from server.llama.model_settings import downloaded
+from server.llama.model_settings import downloaded, found
 from server.llama.mtp import LlamaBlock
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.parts import parts
-from server.llama.tensors import ASSISTANTS, EAGLE3, architecture
 from server.llama.with_block import Path as BlockPath
 from server.llama.with_block import WithBlock
 from server.settings import LeadSettings
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.inline import InlineModel
-from server.speculation.wire.presence import misfit, vocabulary_card
+from server.speculation.wire.presence import misfit
 
 logger = logging.getLogger("duo.lead")
 
@@ -47,7 +46,9 @@ def prepared(settings: S) -> S:
 
     Fetches missing models, the default one too. Raises StartupError.
     """
-    settings = downloaded(with_default_model(settings))
+    settings = with_default_model(settings)
+    fetched = found(settings)
+    settings = downloaded(settings, fetched)
     changes: dict[str, object] = {}
     if settings.hf_repo_draft is not None:
         if settings.draft_model is not None:
@@ -65,6 +66,8 @@ def prepared(settings: S) -> S:
             raise StartupError(why) from error
         changes |= {"chat_template": text, "chat_template_file": None}
     settings = settings.model_copy(update=changes)
+    if fetched is not None and fetched.heads:
+        settings = with_head(settings, fetched)
     if head_of(settings) or assistant_of(settings):  # elsewhere it would have nothing to guess from
         none = {"draft_model": None, "draft_mode": "auto"}
         settings = settings.model_copy(update={"draft_mode": "sync"} if settings.draft_max else none)
@@ -110,15 +113,6 @@ def load_target(
     return backend
 
 
-def head_of(settings: LeadSettings) -> Path | None:
-    """Return the draft model if it is an EAGLE-3 head, else None.
-
-    Raises StartupError if its file is missing.
-    """
-    path = settings.draft_model
-    return path if path and architecture(path) == EAGLE3 else None
-
-
 def for_browsers(settings: LeadSettings, draft: Path | None) -> Path | None:
     """Return this draft model if browsers can draft with it: one file, of any target with its vocabulary."""
     if draft is None or settings.verify != "exact" or len(parts(draft)) > 1:
@@ -158,7 +152,7 @@ def _load_block(
     Raises StartupError if what the settings name cannot be used.
     """
     if head := target.options.head:
-        return _load_head(stack, head, target)
+        return load_head(stack, head, target, settings.mtp_max)
     if draft and assistant_of(settings) == draft:
         assistant = stack.enter_context(closing(Assistant(target, draft, settings.draft_weights)))
         logger.info("  draft    %s, %s", assistant.what, assistant.how)
@@ -173,25 +167,6 @@ def _load_block(
         return None
     logger.info("  draft    %s, %s", block.what, block.how)
     return block
-
-
-def assistant_of(settings: LeadSettings) -> Path | None:
-    """Return the draft model if it is an assistant (assistant.py), else None.
-
-    Raises StartupError if its file is missing.
-    """
-    path = settings.draft_model
-    return path if path and architecture(path) in ASSISTANTS else None
-
-
-def _load_head(stack: ExitStack, path: Path, target: LlamaBackend) -> LlamaHead:
-    """Load an EAGLE-3 head. Raises StartupError if its vocabulary does not fit."""
-    head = stack.enter_context(closing(LlamaHead(target, path)))
-    if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(head.vocab)):
-        raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
-    instead = ", not the prediction block in the model's file" if target.model.n_blocks else ""
-    logger.info("  draft    %s%s, in this process", head.what, instead)
-    return head
 
 
 def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend) -> DraftModel:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from server.llama.parts import listed, siblings
 
 PREFERRED = "Q4_K_M"
 _GGUF = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
+RUN = ("mtp", "eagle3")
+"""Kinds of heads that duo runs; of a repository with both, the first is used."""
 # Names of files with a head or assistant beside a model, as llama.cpp tells them (common/download.cpp).
-_HEAD = re.compile(r"(?:.*/)?[^/]*(?:mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
+_HEAD = re.compile(r"(?:.*/)?[^/]*(mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
+_BITS = re.compile(r"[-._/](?:I?Q|TQ|B?F|MXFP|NVFP)(\d+)", re.IGNORECASE)  # of a weight, in file names
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_TIMEOUT_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
 _MAX_LISTED = 12  # names that an error lists at most
@@ -54,8 +58,52 @@ def choose(names: Sequence[str], wanted: Source) -> list[str]:
     return choose(names, Source(wanted.repository, file=(fitting or models)[0]))
 
 
+def heads(names: Sequence[str], model: str) -> dict[str, str]:
+    """Return the head of each kind that is for a model of the same repository, by kind.
+
+    A head lies in the model's folder or in one around it. Of several, the nearest counts, then the one with
+    the most similar quantisation.
+
+    Args:
+        names: Names of the repository's files.
+        model: Name of the model's first file.
+    """
+    found: dict[str, str] = {}
+    folders = model.split("/")[:-1]
+
+    def rank(name: str) -> tuple[int, int, str]:
+        return -name.count("/"), abs(_bits(name) - _bits(model)), name
+
+    for name in sorted(names, key=rank):
+        within = name.split("/")[:-1]
+        kind = _HEAD.fullmatch(name)
+        if kind and name != model and _GGUF.fullmatch(name) and folders[: len(within)] == within:
+            found.setdefault(kind[1].lower(), name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    """A model that was fetched, and the heads beside it, which were not."""
+
+    model: Path  # its first file
+    repository: str
+    heads: Mapping[str, list[str]]  # names of a head's files, by kind
+    offline: bool  # nothing but Hugging Face's cache was reached
+
+    def fetch_head(self, kind: str) -> Path:
+        """Return the path of a head's first file, downloaded if necessary. Raises StartupError."""
+        with _hub_for(self.repository) as hub:
+            return _download(hub, self.repository, self.heads[kind], offline=self.offline)
+
+
 def fetch(wanted: Source, *, offline: bool = False) -> Path:
-    """Return the path of the model's first file, downloaded unless it is in Hugging Face's cache.
+    """Return the path of the model's first file, as find() does. Raises StartupError."""
+    return find(wanted, offline=offline).model
+
+
+def find(wanted: Source, *, offline: bool = False) -> FetchedModel:
+    """Return the model, downloaded unless it is in Hugging Face's cache.
 
     Without a connection, or if `offline`, only the cache is used. The access token is that of HF_TOKEN or of
     Hugging Face's login.
@@ -63,17 +111,31 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
     """
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when it is imported
+    with _hub_for(wanted.repository) as hub:
+        names, offline = _file_names(hub, wanted)
+        chosen = choose(names, wanted)
+        path = _download(hub, wanted.repository, chosen, offline=offline)
+    beside = {kind: siblings(name) for kind, name in heads(names, chosen[0]).items()}
+    return FetchedModel(path, wanted.repository, beside, offline)
+
+
+def _download(hub: Any, repository: str, names: Sequence[str], *, offline: bool) -> Path:
+    """Return the path of the first of these files, all of which are then in the cache."""
+    paths = [hub.hf_hub_download(repository, name, local_files_only=offline) for name in names]
+    return Path(paths[0])
+
+
+@contextmanager
+def _hub_for(repository: str) -> Generator[Any]:
+    """Yield huggingface_hub, and turn its errors into StartupErrors about this repository."""
     import huggingface_hub as hub  # slow to import, and most models are files
     from huggingface_hub import errors
 
     try:
-        names, offline = _file_names(hub, wanted)
-        chosen = choose(names, wanted)
-        paths = [hub.hf_hub_download(wanted.repository, name, local_files_only=offline) for name in chosen]
-        return Path(paths[0])
+        yield hub
     except (errors.GatedRepoError, errors.RepositoryNotFoundError) as error:
         raise StartupError(
-            f"{wanted.repository} is not on Hugging Face, or not for everybody: check its name, accept its "
+            f"{repository} is not on Hugging Face, or not for everybody: check its name, accept its "
             "terms there, and set HF_TOKEN to a token that may read it"
         ) from error
     except errors.HFValidationError as error:
@@ -82,7 +144,7 @@ def fetch(wanted: Source, *, offline: bool = False) -> Path:
         raise
     except Exception as error:  # of whatever library it asks with
         raise StartupError(
-            f"{wanted.repository} cannot be downloaded ({_first_line(error)}): check the connection, or "
+            f"{repository} cannot be downloaded ({_first_line(error)}): check the connection, or "
             "download the GGUF file elsewhere and give it with --model"
         ) from error
 
@@ -106,9 +168,17 @@ def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
 
 
 def _model_files(names: Sequence[str]) -> list[str]:
-    """Return the names of models, sorted; those of heads only if there are no models."""
+    """Return the names of models, sorted; those of heads that duo runs only if there are no models."""
     files = sorted(name for name in names if _GGUF.fullmatch(name))
-    return [name for name in files if not _HEAD.fullmatch(name)] or files
+    kinds = {name: kind[1].lower() for name in files if (kind := _HEAD.fullmatch(name))}
+    models = [name for name in files if name not in kinds]
+    return models or [name for name in files if kinds[name] in RUN]
+
+
+def _bits(name: str) -> int:
+    """Return the bits of a weight by a file's name, 0 if it does not say."""
+    found = _BITS.search(name)
+    return int(found[1]) if found else 0
 
 
 def _is_of(name: str, quant: str) -> bool:

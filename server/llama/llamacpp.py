@@ -33,7 +33,7 @@ from server.llama.mapped_files import own_memory, release_mapped
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 from server.llama.tails import with_tail
-from server.llama.tensors import ASSISTANTS, EAGLE3
+from server.llama.tensors import ASSISTANTS, EAGLE3, is_block
 from server.llama.windows import MOST_SEQS
 
 _ADDED = C.LLAMA_TOKEN_ATTR_USER_DEFINED
@@ -111,10 +111,13 @@ def _template_named(model: Any, name: bytes | None) -> str | None:
 
 
 def _check_stands_alone(model: LoadedModel, path: Path) -> None:
-    """Raise StartupError if the model is a head or assistant, which guesses from another model's rows."""
+    """Raise StartupError if the model is a head, block or assistant, which needs another model's rows."""
     kinds = {EAGLE3: "is an EAGLE-3 head, which guesses from what its target computes"}
     kinds |= dict.fromkeys(ASSISTANTS, "guesses on the KV cache of its target")
-    if (why := kinds.get(model.metadata("general.architecture") or "")) is not None:
+    why = kinds.get(model.metadata("general.architecture") or "")
+    if why is None and C.llama_model_n_layer_nextn(model.handle) and is_block(path):
+        why = "is a prediction block, which guesses from what its target computes"
+    if why is not None:
         where = "give it to duo serve or duo up with --draft-model, beside that --model"
         raise StartupError(f"{path} {why}: {where}")
 
@@ -141,6 +144,7 @@ class LlamaBackend(LlamaContext):
         self.options = options
         self._model = self.model.handle
         try:
+            _check_stands_alone(self.model, options.model_path)
             if is_open(options):
                 options = settled(options, attention(self.model, options) if attention else "off")
             self._open_context(options)
@@ -151,7 +155,6 @@ class LlamaBackend(LlamaContext):
     def _open_context(self, options: LlamaOptions) -> None:
         model = self._model
         self.name = model_name(options.model_path)
-        _check_stands_alone(self.model, options.model_path)
         if C.llama_model_has_encoder(model) or not C.llama_model_has_decoder(model):
             raise StartupError(
                 f"{options.model_path} is not a decoder-only model: duo cannot generate with it"

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode
 
 from server.errors import StartupError
 from server.llama import cores
-from server.llama.hub import fetch, source
+from server.llama.hub import FetchedModel, find, source
 from server.llama.options import (
     Adapter,
     CacheType,
@@ -188,13 +188,24 @@ class ModelSettings(BaseSettings):
 S = TypeVar("S", bound=ModelSettings)
 
 
-def downloaded(settings: S) -> S:
-    """Return the settings with the model's file in place of a repository. Raises StartupError."""
+def found(settings: ModelSettings) -> FetchedModel | None:
+    """Return the model of the repository that the settings name, if any. Raises StartupError."""
     if settings.hf_repo is None:
         if settings.hf_file is not None:
             raise StartupError("--hf-file is a file of a repository: give that with --hf-repo")
-        return settings
+        return None
     if "model" in settings.model_fields_set:
         raise StartupError("--model and --hf-repo both name a model: give one of them")
-    path = fetch(source(settings.hf_repo, settings.hf_file), offline=settings.offline)
-    return settings.model_copy(update={"model": path, "hf_repo": None, "hf_file": None})
+    return find(source(settings.hf_repo, settings.hf_file), offline=settings.offline)
+
+
+def downloaded(settings: S, fetched: FetchedModel | None = None) -> S:
+    """Return the settings with the model's file in place of a repository. Raises StartupError.
+
+    Args:
+        settings: The settings.
+        fetched: Their model, if found() was called; None: it is called now.
+    """
+    if (one := fetched or found(settings)) is None:
+        return settings
+    return settings.model_copy(update={"model": one.model, "hf_repo": None, "hf_file": None})

@@ -1,12 +1,13 @@
-"""Run the prediction block in a model's file (MTP) in a llama.cpp context beside the model's.
+"""Run the prediction block in a model's file, or in its own (MTP), in a llama.cpp context beside the model's.
 
-BlockContext is what it shares with heads in their own files.
+BlockContext is what it shares with other heads.
 """
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,9 @@ from server.llama.context import LlamaContext, view
 from server.llama.context_params import context_params, spare_sequence
 from server.llama.graph_keys import keys_of
 from server.llama.library import C, LoadedModel, complaint, hidden_rows
-from server.llama.llamacpp import LlamaBackend
+from server.llama.llamacpp import LlamaBackend, LlamaVocabulary
 from server.llama.options import LlamaOptions
+from server.llama.parts import model_name
 from server.llama.with_block import MOST_WAITING
 
 
@@ -101,14 +103,24 @@ class LlamaBlock(BlockContext):
 
     source = "mtp"
 
-    def __init__(self, target: LlamaBackend, most: int = 0) -> None:
-        """Make the context; use only the blocks for the first `most` guesses of a step (0: all blocks)."""
+    def __init__(
+        self, target: LlamaBackend, most: int = 0, model: LoadedModel | None = None, name: str = ""
+    ) -> None:
+        """Make the context.
+
+        Args:
+            target: The model that the blocks guess for.
+            most: Use only the blocks for the first `most` guesses of a step; 0: all blocks.
+            model: The weights with the blocks; None: the target's.
+            name: The name of these weights.
+        """
         functions = hidden_rows("its block needs", "say --mtp off")
-        n_blocks = target.model.n_blocks
+        model = model or target.model
+        n_blocks = model.n_blocks
         self.n_depths = 0 if n_blocks == 1 else min(n_blocks, most or n_blocks)
         blocks = "prediction blocks" if self.n_depths else "prediction block"
-        super().__init__(functions, target, f"the {blocks} in {target.name}")
-        self.begin(target.model, target.options, C.LLAMA_CONTEXT_TYPE_MTP)
+        super().__init__(functions, target, f"the {blocks} in {name or target.name}")
+        self.begin(model, target.options, C.LLAMA_CONTEXT_TYPE_MTP)
         self._ext.llama_set_embeddings_nextn(target.handle, True, False)  # of all rows
         self.how = f"one for each of {self.n_depths} depths" if self.n_depths else "at any depth"
         self._guesses: dict[int, list[_Guess]] = {}  # of the last step, by sequence
@@ -151,3 +163,42 @@ class LlamaBlock(BlockContext):
         if depth > 1:
             self._free_cells(whole)
         return whole, np.stack(rows)
+
+
+class BlockFile(LlamaBlock):
+    """The blocks in a file of their own, without the model that they guess for. It owns their weights.
+
+    Raises:
+        StartupError: As LlamaBlock; or the file cannot be loaded, or is of another model.
+    """
+
+    def __init__(self, target: LlamaBackend, path: Path, most: int = 0) -> None:
+        weights = replace(target.options.weights, mtp=True, places=(), overrides=(), adapters=())
+        self.model = LoadedModel(path, weights)
+        try:
+            if reason := self._misfit_reason(target.model):
+                raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
+            super().__init__(target, most, self.model, model_name(path))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def vocab(self) -> LlamaVocabulary:
+        return LlamaVocabulary(self.model.handle)
+
+    def close(self) -> None:
+        super().close()
+        self.model.close()
+
+    def _misfit_reason(self, target: LoadedModel) -> str | None:
+        """Return why llama.cpp would exit, or guess noise, with this target; None if they fit."""
+        kinds = [model.metadata("general.architecture") for model in (self.model, target)]
+        widths = [int(C.llama_model_n_embd_out(model.handle)) for model in (self.model, target)]
+        if not self.model.n_blocks:
+            return "it has no prediction block that llama.cpp can evaluate"
+        if kinds[0] != kinds[1]:
+            return f"it is for targets of architecture {kinds[0]}, and this one is {kinds[1]}"
+        if widths[0] != widths[1]:
+            return f"it is for targets of width {widths[0]}, and this one has {widths[1]}"
+        return None

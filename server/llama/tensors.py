@@ -15,6 +15,7 @@ from server.llama.parts import parts
 
 ASSISTANTS = ("gemma4-assistant",)  # architectures of models that read the KV cache of their target
 EAGLE3 = "eagle3"  # the architecture of EAGLE-3 heads
+FIRST_LAYER = "blk.0.attn_norm.weight"  # by its absence llama.cpp knows a prediction block without its model
 _U32, _TEXT = 4, 8  # GGUF_TYPE_UINT32, GGUF_TYPE_STRING
 _HALF = (1, 30)  # GGML_TYPE_F16, GGML_TYPE_BF16
 MATRIX = 2**20  # bytes: vectors and tables of positions are smaller, a layer's matrices are larger
@@ -115,6 +116,15 @@ def _list_tensors(path: Path) -> Iterator[tuple[str, int, int]]:
 def has_block(path: Path) -> bool:
     """Return True if a model's files contain a prediction block. Raises StartupError if a part is missing."""
     return any(".nextn." in name for name in tensors(path))
+
+
+def is_block(path: Path) -> bool:
+    """Return True if a model's files contain a prediction block, but not the model that it guesses for.
+
+    Raises StartupError if a part is missing.
+    """
+    names = tensors(path)
+    return FIRST_LAYER not in names and any(".nextn." in name for name in names)
 
 
 def is_whole(path: Path) -> bool:

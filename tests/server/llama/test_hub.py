@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from drafters.drafter_settings import DrafterSettings
 from server.errors import StartupError
 from server.flags import read
 from server.lead.loading import prepared
-from server.llama.hub import Source, choose, fetch, source
+from server.llama.hub import Source, choose, fetch, heads, source
 from server.llama.model_settings import downloaded
-from server.settings import LeadSettings
+from server.settings import BUNDLED_DRAFT, LeadSettings
+from tests.model.kinds import QWEN35, QWEN35_BLOCK, Kind
+from tests.model.random_models import write
 from tests.server.llama.hugging_face import hugging_face
 
 NAMES = [
@@ -59,6 +62,29 @@ def test_heads_are_no_models(head: str, folder: str):
 def test_repositories_of_heads_alone_give_one():
     names = ["eagle3-Model-Q8_0.gguf", "eagle3-Model-Q4_K_M.gguf", "imatrix.gguf"]
     assert choose(names, Source("a/b")) == ["eagle3-Model-Q4_K_M.gguf"]
+
+
+@pytest.mark.parametrize("head", ["dflash", "dspark"])
+def test_unknown_heads_alone_are_none(head: str):
+    for quant in (None, "Q8_0"):
+        with pytest.raises(StartupError, match="a/b has no "):
+            choose([f"{head}-Model-Q8_0.gguf"], Source("a/b", quant=quant))
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "found"),
+    [
+        (["mtp-m-Q8_0.gguf", "eagle3-m.gguf"], "m.gguf", {"mtp": 0, "eagle3": 1}),
+        (["mtp-m-BF16.gguf", "mtp-m-Q4_0.gguf", "MTP-m-Q8_0.gguf"], "m-Q8_0.gguf", {"mtp": 2}),
+        (["mtp-m-BF16.gguf", "mtp-m-Q8_0.gguf", "mtp-m-Q2_K.gguf"], "m-IQ4_XS.gguf", {"mtp": 2}),
+        (["mtp-m-Q8_0.gguf", "a/mtp-m-Q4_0.gguf", "b/mtp-m-Q8_0.gguf"], "a/m-Q8_0.gguf", {"mtp": 1}),
+        (["b/mtp-m.gguf", "mtp-m.txt", "mmproj-mtp-m.gguf"], "a/m.gguf", {}),
+        (["dflash-m.gguf", "m-dspark-Q8_0.gguf"], "m.gguf", {"dflash": 0, "dspark": 1}),
+        (["mtp-m.gguf"], "mtp-m.gguf", {}),
+    ],
+)
+def test_heads_beside_a_model(names: list[str], model: str, found: dict[str, int]):
+    assert heads([*names, model], model) == {kind: names[i] for kind, i in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -133,6 +159,59 @@ def test_settings_accept_repositories_everywhere(use: Callable[[str], None]):
         assert settings.name == "model-Q8_0"
         drafter = read(DrafterSettings, ["--hf-repo", "somebody/model", "--hf-file", "model-F16.gguf"])
         assert downloaded(drafter).model.read_bytes() == FILES["model-F16.gguf"]
+
+
+BLOCK_ALONE = QWEN35_BLOCK._replace(layers=[*[{}] * len(QWEN35.layers), QWEN35_BLOCK.layers[-1]])
+DFLASH = "dflash-model.gguf (duo does not run this kind)"
+
+
+@pytest.mark.parametrize(
+    ("model", "head", "flags", "said"),
+    [
+        (QWEN35, BLOCK_ALONE, [], f"mtp-model-Q8_0.gguf, found beside the model; left out: {DFLASH}"),
+        (QWEN35, BLOCK_ALONE, ["--mtp", "off"], "none; left out: mtp-model-Q8_0.gguf (--mtp off)"),
+        (QWEN35, BLOCK_ALONE, ["--draft-max", "0"], "none; left out: mtp-model-Q8_0.gguf (--draft-max 0)"),
+        (QWEN35, QWEN35, [], "mtp-model-Q8_0.gguf (it is a model of its own)"),
+        (QWEN35_BLOCK, BLOCK_ALONE, [], "mtp-model-Q8_0.gguf (the model's file has a prediction block)"),
+    ],
+)
+def test_head_beside_its_model_drafts(
+    model: Kind,
+    head: Kind,
+    flags: list[str],
+    said: str,
+    use: Callable[[str], None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    caplog.set_level(logging.INFO)
+    files = {"dflash-model.gguf": b"GGUF"}
+    for name, kind in {"model-Q8_0.gguf": model, "mtp-model-Q8_0.gguf": head}.items():
+        write(tmp_path / name, kind)
+        files[name] = (tmp_path / name).read_bytes()
+    with hugging_face(files) as hub:
+        use(hub.url)
+        settings = prepared(read(LeadSettings, ["-hf", "somebody/model", *flags]))
+    assert settings.model.name == "model-Q8_0.gguf"
+    drafts = "found beside" in said
+    assert settings.draft_mode == ("sync" if drafts else "auto")
+    assert (settings.draft_model and settings.draft_model.name) == ("mtp-model-Q8_0.gguf" if drafts else None)
+    assert said in caplog.text
+    assert DFLASH in caplog.text
+    assert "dflash-model.gguf" not in hub.downloads
+
+
+def test_draft_models_precede_heads_beside(
+    use: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    files = FILES | {"mtp-model-Q8_0.gguf": b"GGUF"}
+    with hugging_face(files) as hub:
+        use(hub.url)
+        flags = ["-hf", "somebody/model:Q8_0", "--draft-model", str(BUNDLED_DRAFT)]
+        assert prepared(read(LeadSettings, flags)).draft_model == BUNDLED_DRAFT
+    assert "left out: mtp-model-Q8_0.gguf (a draft model is given)" in caplog.text
+    assert hub.downloads == ["model-Q8_0.gguf"]
 
 
 def test_offline_uses_earlier_download(use: Callable[[str], None]):

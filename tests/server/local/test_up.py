@@ -244,7 +244,7 @@ def test_other_drafters_do_not_load_an_assistant(
     def architecture(path: Path) -> str:
         return "gemma4-assistant"
 
-    monkeypatch.setattr("server.lead.loading.architecture", architecture)
+    monkeypatch.setattr("server.lead.heads.architecture", architecture)
     assert up(UpSettings.model_validate({"draft_model": model, "redis_listen": "10.0.0.1"})) == 0
     assert started.site is not None
     assert started.site.draft_model == model  # in the lead

@@ -1,0 +1,104 @@
+"""Find and load what guesses from a target's rows and has a file of its own: a head, block or assistant."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TypeVar
+
+from server.errors import StartupError
+from server.llama.backend import PredictionBlock
+from server.llama.eagle3 import TARGETS, LlamaHead
+from server.llama.hub import RUN, FetchedModel
+from server.llama.llamacpp import LlamaBackend
+from server.llama.mtp import BlockFile
+from server.llama.tensors import ASSISTANTS, EAGLE3, architecture, has_block, is_block
+from server.settings import LeadSettings
+from server.speculation.wire.presence import misfit, vocabulary_card
+
+logger = logging.getLogger("duo.lead")
+
+S = TypeVar("S", bound=LeadSettings)
+
+
+def head_of(settings: LeadSettings) -> Path | None:
+    """Return the draft model if it is an EAGLE-3 head or a prediction block, else None.
+
+    Raises StartupError if its file is missing.
+    """
+    path = settings.draft_model
+    return path if path and (architecture(path) == EAGLE3 or is_block(path)) else None
+
+
+def assistant_of(settings: LeadSettings) -> Path | None:
+    """Return the draft model if it is an assistant (assistant.py), else None.
+
+    Raises StartupError if its file is missing.
+    """
+    path = settings.draft_model
+    return path if path and architecture(path) in ASSISTANTS else None
+
+
+def load_head(stack: ExitStack, path: Path, target: LlamaBackend, most: int) -> PredictionBlock:
+    """Load an EAGLE-3 head, or a prediction block in a file of its own.
+
+    Args:
+        stack: Closes it.
+        path: Its file.
+        target: The model that it guesses for.
+        most: Maximum guesses in a step; 0: no limit.
+
+    Raises:
+        StartupError: It does not fit the target.
+    """
+    made = LlamaHead(target, path) if architecture(path) == EAGLE3 else BlockFile(target, path, most)
+    head = stack.enter_context(closing(made))
+    if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(head.vocab)):
+        raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
+    instead = ", not the prediction block in the model's file" if target.model.n_blocks else ""
+    logger.info("  draft    %s%s, in this process", head.what, instead)
+    return head
+
+
+def with_head(settings: S, fetched: FetchedModel) -> S:
+    """Return the settings with a head that lies beside the model as the draft model, if one fits.
+
+    Logs which head drafts, and why others do not.
+    """
+    left = {kind: why for kind in fetched.heads if (why := _obstacle(settings, kind))}
+    head: Path | None = None
+    for kind in [kind for kind in RUN if kind in fetched.heads and kind not in left]:
+        if head is not None:
+            left[kind] = "one is enough"
+            continue
+        try:
+            head = _checked(fetched.fetch_head(kind))
+        except StartupError as error:
+            left[kind] = error.message
+    unused = ", ".join(f"{fetched.heads[kind][0]} ({why})" for kind, why in left.items())
+    name = f"{head.name}, found beside the model" if head else "none"
+    logger.info("  head     %s%s", name, f"; left out: {unused}" if unused else "")
+    return settings.model_copy(update={"draft_model": head}) if head else settings
+
+
+def _obstacle(settings: LeadSettings, kind: str) -> str:
+    """Return why a head of this kind must not draft, empty if it may."""
+    if kind not in RUN:
+        return "duo does not run this kind"
+    if settings.draft_model is not None:
+        return "a draft model is given"
+    if settings.mtp == "off" or not settings.draft_max:
+        return "--mtp off" if settings.draft_max else "--draft-max 0"
+    if has_block(settings.model):
+        return "the model's file has a prediction block"
+    if kind == "eagle3" and architecture(settings.model) not in TARGETS:
+        return "llama.cpp does not give the rows that it reads"
+    return ""
+
+
+def _checked(path: Path) -> Path:
+    """Return the path. Raises StartupError if the file does not guess from a target's rows."""
+    if architecture(path) in (EAGLE3, *ASSISTANTS) or is_block(path):
+        return path
+    raise StartupError("it is a model of its own")
