@@ -37,6 +37,7 @@ from tests.checks import check_engine
 from tests.model.conftest import open_exact
 from tests.model.duet import Duet
 from tests.model.kinds import GEMMA3, QWEN3
+from tests.model.kinds import KINDS as ALL_KINDS
 from tests.model.live import Padded
 from tests.model.projectors import PROJECTORS, write_projector
 from tests.model.random_models import words_added, write
@@ -178,6 +179,11 @@ def test_rows_of_gemma_see_each_other(scene: Scene, monkeypatch: pytest.MonkeyPa
 
 
 def test_next_turns_of_two_sessions(scene: Scene):
+    check_next_turns(scene)
+
+
+def check_next_turns(scene: Scene) -> None:
+    """Check that two conversations at once say in two turns what each says alone."""
     first = [scene.ask(1), scene.ask(2)]
     replies = [scene.alone(one) for one in first]
     later = [scene.go_on(one, reply) for one, reply in zip(first, replies, strict=True)]
@@ -292,6 +298,21 @@ def test_unusable_projectors_are_refused(scene: Scene, tmp_path: Path):
         write_projector(path, PROJECTORS["gemma3"])
         with pytest.raises(StartupError, match="--ubatch-size 16"):
             open_projector(path, scene.target, most_rows=15)
+
+
+@pytest.mark.parametrize(
+    ("model", "projector", "n_streams"),
+    [("lfm2", "llava", 0), ("gemma4", "gemma3", 0), ("gemma3", "gemma3", 4)],
+)
+def test_other_kinds_see_pictures(mtmd: Any, tmp_path: Path, model: str, projector: str, n_streams: int):
+    """Read pictures with a state, with embeddings for each layer, and with a KV cache for each sequence."""
+    path, other = tmp_path / "model.gguf", tmp_path / "projector.gguf"
+    write(path, ALL_KINDS[model])
+    write_projector(other, PROJECTORS[projector])
+    with closing(open_exact(path, n_streams)) as target, closing(open_projector(other, target)) as encoder:
+        pictures = Pictures(encoder)
+        target.vocab = PictureVocabulary(target.vocab, pictures)
+        check_next_turns(Scene(target, target, encoder, pictures))
 
 
 def test_missing_tokens_are_refused(mtmd: Any, tmp_path: Path):

@@ -142,6 +142,27 @@ async def test_hanging_work_shows_in_health(gate: Gate, monkeypatch: pytest.Monk
     await asyncio.gather(*running)
 
 
+async def test_pictures_may_take_longer(gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    work = PromptWork()
+
+    def encoded() -> None:
+        work.expect_long()
+        gate()
+
+    running = [asyncio.ensure_future(work.run(encoded))]
+    await gate.until_begun(1)
+    monkeypatch.setattr(prompt_work, "PROMPT_STUCK_S", 0.0)
+    assert work.stuck() is None
+    running.append(asyncio.ensure_future(work.run(gate)))
+    await gate.until_begun(1)
+    assert work.stuck()
+    gate.open.set()
+    await asyncio.gather(*running)
+    assert work.stuck() is None
+    work.expect_long()  # changes nothing elsewhere than in work
+    await work.close()
+
+
 class Gated(FakeVocabulary):
     """A model whose tokenizer blocks on texts with "slow" in them."""
 

@@ -7,6 +7,8 @@ import zlib
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from server.errors import FieldError
 from server.pictures.pixels import MAX_PICTURE_BYTES, MAX_SIDE, Pixels, pixels_of
@@ -79,6 +81,26 @@ def test_cut_files_are_refused(format: str):
     whole = file_of(drawn(size=(64, 64)), format)
     for n in (1, 10, len(whole) // 2):
         refused(url_of(whole[:n]), "not a whole picture")
+
+
+@pytest.mark.parametrize("format", MEDIA)
+def test_damaged_files_are_pixels_or_refused(format: str):
+    whole = file_of(drawn(size=(24, 16)).effect_spread(3), format)
+    kinds = set[type[object]]()
+
+    @settings(max_examples=100, database=None, deadline=None)
+    @given(st.integers(0, len(whole)), st.integers(0, 9), st.binary(max_size=9))
+    def read(at: int, n: int, new: bytes) -> None:
+        try:
+            found = pixels_of(url_of(whole[:at] + new + whole[at + n :]), PLACE)
+        except FieldError as error:
+            kinds.add(type(error))
+        else:
+            kinds.add(type(found))
+            assert len(found.data) == 3 * found.width * found.height
+
+    read()
+    assert kinds == {FieldError, Pixels}
 
 
 def test_other_formats_are_refused():
