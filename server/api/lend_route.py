@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio.subprocess import Process
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import quote
 
@@ -16,8 +16,6 @@ from server.api.access import SOCKET_PROTOCOL
 from server.api.lending import BrowserLender, Lending, end, named
 from server.api.served import Served
 from server.errors import NotSupportedError
-
-logger = logging.getLogger("duo.api")
 
 POLICY, FAILED, FULL = 1008, 1011, 1013  # close codes of RFC 6455, for rules, defects and "try again later"
 
@@ -66,7 +64,8 @@ async def _lend(websocket: WebSocket, lending: Lending) -> None:
     finally:
         await asyncio.shield(end(process))
     if code:
-        await websocket.close(code, reason)
+        with suppress(WebSocketDisconnect):  # it has left meanwhile
+            await websocket.close(code, reason)
 
 
 async def _relay(websocket: WebSocket, process: Process, per_second: int) -> tuple[int, str]:
