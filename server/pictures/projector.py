@@ -26,8 +26,8 @@ def _library() -> Any:
     try:
         import llama_cpp.mtmd_cpp as functions
     except (ImportError, OSError, FileNotFoundError, RuntimeError) as error:
-        why = f"this llama-cpp-python has no libmtmd, which --mmproj needs ({error})"
-        raise StartupError(f"{why}: install that of duo's requirements, built with LLAVA_BUILD") from error
+        why = f"this llama-cpp-python was built without libmtmd, which --mmproj needs ({error})"
+        raise StartupError(f"{why}: build it again, by make clean and make up") from error
     return functions
 
 

@@ -36,7 +36,19 @@ from server.pictures.with_pictures import WithPictures
 from tests.checks import check_engine
 from tests.model.conftest import open_exact
 from tests.model.duet import Duet
-from tests.model.kinds import GEMMA3, QWEN3
+from tests.model.kinds import (
+    ATTENTION,
+    FEED_FORWARD,
+    GEMMA3,
+    HEADS,
+    N_HEADS,
+    N_KV_HEADS,
+    NORM,
+    QWEN3,
+    SIZE,
+    Kind,
+    Shapes,
+)
 from tests.model.kinds import KINDS as ALL_KINDS
 from tests.model.live import Padded
 from tests.model.projectors import PROJECTORS, write_projector
@@ -313,6 +325,19 @@ def test_other_kinds_see_pictures(mtmd: Any, tmp_path: Path, model: str, project
         pictures = Pictures(encoder)
         target.vocab = PictureVocabulary(target.vocab, pictures)
         check_next_turns(Scene(target, target, encoder, pictures))
+
+
+def test_positions_of_several_parts_are_refused(mtmd: Any, tmp_path: Path):
+    biases: Shapes = {
+        f"attn_{name}.bias": (n * SIZE,)
+        for name, n in zip("qkv", (N_HEADS, N_KV_HEADS, N_KV_HEADS), strict=True)
+    }
+    fields = {**HEADS, "rope.dimension_sections": [4, 2, 2, 0]}
+    model, path = tmp_path / "model.gguf", tmp_path / "projector.gguf"
+    write(model, Kind("qwen2vl", [NORM | ATTENTION | biases | FEED_FORWARD], fields))
+    write_projector(path, PROJECTORS["llava"])
+    with closing(open_exact(model)) as target, pytest.raises(StartupError, match="a model with M-RoPE"):
+        open_projector(path, target)
 
 
 def test_missing_tokens_are_refused(mtmd: Any, tmp_path: Path):
