@@ -18,7 +18,7 @@ PORTION = 4096  # tokens indexed in one step, for 5 to 10 ms; other sessions wai
 
 @dataclass(slots=True)
 class _Followed:
-    """One session's index."""
+    """The lookup of one session: an index of its text, in which guesses are found."""
 
     lookup: Lookup
     n_opened: int  # the session's Open messages when it was last compared
@@ -35,7 +35,7 @@ class LookupDrafter(Drafter):
         self.td = Smoothed(TD_WEIGHT)
 
     def wants(self, session: DraftSession) -> bool:
-        """Return True once after each commit."""
+        """Return True if tokens were committed since the last guess for this session."""
         followed = self._followed.get(session.id)
         now = session.n_opened, session.n_committed
         return not session.lost and (followed is None or now != (followed.n_opened, followed.n_guessed))

@@ -32,7 +32,11 @@ class Script:
 
 @dataclass(slots=True)
 class _Matched:
-    """The text that a session follows, if any, as of n_opened Opens and n_checked committed tokens."""
+    """Which of the known texts a session follows, if any.
+
+    It was found when the session had had n_opened Open messages, and its first n_checked committed tokens
+    agree with it.
+    """
 
     n_opened: int
     text: int | None = None

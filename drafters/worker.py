@@ -140,9 +140,11 @@ class Worker:
                 logger.warning("drafting for a session of %s ends: its decodes keep failing", session.lead)
 
     def _publish_guesses(self, *, all_of_it: bool) -> None:
-        """Send guesses: at once where a path begins, else once every PUBLISH_S seconds or more.
+        """Send guesses: the first ones of a path at once, others once every PUBLISH_S seconds or more.
 
-        Branches follow their path.
+        Guesses of branches, the alternatives to a path, are sent after the path's.
+
+        all_of_it: True to send all guesses at once.
         """
         now, td_us = self._clock(), self._td_us
         apart_s = max(PUBLISH_S, MESSAGE_S * len(self._busy))

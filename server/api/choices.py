@@ -107,7 +107,10 @@ class ReplyChoice:
             raise self._error
 
     def spread(self, frame_s: float) -> None:
-        """Send the tokens of a step one by one, as Pace times them; call wake() after each portion."""
+        """From now on send the tokens of a step one by one, at the times that Pace chooses.
+
+        The caller has to call wake() after each portion that it takes.
+        """
         self._untold.pace = Pace(frame_s)
 
     def wake(self) -> None:

@@ -125,7 +125,10 @@ class History:
             doing.add_done_callback(those.discard)
 
     async def remembered(self) -> None:
-        """Have all ended replies remembered now, and wait until they are. Call it when a next turn comes."""
+        """Remember all ended replies now instead of a little later, and wait until that is done.
+
+        Call it when a prompt may continue one of them.
+        """
         if self._remembering:
             self._wanted.set()
             try:

@@ -48,7 +48,10 @@ class OwnValues(GrammarRules):
         return self._any_of(self._in_gemma(schema))
 
     def ordered(self, rules: Mapping[str, str], needed: Sequence[str], between: str = "") -> str:
-        """Return an expression for members in the schema's order; in any order if the grammar is loose."""
+        """Return an expression for an object's members, in the schema's order or, if `loose`, in any order.
+
+        rules: Rule of each member, by its key. needed: Keys of the required members. between: Separator.
+        """
         return (self.in_any_order if self.loose else self.in_order)(rules, needed, between)
 
     def _any_of(self, written: Sequence[str]) -> str:

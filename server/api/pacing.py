@@ -105,12 +105,12 @@ class Untold:
 
     @property
     def n_waiting(self) -> int:
-        """Return the number of tokens that are not due yet."""
+        """Return the number of tokens whose time to be sent has not come."""
         return len(self._held)
 
     @property
     def next_at(self) -> float | None:
-        """Return the time when more tokens are due; None if none wait, or without a pace."""
+        """Return when the next waiting token is to be sent; None if none waits or ever will."""
         return self.pace.next_at if self.pace is not None else None
 
     def spreads(self, n: int, at: float) -> bool:
@@ -121,8 +121,8 @@ class Untold:
         """Add the tokens of a step, to be sent one by one.
 
         Args:
-            n_settled: Number of the reply's characters that were settled before the step.
-            read: The pieces of each token, and the number of characters settled with it.
+            n_settled: Number of the reply's characters before the step whose meaning was certain.
+            read: The pieces of each token, and the same number after it.
             plain_s: See Pace.step().
             now: See Pace.step().
         """
@@ -144,7 +144,7 @@ class Untold:
         """Take the pieces to be sent now; all of them if the reply `ends`.
 
         Returns:
-            The pieces, and the number of the reply's characters that are settled with them.
+            The pieces, and the number of the reply's characters up to their end whose meaning is certain.
         """
         n_due = len(self._held) if ends or self.pace is None else self.pace.due(now)
         for _ in range(n_due):

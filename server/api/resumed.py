@@ -50,12 +50,15 @@ class NamedStream:
 
 
 def _place_of(conversation: str) -> str:
-    """Return the id of the stored document about a conversation's stream."""
+    """Return the id of the stored document that names the log of a conversation's stream."""
     return f"stream_{digest(conversation)}"
 
 
 def _variants_of(conversation: str) -> str:
-    """Return the id of the stored document that lists a conversation's names with models."""
+    """Return the id of the stored document that lists longer names of a conversation.
+
+    Each of them is the conversation's name followed by a model's.
+    """
     return f"variants_{digest(conversation)}"
 
 

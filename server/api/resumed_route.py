@@ -29,7 +29,7 @@ MOST_NAMES = 4096
 
 
 class LookupRequest(Body):
-    """POST /v1/streams/lookup."""
+    """Body of POST /v1/streams/lookup."""
 
     conversation_ids: Annotated[list[str], Field(max_length=MOST_NAMES, fail_fast=True)] = Field(
         default_factory=list[str]

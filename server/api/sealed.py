@@ -15,7 +15,7 @@ _SUMMARY = "summary:"
 
 
 def holding(thoughts: str) -> str:
-    """Return thoughts encoded as a signature or as encrypted content."""
+    """Return thoughts encoded for clients to send back: as a signature, or as encrypted content."""
     return _THOUGHTS + _encode_text(thoughts)
 
 

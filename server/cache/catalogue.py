@@ -115,7 +115,10 @@ class Catalogue:
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None
 
     def having(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the key of an entry that contains these tokens (without `partial`: equals); None if none."""
+        """Return the key of an entry that contains these tokens, None if there is none.
+
+        If states cannot be trimmed (`partial` is false), the entry must have exactly these tokens.
+        """
         length, key = self._match_in(self._all, tuple(tokens), salt)
         return key if length == len(tokens) else None
 
@@ -163,9 +166,9 @@ class Catalogue:
         entry.last_used, entry.leaving, entry.n_loaded = self.n_uses, False, n_loaded
 
     def keeps(self, n_tokens: int, n_bytes: float, budget: int, idle: int) -> bool:
-        """Return True if a new entry of this size would stay in memory until `idle` others are used.
+        """Return True if a new entry of this size would stay in memory while `idle` other entries are used.
 
-        Entries of less worth make room for it.
+        To make room for it, entries of less worth are removed.
         """
         new = worth(n_tokens, idle)
         above = (e.n_bytes for e in self.held.values() if not e.leaving and self._worth_of(e, 1) >= new)

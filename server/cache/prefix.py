@@ -70,7 +70,11 @@ class PrefixCache:
     """Index of the sequences of one KV cache, some of which are idle."""
 
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
-        """Begin with n_seqs free sequences; without `partial` they can be trimmed only to their mark."""
+        """Begin with n_seqs free sequences.
+
+        partial: True if sequences can be trimmed to any length; False if only to their mark, the length at
+        which the engine has kept a state.
+        """
         self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
@@ -91,10 +95,10 @@ class PrefixCache:
     ) -> Reuse | None:
         """Claim the best sequence for a prompt, or the idle sequence `only`.
 
-        The prompt reuses the longest common prefix. It takes the sequence with that prefix if this is idle,
-        would keep at least half of its tokens, and held a prompt that the new one continues. Otherwise it
-        takes the sequence whose loss costs least. At least the prompt's last token is evaluated, for its
-        logits.
+        The prompt reuses the longest prefix that it shares with a sequence. That sequence itself is claimed
+        if it is idle, if at least half of its tokens stay, and if the prompt continues its conversation.
+        Otherwise the sequence whose loss costs least is claimed, and the prefix is copied. The prompt's last
+        token is always evaluated, for its logits.
 
         Args:
             tokens: The prompt.
@@ -191,7 +195,7 @@ class PrefixCache:
         ]
 
     def resting(self) -> dict[int, Evicted]:
-        """Return what each sequence that is not busy holds: no tokens if it is free."""
+        """Return the content of each sequence that is not busy; a free sequence has no tokens."""
         return {seq: self._evicted_from(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
     @property
@@ -222,7 +226,10 @@ class PrefixCache:
         return self._in_place(seq, source, length)
 
     def _in_place(self, seq: int, source: int | None, length: int) -> Reuse:
-        """Claim this sequence for a prompt with this common prefix."""
+        """Return how `seq` is claimed for a prompt whose first `length` tokens are in the sequence `source`.
+
+        source: None if no sequence begins as the prompt does; `length` is then 0.
+        """
         evicted = self._evicted_from(seq) if self._residents[seq].tokens else None
         if seq == source:
             lost = evicted if length * 2 < len(self._residents[seq].tokens) else None
@@ -232,8 +239,8 @@ class PrefixCache:
     def _goes_on(self, source: int, length: int) -> bool:
         """Return True if a prompt that shares `length` tokens with `source` continues that conversation.
 
-        A prompt that differs within the source's last prompt is another conversation, even if both begin with
-        the same long text.
+        It must share the whole prompt of that conversation's latest reply, except a few tokens at its end.
+        Otherwise it is another conversation, even if both begin with the same long text.
         """
         resident = self._residents[source]
         if resident.busy or length * 2 < len(resident.tokens):

@@ -57,7 +57,10 @@ class _RadixNode(Generic[K]):
             node = node.parent
 
     def newest(self) -> int:
-        """Return the highest stamp of a key here or below, from `latest` of the children."""
+        """Return the highest stamp of any key of this node or of a node below it; 0 if there is none.
+
+        The `latest` of each child must be right.
+        """
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
         return max(stamps, default=0)
 

@@ -60,7 +60,7 @@ class Snapshots:
         self._look_for_news()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
-        """Return True if a state of this size, if put now, would be kept until `idle` others are used."""
+        """Return True if a state put now would stay in memory until `idle` other states have been used."""
         if self._disk or not self.memory_bytes:
             return self._disk is not None
         return self._catalogue.keeps(n_tokens, n_bytes, self.memory_bytes, idle)
@@ -229,7 +229,7 @@ class Snapshots:
         return key if entry.on_disk or entry.writing else None
 
     def _drop_replaced(self, tokens: Sequence[int], salted: str) -> tuple[str, ...]:
-        """Drop the entry that these tokens extend; return keys of files to remove once theirs is written."""
+        """Drop the entry that these tokens continue; return the keys of its files, to be removed later."""
         shorter = self._catalogue.covered(tokens, salted)
         if shorter is None:
             return ()

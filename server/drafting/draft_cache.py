@@ -101,7 +101,10 @@ class DraftCache:
         session.seq, session.n_kv = NO_SEQ, 0
 
     def trim(self, session: DraftSession) -> None:
-        """Remove the cells of wrong guesses; a branch that the lead took replaces the path."""
+        """Remove the cells of wrong guesses from the session's sequence.
+
+        If the lead committed the tokens of a branch, the branch's sequence first becomes the session's.
+        """
         if session.taken is not None:
             self.slots.exchange(session.seq, session.taken.seq)
             session.taken = None

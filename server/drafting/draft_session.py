@@ -189,7 +189,7 @@ class DraftSession:
     def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
         """Yield unpublished guesses as messages: the path's, then those of branches off it.
 
-        If not `due`, yield only guesses of a path of which nothing is published yet.
+        due: False to yield only first guesses, those of a path of which nothing is published yet.
         """
         while self.n_unpublished and (due or not self.path.n_published):
             yield self.path.take_draft(drafter, self.id, td_us)
@@ -201,7 +201,7 @@ class DraftSession:
     # -- changes
 
     def _adopt_open(self, opened: Open, guesses: Sequence[DraftGuess] = ()) -> None:
-        """Start with the Open's tokens and an unpublished path beyond them."""
+        """Start anew with an Open message's tokens, and with these guesses, which are still to be sent."""
         self.n_opened += 1
         self.max_ahead, self.n_dropped = opened.max_ahead, opened.n_dropped
         self.sampling = _mirrored_sampling(opened.sampling)
@@ -211,7 +211,10 @@ class DraftSession:
         self.lost = False
 
     def _take_branch(self, fork: int, token: int) -> bool:
-        """Make the branch that begins with this token at `fork` the path; return False if there is none."""
+        """Find the branch that begins at `fork` with this token, and make it the path.
+
+        Return False if there is no such branch.
+        """
         found = (b for b in self.branches if b.fork == fork and b.guesses[0].token == token)
         branch = next(found, None)
         if branch is None:

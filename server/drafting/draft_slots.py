@@ -16,7 +16,14 @@ class DraftSlots:
     """
 
     def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
-        """Give branches at most half of the slots; none if sequences cannot be trimmed."""
+        """Divide the backend's sequences into slots for conversations, for branches and for padding rows.
+
+        Args:
+            backend: The draft model.
+            n_branches: Maximum slots for branches. They get at most half of the slots, and none if the
+                backend cannot trim sequences.
+            n_scratch: Number of slots for padding rows.
+        """
         n_seqs = backend.n_seqs - n_scratch
         n_branches = min(n_branches, n_seqs // 2) if backend.can_trim else 0
         n_slots = n_seqs - n_branches

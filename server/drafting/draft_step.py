@@ -39,10 +39,10 @@ class DraftStep:
         self.places.append(sum(self.batch.wanted) - 1)
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> None:
-        """Add padding rows at these pairs of sequence and position, and order all rows by sequence.
+        """Add a padding row at each of these pairs of sequence and position, and order all rows by sequence.
 
-        All rows are of single tokens, each wanted. Decodes with rows of the same sequences in the same order
-        have one shape.
+        Every sequence must have one row, with logits. Decodes whose rows have the same sequences in the same
+        order can then share a recorded GPU graph.
         """
         batch, self.pads = self.batch, pads
         for seq, position in pads:

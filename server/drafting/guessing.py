@@ -125,13 +125,13 @@ class _NoisyScores:
         self._floor = peaks.top + math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
 
     def share(self, token: int) -> float:
-        """Return the share of a token that was drawn."""
+        """Return the token's share in the softmax of all scores; it must have a score."""
         return float(self._weights[self._ids.searchsorted(token)]) / self._sum
 
     def best_but(self, tokens: set[int]) -> list[tuple[int, float]]:
-        """Return the two tokens with the highest scores except these, and their shares.
+        """Return the two tokens with the highest scores, besides `tokens`, and their shares (see share()).
 
-        Only tokens that min_p leaves count, if there are any.
+        Tokens that min_p excludes count only if there are no others.
         """
         others = ~np.isin(self._ids, list(tokens))
         able = others & (self._logits >= self._floor)
@@ -153,9 +153,10 @@ def _near_tokens(peaks: Peaks, drawn: int) -> Ids:
 
 
 class Rule:
-    """Learns which rule of guessing is right more often.
+    """Learns which guess is right more often: the token drawn with the lead's noise, or the likeliest.
 
-    It begins with the shared noise, which is better where distributions are flat and alike.
+    It begins with the drawn token, which is right more often if lead and drafter have flat distributions
+    that are alike.
     """
 
     def __init__(self) -> None:

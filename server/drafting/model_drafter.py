@@ -124,7 +124,10 @@ class ModelDrafter:
     def _choose_tokens(
         self, step: DraftStep, sessions: Sequence[DraftSession], logits: Logits, now: float
     ) -> list[NextToken]:
-        """Return the token chosen for each of step.grown; start the next decode if it has paths alone."""
+        """Return the guessed token for each of step.grown.
+
+        If only paths get guesses, no branches, also start the next decode.
+        """
         early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
         rows = logits.copy() if early else logits
         choices: list[NextToken] = []
@@ -245,7 +248,10 @@ class ModelDrafter:
         return True
 
     def _add_branch(self, step: DraftStep, leaf: Leaf) -> None:
-        """Add a row for a branch that grows, or begins if there is a sequence for it."""
+        """Add a row for the next guess of a branch.
+
+        A new branch begins if a sequence is free for it; otherwise nothing is added.
+        """
         branch = leaf.branch
         if leaf.second is not None:
             branch = self._cache.begin(leaf.session, leaf.fork, leaf.second, leaf.gain)

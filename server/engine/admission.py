@@ -19,9 +19,9 @@ WORTH_SHARING = 32
 
 
 def step_aside(state: EngineState) -> None:
-    """End precomputing sessions that are done, or all of them if there is a session that generates.
+    """End sessions that only precompute a prompt, if they are done or if another session generates.
 
-    A patient one that has not begun may stay.
+    A patient one, whose request allows waiting, stays if it has not begun.
     """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]

@@ -18,7 +18,7 @@ def build(
 
     Args:
         state: The sessions, and what they run on.
-        works: The rows of the step without guesses.
+        works: The step's work, one for each of its sessions; the guesses are in `plan`.
         plan: One proposal for each work, and the width to pad the step to if there is room.
         n_held: Number of KV cells in use.
     """
@@ -48,9 +48,10 @@ def build(
 
 
 def n_pad(limits: Limits, n_ctx: int, work: Work, n_draft: int) -> int:
-    """Return the number of padding rows that give all steps of a width-stable session the same width.
+    """Return the number of padding rows for a step of a width-stable session.
 
-    There are fewer near the end of the context.
+    All steps of such a session have the same number of rows, so that its logits do not depend on guesses.
+    Near the end of the context there are fewer.
     """
     session = work.session
     if session.n_pending > 1 or session.request.n_beams > 1:

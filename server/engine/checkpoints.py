@@ -41,7 +41,7 @@ class Checkpoints:
         self._take_state_of(seq, self._spare_sequence(seq, STEP), length)
 
     def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
-        """Return the number of prompt tokens after which to set a mark; 0 if no mark is worthwhile.
+        """Return after how many prompt tokens mark() should keep the state for later sessions; 0: not at all.
 
         Args:
             seq: The sequence.
@@ -52,21 +52,27 @@ class Checkpoints:
         return at if self._n_each > TURN and at > n_held and at - self.marks[seq] >= MIN_MARK_TOKENS else 0
 
     def mark(self, seq: int, length: int) -> None:
-        """Keep the current state, of this length, for later sessions to continue from."""
+        """Keep the current state, from which later sessions can continue: set the sequence's mark.
+
+        length: Number of tokens that the state covers.
+        """
         self._backend.copy(seq, self._spare_sequence(seq, TURN), 0, 0)
         self.marks[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens to an empty sequence.
 
-        `length` is the source's length, or its mark: the length at which a state was kept.
+        `length` is all tokens of the source, or those up to its mark, where mark() kept the state.
         """
         self._backend.copy(source, target, 0, length)
         if length == self.marks[source]:
             self._take_state_of(target, self._spare_sequence(source, TURN), length)
 
     def trim(self, seq: int, length: int) -> None:
-        """Trim a sequence to 0, to its mark, or to its own length. Raises BackendError for other lengths."""
+        """Trim a sequence to 0, to its own length, or to its mark, where mark() kept the state.
+
+        Raises BackendError for other lengths.
+        """
         if length and length == self.marks[seq]:
             self._take_state_of(seq, self._spare_sequence(seq, TURN), length)
         else:
@@ -78,7 +84,7 @@ class Checkpoints:
             self.marks[seq] = 0
 
     def _take_state_of(self, seq: int, spare: int, length: int) -> None:
-        """Give the sequence the state of its spare sequence, and remove its cells from `length` on."""
+        """Give `seq` the state in the sequence `spare`, and remove the cells of `seq` from `length` on."""
         self._backend.copy(spare, seq, length, length)
         self._backend.trim(seq, length)
 

@@ -78,7 +78,7 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
 
     Args:
         state: The sessions, and what they run on.
-        works: The rows of the step without guesses; none if the engine is idle.
+        works: The step's work, one for each of its sessions; none if the engine is idle.
         n_held: Number of KV cells in use.
 
     Returns:
@@ -109,7 +109,11 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
 
 
 def _may_pad(state: EngineState, works: Sequence[Work]) -> bool:
-    """Return True if the step may be padded: it only decodes, and has no width-stable session."""
+    """Return True if the step may have padding rows.
+
+    Its rows must all be of decoding sessions without beams. A width-stable session, whose steps all have the
+    same number of rows, is padded elsewhere.
+    """
     limits = state.limits
     if limits.again or limits.streams:
         return False

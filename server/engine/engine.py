@@ -135,7 +135,10 @@ class Engine:
         self._state.proposer.learn(over)
 
     def _tell_early(self, guesses: Plan) -> None:
-        """Report the last step to event loop and proposer, before a decode of many sessions."""
+        """Report the last step to event loop and proposer before the next decode, which has many sessions.
+
+        guesses: The plan of the step that is decoded next.
+        """
         if self.before is not None:
             self.before()
         if self.overlaps:

@@ -71,10 +71,9 @@ class MoveCosts:
 
     @property
     def saving_pays(self) -> bool:
-        """True if saving a conversation and loading it beats evaluating it again.
+        """True if saving a conversation and loading it takes less time than evaluating it again.
 
-        It does not on a GPU with many streams: prompts are quick there, and scattered cells are copied one by
-        one.
+        On a GPU with many streams it takes longer: prompts are quick, and scattered cells are copied singly.
         """
         return 2 * self.cell_bytes * self.byte_s.value < self.token_s.value
 

@@ -41,7 +41,10 @@ class Residence:
     """Moves conversations between the KV cache and the tiers below, as PrefixCache decides."""
 
     def __init__(self, backend: Backend, sequences: Sequences, n_held: Callable[[], int]) -> None:
-        """Begin without tiers below the KV cache; n_held returns its cells in use, busy sequences' too."""
+        """Begin with the KV cache alone, without memory or disk to save conversations in.
+
+        n_held: Returns the number of cells of the KV cache in use, by busy sequences too.
+        """
         self._backend = backend
         self._n_held = n_held
         self._sequences = sequences
@@ -146,7 +149,7 @@ class Residence:
         return False
 
     def _fit_copies(self) -> None:
-        """Drop copies until they fit into the memory that snapshots leave."""
+        """Drop copies of idle conversations until they fit into memory beside the snapshots."""
         self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
@@ -252,11 +255,12 @@ class Residence:
         return True
 
     def _save_leaving(self, leaving: Evicted | None, *, at_end: bool = False) -> None:
-        """Save a leaving conversation, unless evaluating it again is quicker.
+        """Save a conversation that leaves the KV cache, unless evaluating it again is quicker.
 
         Args:
             leaving: The conversation; None: do nothing.
-            at_end: The server ends, and no request waits: save it even if evaluating is quicker.
+            at_end: True if the server ends. No request waits then, so the conversation is saved even if
+                evaluating it again is quicker.
         """
         if leaving is None or len(leaving.tokens) < WORTH_SAVING:
             return

@@ -64,7 +64,10 @@ class Searches:
         self._searches[session.id] = _Search(BeamSearch(session.request, limit), [session.seq], free, further)
 
     def add(self, batch: Batch, session: Session) -> None:
-        """Add rows for the rest of the prompt or for each beam's last token, and want the last logits."""
+        """Add the rows that a beam search needs next, and ask for the logits of each beam's last row.
+
+        These are rows for the rest of the prompt, then one for each beam's last token.
+        """
         search = self._searches[session.id]
         for seq, beam in zip(search.seqs, search.beams.live, strict=True):
             if beam.tokens:

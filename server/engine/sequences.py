@@ -43,8 +43,9 @@ class Sequences:
     def __init__(self, backend: Backend, n_slots: int, leaves: int) -> None:
         """Divide the backend's sequences among slots.
 
-        Trees of `leaves` leaves need at least as many sequences per slot. A backend that can copy but not
-        trim needs two per slot for guesses beyond its tail, and three with marks.
+        A tree of guesses with `leaves` leaves needs as many sequences per slot. A backend that can copy but
+        not trim sequences needs further ones, for checkpoints: one per slot for the state before guesses,
+        and one for the state near the end of a prompt.
         """
         self._backend = backend
         branching = backend.can_trim and backend.can_share and backend.n_seqs >= n_slots * leaves
@@ -95,7 +96,8 @@ class Sequences:
             session: The session.
             proposal: Its guesses.
             n_pad: Number of padding rows.
-            wide: Give all shadows rows, so that all steps with this number of rows have one shape.
+            wide: Give rows to all shadow sequences, those for further leaves of a tree of guesses. So all
+                steps with this number of rows can share a recorded GPU graph.
         """
         rows, n = session.tokens[session.n_kv :], len(proposal.tokens)
         if len(rows) == 1 and not (n or n_pad or wide):

@@ -101,7 +101,10 @@ class Session:
 
     @property
     def n_due(self) -> int:
-        """Return the number of pending tokens that may be evaluated; in a full context the last one waits."""
+        """Return the number of pending tokens to evaluate now: all of them, unless the context is full.
+
+        In a full context the last one waits until tokens have been dropped.
+        """
         return self.n_pending - self.is_full
 
     @property

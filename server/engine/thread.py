@@ -318,11 +318,11 @@ class EngineThread:
         self.hand_over()
 
     def hand_over(self, *, guessing: bool = False) -> None:
-        """Hand the outbox to the event loop in one call, if it is urgent or GATHER_S have passed.
+        """Hand the waiting events to the event loop, in one call, if any is urgent or GATHER_S have passed.
 
         Args:
-            guessing: A draft model runs next, which the loop would delay: beside a GPU hand over only urgent
-                events.
+            guessing: True if a draft model runs next, which the event loop would slow down. If a GPU decodes,
+                only urgent events are then handed over.
         """
         now = time.monotonic()
         waits = now - self._flushed_at < self.gather_s or (guessing and self._overlaps)

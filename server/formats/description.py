@@ -74,7 +74,7 @@ class Calls:
 
     @cached_property
     def arguments(self) -> str:
-        """Return the slot that holds the arguments."""
+        """Return the name of the placeholder in `call` that stands for the arguments, such as "json"."""
         return next(slot for slot in SLOT.findall(self.call) if slot in ARGUMENTS)
 
     @cached_property
@@ -84,7 +84,10 @@ class Calls:
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
-        """Match the text before a first call's arguments; `open` is optional if `call` begins with a mark."""
+        """Return an expression for all text before the arguments of the first call.
+
+        The text that opens a list of calls (`open`) may be missing if each call begins with text of its own.
+        """
         own = words(self._around_arguments[0])
         opens = r"\s*".join(map(re.escape, words(self.open)))
         return re.compile(
@@ -240,7 +243,10 @@ def words(text: str) -> list[str]:
 
 
 def pattern(text: str) -> str:
-    """Return a regular expression for a pattern."""
+    """Return a regular expression for a pattern as families.py writes it.
+
+    Such a pattern is fixed text with placeholders such as ⟨name⟩.
+    """
     parts = SLOT.split(text)
     fixed = (_loose_regex(part) for part in parts[::2])
     slots = (_OF_SLOTS[slot] for slot in [*parts[1::2]])

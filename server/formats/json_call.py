@@ -87,7 +87,10 @@ class JsonCallReader(ArgumentReader):
         return at + 1
 
     def _read_member(self, text: str, at: int) -> int | None:
-        """Read a key with its colon, a comma, or the object's end."""
+        """Read one of: a comma, the end of an object, or a key with the colon behind it.
+
+        Return the index behind it; None if the text ends too early, or if none of these is there.
+        """
         if text[at] == "}":
             self._nesting -= 1
             if not self._nesting:

@@ -14,7 +14,7 @@ def reader_of(calls: Calls, begun: CallBegun, schema: Schema) -> ArgumentReader:
     """Return a reader of the arguments behind a call's name.
 
     Args:
-        calls: How the model writes calls, but not as ⟨object⟩.
+        calls: How the model writes calls; those that are whole JSON objects (⟨object⟩) have another reader.
         begun: The call.
         schema: JSON schema of the call's arguments.
     """

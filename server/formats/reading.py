@@ -24,7 +24,7 @@ _NO_CALLS = Calls("⟨object⟩")
 
 
 class MessageReader(SettledText):
-    """Reads one guarded reply. Guarded text is never a mark; positions are counted with guards."""
+    """Reads one reply. Text with a guard in it (see guard.py) is never a mark; positions count guards."""
 
     def __init__(
         self,
@@ -304,7 +304,7 @@ class MessageReader(SettledText):
 
     @property
     def _n_mark(self) -> int:
-        """Return the index in the buffer behind the mark of the supposed call."""
+        """Return the length of the white space and the mark (if any) with which the buffer begins."""
         marks = (len(one) for one in self._calls.marks if self._buffer.startswith(one, self._blank))
         return self._blank + next(marks, 0)
 

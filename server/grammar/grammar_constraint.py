@@ -103,7 +103,7 @@ class CompiledGrammar:
         return self.n_tokens >= MAX_GRAMMAR_TOKENS
 
     def check(self, matcher: LLMatcher) -> None:
-        """Raise InvalidRequestError if a text's matcher is beyond LIMITS; then this grammar is worn."""
+        """Raise InvalidRequestError, and count this grammar as worn out, if `matcher` is beyond LIMITS."""
         try:
             _check_matcher(matcher, self.param)
         except InvalidRequestError:

@@ -41,7 +41,7 @@ MAX_LEXEME_DEPTH = 200  # nested nodes: Python's stack allows 1,000 calls
 
 @dataclass(frozen=True, slots=True)
 class Lexed:
-    """A grammar in lexemes."""
+    """A grammar whose rules consist of lexemes, the units that a lexer recognises."""
 
     rules: Rules  # the rules that the root needs
     automata: dict[Lexeme, Automaton]  # the automaton of each lexeme

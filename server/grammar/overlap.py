@@ -1,9 +1,10 @@
 """Find where a lexer that prefers the longest match would misread a grammar.
 
-The lexer continues a lexeme as long as it can. That is wrong if a lexeme has matched, the text continues with
-something that may follow it, and this or another lexeme could take that too. The test errs on the safe side:
-it looks only at the first bytes of characters, treats counted repetitions other than options as unbounded,
-and treats all pairs of lexemes as possible at one place.
+The lexer continues a lexeme as long as it can. That is wrong if a lexeme has matched, if the next characters
+begin something that may follow the lexeme, and if the lexeme itself, or another one begun at the same place,
+could also take these characters. The test errs on the safe side: it looks only at the first bytes of
+characters, treats counted repetitions other than options as unbounded, and treats all pairs of lexemes as
+possible at one place.
 """
 
 from __future__ import annotations

@@ -133,12 +133,14 @@ Ends: TypeAlias = tuple[int, int, bool]
 
 
 def ends(node: Node, leaf: Callable[[Node], Ends], link: Callable[[int, int], object]) -> Ends:
-    """Return the Ends of a node.
+    """Return what a node's texts may begin and end with, and whether it matches the empty text.
+
+    Beginnings and endings are bit sets, whose elements `leaf` defines.
 
     Args:
         node: The node.
-        leaf: Returns the Ends of a node without parts.
-        link: Called with the last elements of a part, and the first ones of what may follow it directly.
+        leaf: Returns the same for a node without parts.
+        link: Called with two sets: the endings of a part, and the beginnings of what may follow it directly.
     """
 
     def of(node: Node) -> Ends:
@@ -176,7 +178,10 @@ def _united_options(options: Iterable[Ends]) -> Ends:
 
 
 def _is_run(node: Node) -> bool:
-    """Return True if the node matches any two of its texts in a row: a loop need not separate them."""
+    """Return True if two texts of the node in a row are one text of it too, as with a run of spaces.
+
+    A loop over such a node need not keep its rounds apart.
+    """
     match node:
         case Lexeme(Repeat(_, least, None)):
             return least <= 1

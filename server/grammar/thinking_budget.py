@@ -106,7 +106,8 @@ class ThinkingBudget:
     def _inner_takes(self, token: int, inner: Constraint) -> bool:
         """Return True if the inner constraint is to accept a token.
 
-        Once it does not allow a token of the ending, it gets no further token of the ending.
+        It accepts the tokens of the ending, which closes the thoughts, up to the first one that it does not
+        allow, and all tokens outside the ending.
         """
         if self._forced and token == self._forced[0]:
             self._taken = self._taken and inner.allows(token)

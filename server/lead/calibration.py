@@ -136,7 +136,9 @@ def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> di
 def remembered_aside(
     backend: LlamaBackend, max_rows: int, what: Sequence[object], make: Callable[[], LlamaContext]
 ) -> dict[int, float]:
-    """Return what remembered() does, but measure in a small context of the same weights, on any thread.
+    """Return the seconds of decodes by number of rows, as remembered() does; {} if there is no room.
+
+    Measures in a small context of the same weights, so any thread may call it.
 
     Args:
         backend: The model.

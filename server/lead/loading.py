@@ -236,7 +236,10 @@ def _embedder_beside(
     other: Path | None,
     pooling: Pooling | None,
 ) -> LlamaEmbedder:
-    """Return an embedder of another model, or of the target's weights; replies keep half of the threads."""
+    """Return an embedder that uses at most half of the threads, so that replies go on meanwhile.
+
+    It runs the model in the file `other`, or the target's weights if `other` is None.
+    """
     n_threads = max(1, max(target.options.n_threads, target.options.n_threads_batch) // 2)
     if other is not None:
         options = LlamaOptions(

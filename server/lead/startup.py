@@ -137,7 +137,11 @@ def _until_ended(loading: Loading, serving: Coroutine[None, None, None]) -> None
 
 
 def _with_snapshots(served: Served, snapshots: Snapshots | None, door: Door) -> Served:
-    """Add the snapshots' counters, and the exact tokens of conversations on disk, other leads' included."""
+    """Return `served` with the counters of snapshots, for /metrics, and with the conversations on disk.
+
+    The history gets the exact tokens of these conversations for each API key, now and when another lead
+    writes one. Without snapshots return `served` unchanged.
+    """
     if snapshots is None:
         return served
     served = replace(served, cached=snapshots.counters)

@@ -59,7 +59,11 @@ class Assistant(BlockContext):
         return self.rows_of(self._target.handle, n).copy()
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
-        """Evaluate the wanted rows. All guesses of a step get the position of the first guess."""
+        """Evaluate the wanted rows.
+
+        All guesses of a step get the position of the first one, so `depth`, the number of tokens guessed
+        before, is subtracted.
+        """
         guesses = Batch()
         rows = [i for i, wanted in enumerate(batch.wanted) if wanted]
         for i in rows:
@@ -69,7 +73,7 @@ class Assistant(BlockContext):
         return super().evaluate(guesses, np.ascontiguousarray(hidden[rows]))
 
     def trim(self, seq: int, length: int) -> None:
-        """Do nothing: the target trims."""
+        """Do nothing: the assistant uses the cells of the target, which trims them."""
 
     def save(self, seq: int) -> bytes:
         return b""
@@ -78,10 +82,10 @@ class Assistant(BlockContext):
         """Do nothing: the assistant has no state."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Do nothing: the target copies."""
+        """Do nothing: the assistant uses the cells of the target, which copies them."""
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Do nothing: the target shifts."""
+        """Do nothing: the assistant uses the cells of the target, which shifts them."""
 
     def close(self) -> None:
         super().close()

@@ -47,7 +47,10 @@ class Batch:
         self.wanted += [False] * (n - n_wanted) + [True] * n_wanted
 
     def append(self, seqs: Sequence[int], position: int, token: int, *, wanted: bool) -> None:
-        """Append one row that belongs to all `seqs`, which hold the same tokens before `position`."""
+        """Append one row that belongs to all `seqs`, which hold the same tokens before `position`.
+
+        wanted: True if the row's logits are needed.
+        """
         if len(seqs) > 1:
             self.shared[len(self.tokens)] = tuple(seqs)
         self.tokens.append(token)
@@ -193,10 +196,10 @@ class Backend(Protocol):
 
 
 class PredictionBlock(Protocol):
-    """Layers in a model's file (MTP), or a head in its own file (EAGLE-3), that guess one token further.
+    """Layers in a model's file (MTP), or a head in its own file (EAGLE-3), that guess the next token.
 
-    They guess from a token and the model's hidden row at the position before it. They have their own KV
-    cache, with the model's sequences and positions. Used by the model's thread only. Methods without a
+    They guess from a token and the model's hidden row at the position before that token. They have their own
+    KV cache, with the model's sequences and positions. Used by the model's thread only. Methods without a
     docstring are those of Backend.
     """
 

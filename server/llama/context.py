@@ -245,7 +245,10 @@ class LlamaContext:
         return int(C.llama_state_seq_get_size_ext(self.handle, seq, _STATE))
 
     def _take_state(self, seq: int) -> None:
-        """Make a trimmed sequence's earlier state its current one, since copy() would copy the latest."""
+        """Make the earlier state that a trimmed sequence uses its own, by saving and loading it.
+
+        Until then llama.cpp's copy would copy the latest state, from before trimming.
+        """
         size = self.state_bytes(seq)
         data = (ctypes.c_uint8 * size)()
         if (
@@ -277,7 +280,10 @@ def has_state(model: LoadedModel) -> bool:
 
 
 def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
-    """Return what keeps cells that sliding windows have passed; None if sequences cannot be trimmed."""
+    """Return the Windows of a context, which keeps cells that sliding windows have passed.
+
+    None if the model's sequences cannot be trimmed in any case.
+    """
     architecture = model.metadata("general.architecture")
     if has_state(model) or architecture in COMPRESSED:
         return None

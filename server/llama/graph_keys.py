@@ -77,7 +77,10 @@ class GraphKeys:
     """
 
     def __init__(self, params: Any) -> None:
-        """Add the sampler to `params`, from which a context is made next."""
+        """Make the sampler that adds an operation to each graph, and put it into `params`.
+
+        The next context must be made from these context parameters.
+        """
         self.keys: dict[tuple[int, ...], int] = {}  # ggml contexts by shape, least recently used first
         self._interface = C.llama_sampler_i(
             backend_init=C.llama_sampler_i_backend_init(_is_supported),
@@ -89,10 +92,10 @@ class GraphKeys:
         params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
 
     def _apply(self, _sampler: Any, _context: Any, graph: int, _data: Any) -> None:
-        """Insert the operation of this graph's shape as the first one that a GPU computes.
+        """Insert this shape's operation, which does nothing, before the first one that a GPU computes.
 
-        The CPU computes the ones before, which look up the tokens' embeddings. `graph` is that of a decode,
-        complete except for this operation.
+        Before that place the CPU looks up the tokens' embeddings. `graph` has all operations of a decode but
+        the inserted one.
         """
         n = int(_n_nodes(graph))
         if not n:

@@ -128,10 +128,10 @@ def physical_rows(context: Any) -> int:
 
 
 def is_open(options: LlamaOptions) -> bool:
-    """Return True if duo may choose flash attention on or off (docs/adr/0012).
+    """Return True if duo may choose whether to use flash attention (docs/adr/0012).
 
-    The options must leave it open, the CPU must compute attention for few sequences, and the cache's values
-    must not be quantised, since quantised values need flash attention.
+    Three conditions: the options do not decide it; the CPU computes attention, for few sequences; the cache's
+    values are not quantised, since quantised values need flash attention.
     """
     quantised = options.cache_type_v not in ("f32", "f16", "bf16")
     if options.flash_attention != "auto" or quantised or options.n_seqs > MOST_SEQS_ON_CPU:
@@ -303,7 +303,11 @@ def _model_params(weights: Weights, vocab_only: bool) -> Any:
 
 
 def tokenize(vocab: Any, text: str, *, begin: bool, special: bool) -> list[int]:
-    """Return a text's ids; `begin`: add the marks around it; `special`: read control tokens in it."""
+    """Return the ids of a text.
+
+    begin: Add the tokens that the model expects around a text, such as BOS. special: Turn texts of control
+    tokens into control tokens.
+    """
     data = text.encode()
     # enough room except with odd vocabularies; few sizes, since each makes a ctypes type for good
     room = 1 << (len(data) + 8).bit_length()

@@ -203,12 +203,12 @@ class LlamaBackend(LlamaContext):
     def _can_trim(self, elsewhere: bool) -> bool:
         """Return True if sequences can be trimmed. Raise StartupError if the model cannot be evaluated.
 
-        A model on the CPU that has only cells is not tried. Any other is, since it may have a state, or a
-        device may have too little memory. A trial takes up to 4 s on busy cores, since threads wait for each
-        other.
+        Tries it, unless the model is on the CPU and keeps nothing but cells: any other model may have a state
+        that cannot be trimmed, or its device too little memory. A try takes up to 4 s on busy cores, since
+        threads wait for each other.
 
         Args:
-            elsewhere: Devices other than the CPU compute layers.
+            elsewhere: True if devices other than the CPU compute layers.
         """
         if self._only_has_cells and not elsewhere:
             return True

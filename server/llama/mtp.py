@@ -151,7 +151,10 @@ class LlamaBlock(BlockContext):
             self.trim(seq, position)
 
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
-        """Return the batch and hidden rows with each row behind the rows of the guesses before it."""
+        """Return a batch and hidden rows in which the sequence's earlier guesses precede each row.
+
+        depth: Number of the guess that the rows stand for; 1: the first, which has no earlier ones.
+        """
         whole = Batch()
         rows: list[Hidden] = []
         for seq, position, token, row in zip(batch.seqs, batch.positions, batch.tokens, hidden, strict=True):

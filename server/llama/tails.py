@@ -24,7 +24,10 @@ TAIL_MARGIN = 2  # rows by which a micro-batch must be longer than the tail, or 
 
 
 def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
-    """Return the options with the longest tail that is useful and that llama.cpp and memory allow."""
+    """Return the options with n_tail reduced to what helps and to what llama.cpp and memory allow.
+
+    n_tail is the number of last rows of a sequence for which earlier states are kept.
+    """
     if not (options.n_tail and gains(model, options.head is not None)):
         return replace(options, n_tail=0)
     asked = replace(options, n_tail=min(options.n_tail, MAX_TAIL))
@@ -35,10 +38,11 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
-    """Return True if a tail is better than checkpoints before steps with guesses.
+    """Return True if the model is better off with a tail: earlier states kept for the last rows.
 
-    Checkpoints cost nothing. But a prediction block or head makes no guesses in a step that evaluates rows
-    again, and compressed cells cannot be copied.
+    The alternative are checkpoints, which keep the state before a step with guesses, and cost nothing. But
+    after them rows are evaluated again, and a step that does so has no guesses of a prediction block or
+    head. And compressed cells cannot be copied.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     guesses_inside = has_head or model.n_blocks > 0

@@ -93,13 +93,15 @@ class Threads:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The use of the cores by other programs up to the start of this process."""
+    """The core-seconds that other programs had used when this process started."""
 
     at: float  # time.monotonic() then
     used: float | None  # used_by_others() then
 
     def others(self, used: float) -> float:
-        """Return the mean number of cores that others have used since then; 0 after STARTED_S.
+        """Return the mean number of cores that other programs have used since this process started.
+
+        0 once the process is older than STARTED_S.
 
         Args:
             used: used_by_others() now.

@@ -26,7 +26,7 @@ _MAGIC = b"duo.windows.1\n\0\0"
 
 
 class Windows:
-    """Keeps, for each sequence of a context, the cells that windows have passed."""
+    """Keeps cells that a sliding window has passed, so that sequences can be trimmed and continued."""
 
     def __init__(self, handle: Any, window: int, *, chunked: bool) -> None:
         """Keep cells for a context that has one sequence to spare, and at most MOST_SEQS others.
@@ -47,17 +47,20 @@ class Windows:
             self.reach(seq, position + 1)
 
     def reach(self, seq: int, length: int) -> None:
-        """Keep the cells of a sequence of this length if the window is about to pass some of them."""
+        """Keep the cells of a sequence, now of this length, before its window passes any that is not kept."""
         if 2 * (length - self._n_kept[seq]) >= self._window:
             self._keep_cells(seq, length)
 
     def _keep_cells(self, seq: int, length: int) -> None:
-        """Make the twin share the first `length` positions."""
+        """Make the twin of `seq` share its first `length` positions.
+
+        A twin is a second sequence with the same cells, which llama.cpp therefore does not overwrite.
+        """
         C.llama_memory_seq_cp(self._memory, seq, self._twin_of(seq), self._n_kept[seq], length)
         self._n_kept[seq] = length
 
     def trim(self, seq: int, length: int) -> None:
-        """Remove positions >= length from the sequence's twin."""
+        """Remove positions >= length from the twin, the second sequence that keeps the cells of `seq`."""
         if self._n_kept[seq] > length:
             C.llama_memory_seq_rm(self._memory, self._twin_of(seq), length, -1)
             self._n_kept[seq] = length

@@ -62,7 +62,10 @@ class _Waiting:
         del self.tokens[n:], self.rows[n:]
 
     def forget(self) -> None:
-        """Drop rows that the block has evaluated, except the last one and those that a copy may need."""
+        """Drop hidden rows of tokens that the block has evaluated.
+
+        The last of them stays, and so do the MOST_LAG before it, which a copy of the sequence may need.
+        """
         n = min(self.n_true, self.end) - 1 - MOST_LAG - self.first
         if n > MOST_LAG:
             self.first += n
@@ -70,7 +73,7 @@ class _Waiting:
 
 
 class Path(NamedTuple):
-    """Where to guess the next token of a sequence."""
+    """The end of a sequence, guesses included, from which the block guesses the next token."""
 
     seq: int
     token: int  # last committed token, or last guess
@@ -197,9 +200,10 @@ class WithBlock:
         own.forget()
 
     def shift(self, seq: int, start: int, end: int) -> None:
-        """Shift the model's sequence and the block's; a block that cannot shift forgets what it has read.
+        """Remove positions start to end, and move later ones down, in the model and in the block.
 
-        The text must not depend on the block, so the model shifts in either case.
+        A block that cannot do so forgets the sequence. The model's sequence is shifted even then, since the
+        text must not depend on the block.
         """
         self._make_agree(seq)
         self._backend.shift(seq, start, end)
@@ -251,7 +255,7 @@ class WithBlock:
         self._late = {seq for seq in set(batch.seqs) if self.n_late(seq) > MOST_WAITING}
 
     def _make_agree(self, seq: int) -> None:
-        """Make the block hold exactly the positions of the sequence that the model holds."""
+        """Make the block's sequence hold exactly the positions that the model's sequence `seq` holds."""
         self._catch_up([seq])
         waiting = self._waiting[seq]
         waiting.n_true = min(waiting.n_true, waiting.end)
@@ -274,7 +278,10 @@ class WithBlock:
             logger.warning("%s failed and drafts no more: %s", self.block.what, error.message)
 
     def _add_waiting(self, batch: Batch, seq: int, end: int) -> list[Hidden]:
-        """Add rows for positions n_true to `end` to the batch; return the hidden row before each."""
+        """Add a row to the batch for each token before `end` that the block has not evaluated.
+
+        Return the model's hidden row at the position before each of them.
+        """
         waiting = self._waiting[seq]
         start = waiting.n_true = min(waiting.n_true, end)
         self._drop_guesses(seq)

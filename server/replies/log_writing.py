@@ -102,7 +102,10 @@ class LogWriting:
                 part.of.ended(kept=part.of not in lost)
 
     def _write(self, client: redis.Redis, due: list[_Part], *, renews: bool) -> list[_Written]:
-        """Write these parts; return the logs of which Redis has lost an earlier part, so that they end."""
+        """Write these parts of logs to Redis, and return the logs of which Redis has lost an earlier part.
+
+        renews: True if the keys by which others see that this process writes the logs are to live longer.
+        """
         with client.pipeline(transaction=True) as pipe:
             for part in due:
                 self._queue_part(pipe, part, renews=renews)

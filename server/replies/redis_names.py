@@ -60,7 +60,7 @@ def place_of(salt: str, id: str) -> str:
 
 
 def owner_of(place: str) -> str:
-    """Return the digest of the salt in a place that place_of() returned."""
+    """Return the owner in a place "<owner>:<id>", as place_of() returns it: the digest of a salt."""
     return place.partition(":")[0]
 
 

@@ -176,7 +176,10 @@ class RedisStore:
         pipe.hgetall(held)
 
     def _drop_excess(self, client: redis.Redis, owner: Owner, all_held: dict[bytes, bytes]) -> None:
-        """Drop what is overdue of all that an API key holds, and the oldest until the limits are met."""
+        """Drop what an API key holds for too long, then the oldest of the rest until the limits are met.
+
+        all_held: What the key holds, as the hash that redis_names.py describes.
+        """
         held = self._names.held(owner.tenant)
         ages = sorted((tuple(map(int, value.split())), field) for field, value in all_held.items())
         n, n_bytes = len(ages), sum(size for (_, size), _ in ages)

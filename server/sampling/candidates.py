@@ -32,7 +32,10 @@ class Candidates:
         return len(self.logits)
 
     def drop_impossible(self) -> None:
-        """Drop tokens at minus infinity, which the filters rely on. At least one must be finite."""
+        """Drop tokens whose logit is minus infinity; at least one logit must be finite.
+
+        Call it before the filters, which need finite logits.
+        """
         possible = self.logits > -np.inf
         if not possible.all():
             self.keep(np.flatnonzero(possible))
@@ -43,7 +46,11 @@ class Candidates:
         self.logits = self.logits[at].astype(np.float64)
 
     def find(self, tokens: Ids) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Return the indices of those of `tokens` that are candidates, and a mask over `tokens` of these."""
+        """Look for `tokens` among the candidates.
+
+        Returns:
+            The indices of those that are candidates, and for each of `tokens` whether it is one.
+        """
         if self.ids is None:
             return tokens, np.ones(len(tokens), np.bool_)
         at = np.minimum(np.searchsorted(self.ids, tokens), len(self.ids) - 1)

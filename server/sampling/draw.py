@@ -170,7 +170,7 @@ def _nucleus_edge(peaks: Peaks, params: SamplingParams) -> float:
 
 
 def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> float:
-    """Return the smallest of the largest logits, as few as reach a total probability of top_p.
+    """Return the smallest logit of the nucleus: the fewest likeliest tokens that together reach top_p.
 
     Args:
         logits: Logits of all candidates, or of the likeliest.

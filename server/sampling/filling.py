@@ -40,7 +40,10 @@ def infill(c: Candidates, pieces: Pieces, end: int | None) -> None:
 
 
 def _merge_prefixes(probabilities: Floats, texts: list[bytes]) -> None:
-    """Give the likelier of two tokens, one of which begins the other, the probability of both."""
+    """If the text of one token begins with that of another, give both probabilities to the likelier one.
+
+    The other one gets probability 0.
+    """
     gone: set[int] = set()
     for i, text in enumerate(texts):
         for j, other in enumerate(texts):

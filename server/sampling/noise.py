@@ -94,7 +94,10 @@ def loud(seed: int, position: int, n_vocab: int) -> Noise:
 
 @functools.lru_cache(_CACHED)
 def _loud_block(seed: int, first: int, n_vocab: int) -> list[Noise]:
-    """Return loud() for each of _BLOCK_POSITIONS positions from `first` on."""
+    """Return the loud tokens (upper-tail noise) and their noise, as loud() does, for a block of positions.
+
+    The block has _BLOCK_POSITIONS positions, from `first` on.
+    """
     keys = np.array([_position_key(seed, first + i) for i in range(_BLOCK_POSITIONS)], np.uint64)[:, None]
     expected = n_vocab / RARITY
     n = int(expected + 3.0 * math.sqrt(expected)) + 8

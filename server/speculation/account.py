@@ -27,7 +27,7 @@ def made_good_after(lost: float) -> float:
 
 
 class Terms(NamedTuple):
-    """Terms under which an account lets its source work."""
+    """Limits of what a source may lose before it pauses, and of its pauses."""
 
     stake: float = 0.0  # loss allowed before any gain
     forget: float = 0.0  # share of the gain that is forgotten per step
@@ -77,7 +77,7 @@ class Account:
 
     @property
     def has_evidence(self) -> bool:
-        """True once the account may pause the source."""
+        """True once enough steps were counted (Terms.patience) for a loss to make the source pause."""
         return self._evidence >= self._terms.patience
 
     def wait(self) -> None:
@@ -94,7 +94,7 @@ class Account:
         Args:
             net: The source's gain less its cost, in the account's unit.
             stake: Loss allowed before any gain; None: that of the terms.
-            evidence: Weight of the step; at Terms.patience the source may pause.
+            evidence: Weight of the step. The source may pause once the sum of weights reaches Terms.patience.
             n_sessions: Sessions that share the loss: more of them shorten the pause.
         """
         terms, gained = self._terms, self.net
@@ -128,9 +128,9 @@ class Account:
         self.is_look = 0 < self.paused <= self._terms.warm_up
 
     def for_more_sessions(self) -> Account:
-        """Return an account for more sessions, with this one's losses but not its gains.
+        """Return a copy of this account for steps with more sessions, which begins without a gain.
 
-        What helps one session may hurt sixteen.
+        A loss is kept. A gain is not, since what helps one session may hurt sixteen.
         """
         account = copy(self)
         account.net = min(0.0, self.net)

@@ -31,7 +31,10 @@ OF_TRIAL = Terms(TRIAL_S)  # in seconds
 
 
 class Charge(NamedTuple):
-    """Costs of drafters in a timed step and the untimed ones before it, in tokens of undrafted steps."""
+    """Costs of drafters in a timed step and in the untimed steps before it.
+
+    The unit is tokens: those that undrafted steps would make in the time.
+    """
 
     told: float = 0.0  # cost of handling messages and choosing among guesses
     crowded: float = 0.0  # extra decode time because drafters used the lead's cores

@@ -79,7 +79,10 @@ def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_
 
 
 def more_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
-    """Return the seconds that n_more rows add to n_rows, interpolated; seconds[n]: time of n rows."""
+    """Return the seconds that n_more rows add to a step of n_rows rows, interpolated.
+
+    seconds: By number of rows, from 0 on: the time of a step.
+    """
     last = len(seconds) - 1
     base = seconds[min(n_rows, last)]
     if n_rows + n_more >= last:

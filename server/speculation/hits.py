@@ -50,10 +50,11 @@ T = TypeVar("T")
 
 
 class BySource(dict[str, T]):
-    """A value per source, made at its first use, for at least the MAX_SOURCES used last.
+    """A value per source, made when it is first asked for.
 
-    When it holds MAX_SOURCES values, it puts all of them aside. A value that is used comes back; a value that
-    is still aside when the next ones are put aside is lost. So a use costs one look-up.
+    At least the values of the MAX_SOURCES sources used last are kept. When there are MAX_SOURCES values, all
+    are put aside. A value put aside comes back when it is used; those left when the next values are put
+    aside are lost. So a use costs one look-up.
     """
 
     def __init__(self, make: Callable[[str], T]) -> None:
@@ -134,7 +135,11 @@ class HitRates:
         return self._sources[source].rates[_BEST]
 
     def outlook(self, source: str) -> tuple[float, float, float]:
-        """Return the probabilities that the next best guess is sure, is right if sure, is right if unsure."""
+        """Return three probabilities for the next of the source's best guesses.
+
+        Returns:
+            That its confidence is high (sure); that it is right if so; that it is right if not.
+        """
         *_, share, sure, unsure = self._sources[source].rates
         return share, sure, unsure
 
@@ -151,7 +156,7 @@ class _Level:
         self.n_right = 0
 
     def applied(self, rate: float) -> float:
-        """Return a rate adjusted to the session."""
+        """Return the rate of right guesses to expect in this session, given the rate over all sessions."""
         return min(SUREST, rate * self.hits.value)
 
 

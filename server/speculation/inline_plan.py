@@ -40,7 +40,10 @@ def _looked_ahead(acceptance: float) -> int:
 
 
 def reachable_rate(view: View, drafting: Drafting) -> float:
-    """Return the value of time in tokens per second, at most what chains in these sessions can reach."""
+    """Return the tokens per second that time is worth.
+
+    At most as many as the draft model's guesses, one after the other, can reach in these sessions.
+    """
     paths, rate = drafting.paths.values(), view.price.rate
     if not paths:
         return rate
@@ -75,7 +78,9 @@ def reachable(
 
 
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
-    """Return True if the i-th session's existing guesses gain as much as the model's would, less its time.
+    """Return True if the draft model need not guess for the i-th session, which has guesses of other sources.
+
+    That is so if these gain at least as much as the model's guesses would after their time is subtracted.
 
     Args:
         view: The step.
@@ -122,10 +127,16 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
 
 
 def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
-    """Return what a path gets ("": nothing), given that n sessions share the time of a round of guesses.
+    """Return what the draft model does for a path: nothing (""), guesses, or a probe.
 
-    A "probe" is one guess, made only to see whether it is right: no affordable number of guesses pays, but a
-    larger one would.
+    A "probe" is one guess, made only to see whether it is right: no number of guesses that the session may
+    still lose pays, but a larger number would.
+
+    Args:
+        gate: False if guesses are made whether they pay or not.
+        drafting: The model's state in this step.
+        path: The session's guesses so far, and their limits.
+        n: Sessions that share the time of a round of guesses.
     """
     left = path.limit - len(path.tokens)
     if not gate:

@@ -88,7 +88,7 @@ class Ledger:
     # -- who may guess ----------------------------------------
 
     def renew(self, n_active: int) -> None:
-        """Recompute now and then which sources can pay with this number of sessions."""
+        """Estimate again, when n_active has changed and every RENEWED steps, whether guesses can pay."""
         self._n_until_renewed -= 1
         if n_active == self._renewed_for and self._n_until_renewed > 0:
             return
@@ -244,10 +244,11 @@ class Ledger:
         account.book(n_right - lost, evidence=evidence, n_sessions=plan.step.n_deciding)
 
     def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
-        """Return the tokens that models' guesses cost the session.
+        """Return the tokens that guesses by models in the lead cost the session.
 
-        A right guess that had no row is free if it was a probe, or if the step was kept plain to avoid a
-        change of width. A right probe also raises the session's allowance by one token.
+        A right guess that was not verified is free if it was a probe, made only to see if it is right, or if
+        the step kept its width by having no guesses. A right probe also lets the session's next guesses cost
+        one token more.
         """
         session = speculated.session
         lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0
@@ -288,7 +289,7 @@ class Ledger:
         return looked_s
 
     def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool | None, n_asked: int) -> Charge:
-        """Return the drafters' costs other than rows in n_asked steps: this one, and untimed ones before."""
+        """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows."""
         rate = self.rates.plain_rate
         told, saved, most = self._told(plan, timing, rate), None, 0.0
         crowded_s = 0.0 if calm else (self.rates.crowding - 1.0) * timing.decode_s
@@ -306,7 +307,7 @@ class Ledger:
         return Charge(n_asked * told, rate * n_asked * crowded_s, saved, most, token_s)
 
     def _told(self, plan: DraftPlan, timing: StepTiming, rate: float) -> float:
-        """Return the tokens that drafters' messages, and the choice among their guesses, cost this step."""
+        """Return the tokens that sending to drafters and choosing among their guesses cost in this step."""
         if not self.machines:
             return 0.0
         n_told = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0

@@ -30,9 +30,9 @@ class Lookups:
             self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
 
     def index(self, plain_s: float, *, guesses: bool) -> float:
-        """Index some of the tokens that lookups miss: of sessions, then of ended texts.
+        """Index some of the tokens that are not indexed yet: first of sessions, then of ended texts.
 
-        Ended texts are indexed even while lookups pause.
+        Ended texts are indexed even while no lookup guesses.
 
         Args:
             plain_s: Seconds of an undrafted step; 0: unknown.

@@ -158,7 +158,14 @@ def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int
 
 
 def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], overhead: float) -> list[int]:
-    """Return the number of verified guesses of each session if they share one budget of rows."""
+    """Return for each session how many of its guesses to verify: the best of all sessions' guesses.
+
+    Args:
+        view: The step.
+        price: The step's costs.
+        proposals: The guesses of each session, best first.
+        overhead: Tokens that the Python time of a guess costs.
+    """
     counts = [0] * len(proposals)
     ranked = sorted(
         [(overhead - probability, i) for i, one in enumerate(proposals) for probability in one.probabilities]

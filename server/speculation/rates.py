@@ -84,11 +84,11 @@ class PythonTimes:
         self._drafters_s[guessing] = more_s and share * more_s
 
     def drafters_cost(self, plain_rate: float, *, guessing: bool) -> float:
-        """Return the tokens that a session's drafters cost in a step like the latest one.
+        """Return how many tokens could be made in the time that drafters' messages take per session and step.
 
         Args:
             plain_rate: Tokens per second of undrafted steps.
-            guessing: The session had guesses.
+            guessing: True if the session had guesses, whose handling then counts too.
 
         Returns:
             Tokens; ASSUMED while the time is unknown.
@@ -168,7 +168,10 @@ class Rates:
             self._outside.observe(n_guesses / n, each_s)
 
     def _observe(self, plan: DraftPlan, timing: StepTiming, calm: bool | None) -> None:
-        """Learn the times of decodes, and how much a drafter slows them."""
+        """Learn the times of decodes, and how much a drafter slows them.
+
+        calm: True if no drafter worked on the lead's cores, False if one did, None if one may have.
+        """
         times, rows, cells = self.times, timing.n_rows, timing.n_cells
         if calm is False and self.calm is times:
             self.calm = deepcopy(times)

@@ -36,7 +36,7 @@ PLAIN = 0  # the width of steps without guesses, which are not padded
 
 
 class NextShape(NamedTuple):
-    """The step that a width is chosen for."""
+    """The next step, for which a width is to be chosen: the number of its rows, padding included."""
 
     n_rows: int  # rows without guesses
     plain_s: float  # seconds without guesses, among steps of its width
@@ -52,7 +52,8 @@ class ShapeTimes:
         """Begin with the times measured at the start.
 
         Args:
-            steady: Seconds of a decode by rows, among decodes of its width; empty if padding does not pay.
+            steady: By width: seconds of a decode that follows others of this width; empty: padding does not
+                pay.
             change_s: Extra seconds of the first decode of a width after decodes of another.
         """
         self.steady = dict(sorted(steady.items()))
@@ -99,7 +100,7 @@ class ShapeTimes:
         return seconds
 
     def choose(self, step: NextShape, probabilities: Sequence[float], rate: float) -> tuple[int, bool]:
-        """Choose the width of the next step.
+        """Choose the width of the next step: the number of its rows, padding included.
 
         Args:
             step: The step.
@@ -107,7 +108,8 @@ class ShapeTimes:
             rate: Tokens per second that time is worth.
 
         Returns:
-            Its padded rows, or PLAIN; and True if a wider step would be best without the cost of a change.
+            The width, or PLAIN for a step without guesses and padding; and True if a wider step would be
+            chosen if changes of width cost nothing.
         """
         n_rows, wider = step.n_rows, self._wider(step)
         widths, seconds = [PLAIN, *wider], [step.plain_s, *wider.values()]
@@ -120,14 +122,20 @@ class ShapeTimes:
         return widths[at], is_wider
 
     def stays_plain(self, step: NextShape) -> bool:
-        """Return True if an undrafted step needs no padding: it keeps its width, and none wider is faster."""
+        """Return True if a step without guesses should have no padding rows.
+
+        That is so if the previous step had as many rows, and no wider step takes less time.
+        """
         own_s = self.steady.get(step.n_rows)
         if own_s is None or step.n_rows != step.rows_before:
             return False
         return not any(s < own_s for width, s in self.steady.items() if width > step.n_rows)
 
     def charge_s(self, width: int, step: NextShape) -> float:
-        """Return the extra seconds of a change to this width over one to an undrafted step."""
+        """Return the seconds that a change to this width costs beyond those of a change to an undrafted step.
+
+        0 if the step may take any time.
+        """
         return self._beyond_s(width, step) if step.most_s < math.inf else 0.0
 
     def _wider(self, step: NextShape) -> dict[int, float]:
@@ -142,10 +150,10 @@ class ShapeTimes:
     def _shares_s(
         self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
     ) -> dict[int, float]:
-        """Return, by width, how many more seconds per step a change to it takes than the cheapest change.
+        """Return by width the cost of a change to it beyond that of the cheapest change, in seconds per step.
 
-        They are spread over a run: the recent number of steps for which wider widths, or undrafted steps,
-        were best, or the n_in_run steps of the current run if these are more.
+        The cost is spread over the steps of a run, in which a wider width (or none) stays best: over the mean
+        length of recent runs, or over n_in_run, the length of the present one, if that is more.
         """
         n_steps = {wider: run.value for wider, run in self._runs.items()}
         n_steps[is_wider] = max(n_steps[is_wider], n_in_run)
@@ -154,9 +162,9 @@ class ShapeTimes:
         return {width: (way_s - least_s) / n_steps[width != PLAIN] for width, way_s in ways.items()}
 
     def _way_s(self, width: int, step: NextShape) -> float:
-        """Return the seconds of a change to this width, 0 if the width stays.
+        """Return the extra seconds of steps after a change to `width`; 0 if the previous step had this width.
 
-        For a change from an undrafted step they include the expected cost of the way back.
+        If the previous step was undrafted, the expected cost of a change back is included.
         """
         before = step.rows_before
         if (rows := width or step.n_rows) == before:
@@ -182,13 +190,16 @@ class ShapeTimes:
         self._end_run(0.0)
 
     def chosen(self, *, is_wider: bool) -> None:
-        """Note which kind of step the guesses called for: a wider one or an undrafted one."""
+        """Note whether guesses made a wider step best, or an undrafted one, costs of a change left aside."""
         if is_wider != self._is_wider:
             self._end_run(1.0)
         self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1
 
     def _end_run(self, followed_by_plain: float) -> None:
-        """End the run; followed_by_plain: 1 if it ended in undrafted steps, 0 if a prompt interrupted it."""
+        """End the present run of steps for which a wider width was best, or of those for which none was.
+
+        followed_by_plain: 1 if undrafted steps follow, 0 if a prompt does.
+        """
         if self._n_in_run:
             self._runs[self._is_wider].observe(self._n_in_run)
             if self._is_wider:

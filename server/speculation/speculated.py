@@ -93,10 +93,10 @@ class Speculated:
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
     def may_tell_again(self, drafter: str, n_ahead: int) -> bool:
-        """Return True if a drafter whose draft was lost may be sent the session again now.
+        """Return True if the session may be sent again to a drafter whose draft was lost; count that as done.
 
-        It may at once, then not before n_ahead more tokens are committed, since drafts that it has already
-        made may be lost as well.
+        The first time that is at once. Then n_ahead more tokens must be committed, since further drafts may
+        be on the way that are lost for the same reason.
         """
         if self.tree.position < self.told_again.get(drafter, 0):
             return False

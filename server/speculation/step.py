@@ -93,7 +93,7 @@ class Drafting:
 
 
 class Request(NamedTuple):
-    """Next work of the model in the lead for an unfinished plan."""
+    """The next work of the model in the lead, to evaluate tokens or to guess, before the plan is complete."""
 
     guess: Sequence[int] = ()  # sessions that get one guess each
     probe: Sequence[int] = ()  # of these, sessions whose guess is a probe
@@ -125,7 +125,7 @@ class DraftPlan(Plan):
 def add_charges(
     one: Mapping[int, float] | None, other: Mapping[int, float] | None
 ) -> Mapping[int, float] | None:
-    """Return the sums of charges by session."""
+    """Return, by session, the sums of the tokens that guesses cost; None: no costs."""
     if not (one and other):
         return one or other
     return {id: one.get(id, 0.0) + other.get(id, 0.0) for id in {*one, *other}}

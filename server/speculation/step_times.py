@@ -144,7 +144,10 @@ class StepTimes:
         return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
 
     def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:
-        """Return the seconds of a decode by rows, where more than n_rows rows are padded to a width."""
+        """Return the seconds of a decode by its number of rows, given n_rows rows without guesses.
+
+        If padding pays, decodes with guesses take the time of the width to which they are padded.
+        """
         seconds = self.curve(n_cells)
         if self.shapes.pays:
             seconds = seconds[: n_rows + 1]

@@ -84,7 +84,7 @@ class ProbeResult:
 
     @property
     def exact(self) -> bool:
-        """True if neither widths nor other sequences changed a bit."""
+        """True if no bit of the logits depended on a decode's width or on other sequences."""
         return len(self.classes) == 1 and not self.moved and not self.beside
 
     def as_json(self) -> dict[str, Any]:

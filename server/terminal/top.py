@@ -39,7 +39,7 @@ class TopSettings(ClientSettings):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a lead."""
+    """The state of a lead at one time, by its /health and /metrics."""
 
     at: float  # seconds of a monotonic clock
     health: Mapping[str, Any]  # the body of /health

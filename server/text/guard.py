@@ -119,7 +119,10 @@ class OrdinaryText:
         self._before = ""  # the latest text that may begin a spelling
 
     def guarded(self, token: int, text: str) -> str:
-        """Return the text of the next token, with a guard if it makes a spelling whole."""
+        """Return the text of the next token.
+
+        If it completes the spelling of a control token, a guard is put before its last character.
+        """
         if token in self._tokens:
             self._before = ""
             return text
@@ -137,7 +140,7 @@ class ClientTexts:
     """Guards the texts of a request before a template shows them."""
 
     def __init__(self, controls: Iterable[str], own: Iterable[str] = ()) -> None:
-        """Take the texts of control tokens.
+        """Take the texts of control tokens that are guarded.
 
         Args:
             controls: Texts of all control tokens of the vocabulary.
@@ -160,7 +163,10 @@ class ClientTexts:
         return guarding.of(value) if guarding.has_work else value
 
     def written(self, text: str) -> str:
-        """Return a text that a template wrote, with its escaped guards turned back into guards."""
+        """Return a text that a template wrote, with each guard as one character again.
+
+        Templates that write JSON or Python strings in ASCII turn a guard into an escape.
+        """
         return text.replace(_ESCAPED, GUARD) if self._all.has_work else text
 
 

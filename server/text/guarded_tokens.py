@@ -58,7 +58,10 @@ class GuardedTokenizer:
 
 
 def guards_in(data: bytes) -> list[int]:
-    """Return the positions of a text's guards, as byte indices in the text without guards."""
+    """Return where a text has guards (characters put into text that only spells a control token).
+
+    Each position is a byte index in the text without guards.
+    """
     if GUARD_BYTES not in data:
         return []
     return [found.start() - i * len(GUARD_BYTES) for i, found in enumerate(_GUARD.finditer(data))]

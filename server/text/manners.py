@@ -103,7 +103,10 @@ class _Probe:
         return _shows_marks(self.render(messages, tools), *marks)
 
     def knows(self, role: str) -> bool:
-        """Return True if the source mentions the role: many templates print any role without knowing it."""
+        """Return True if the template's source contains the role's name in quotation marks.
+
+        Rendering a message would not tell: many templates print any role without knowing it.
+        """
         return any(f"{quote}{role}{quote}" in self.source for quote in ("'", '"'))
 
     def of_roles(self, found: Manners) -> Manners:
@@ -147,7 +150,10 @@ class _Probe:
         return self.shows(messages, *marks) and (not beside or self.shows(messages, *marks, tools=[_TOOL]))
 
     def _shows_later(self, role: str) -> bool:
-        """Return True if this role's messages are shown in place anywhere, without loss of other messages."""
+        """Return True if messages of this role are shown anywhere in a conversation, not only at its start.
+
+        They must be shown where they stand, and all other messages too.
+        """
         system, user, assistant = map(_message_of, ("system", "user", "assistant"), _EARLIER)
         told, last = _message_of(role, ONE), _message_of("user", OTHER)
         first, asked, said = _EARLIER
@@ -161,8 +167,8 @@ class _Probe:
     def of_calls(self, found: Manners) -> Manners:
         """Find out how calls and their results are shown.
 
-        Most templates are made for arguments that are objects. If objects and text are shown alike, text is
-        chosen, because it keeps what the model wrote.
+        Templates take a call's arguments as an object (most do) or as JSON text. If a template shows both
+        alike, text is chosen, because it keeps what the model wrote.
         """
         for null in (False, True):
             asked = replace(found, null=null)
@@ -229,7 +235,10 @@ class _Probe:
         return replace(found, parts=frozenset(taken))
 
     def of_thoughts(self, found: Manners) -> Manners:
-        """Find out whether thoughts must be parts of the content; tried only if no field shows thoughts."""
+        """Find out in which form the template shows the thoughts of earlier replies.
+
+        If it shows no thoughts from a field of the message, try thoughts as parts of the content.
+        """
         calling = _call_history(found, _no_arguments(found))
         calling[1] = _with_thoughts(calling[1], _THOUGHT)
         if any(
@@ -255,7 +264,10 @@ def _describe_function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_one(schema: Any) -> Any:
-    """Return a schema with a description; keys keep their order, since templates print them in it."""
+    """Return the schema with a description, empty if it had none.
+
+    The other keys keep their order, since templates print them in it.
+    """
     if not isinstance(schema, Mapping):
         return schema
     known = cast(Mapping[str, Any], schema)

@@ -65,7 +65,10 @@ class OffsetMapper:
         return int(self._piece(tokens[0]).startswith(b" "))
 
     def literal_ends(self, tokens: Sequence[int], start: int) -> array[int]:
-        """Return the byte at which each token ends, if their joined texts stand at byte `start`."""
+        """Return the byte at which each token ends, in a text that has the tokens' joined texts at `start`.
+
+        Unlike ends(), this does not look at the text.
+        """
         return _piece_ends([self._piece(token) for token in tokens], start)
 
     def ends(self, text: bytes, tokens: Sequence[int], start: int = 0) -> array[int]:

@@ -70,9 +70,10 @@ class ReplyText(Tally):
         return self._read_text(text)
 
     def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
-        """Return, for each token of the step, its pieces and the number of characters that are then settled.
+        """Return, for each token of the step, its pieces and the number of settled characters after it.
 
-        Tokens after a stop string are omitted.
+        A character is settled once its meaning is certain: content, thoughts, a call, or a mark. Tokens after
+        a stop string are omitted.
         """
         read = list[tuple[list[Piece], int]]()
         for text in self._token_texts(step.tokens):

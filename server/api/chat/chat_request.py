@@ -190,7 +190,7 @@ Budget: TypeAlias = Annotated[int, Field(ge=-1)]
 
 
 class ChatRequest(GenerationFields, ToolFields):
-    """POST /v1/chat/completions."""
+    """Body of POST /v1/chat/completions."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     """If the last message is the assistant's, the reply continues it."""

@@ -24,7 +24,12 @@ WISH = (
 
 
 def with_wish(chat: Json, wish: str = WISH) -> Json:
-    """Return the body of a chat completion that summarises the conversation in the body `chat`."""
+    """Return the body of a chat completion whose reply summarises a conversation.
+
+    Args:
+        chat: Body of a chat completion with the conversation.
+        wish: The user's message that asks for the summary.
+    """
     left_out = ("tools", "tool_choice", "response_format", "parallel_tool_calls", "generate", "stream")
     kept = {name: value for name, value in chat.items() if name not in left_out}
     last = {"role": "user", "content": wish}

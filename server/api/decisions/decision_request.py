@@ -132,7 +132,7 @@ DecisionQuestion: TypeAlias = Annotated[
 
 
 class DecisionRequest(Body):
-    """POST /v1/decisions."""
+    """Body of POST /v1/decisions."""
 
     input: str | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     model: str | None = None

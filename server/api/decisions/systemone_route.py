@@ -84,7 +84,7 @@ class StateQuestion(Body):
 
 
 class StateRequest(Body):
-    """POST /v1/systemone."""
+    """Body of POST /v1/systemone."""
 
     state: Anything
     """The model reads it as JSON unless it is a text."""

@@ -128,7 +128,10 @@ class MessagesAnswer(Answer):
         return {"stop_reason": reason, "stop_sequence": choice.stop_string}
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return parts of the prompt, by Anthropic's words for a change of the part."""
+        """Return the tools and the system prompt as texts, to find out which of them a later prompt changes.
+
+        They are named by the words with which Anthropic reports such a change.
+        """
         chat, now = self._turn.chat, self._turn.now
         return {"tools_changed": repr(chat.get("tools")), "system_changed": repr(now.system)}
 

@@ -33,7 +33,7 @@ With half of that room, long replies end early; with twice as much, the model se
 
 
 class ExtraText(Body):
-    """Part of another file."""
+    """A text that the model reads before prefix and suffix, such as a part of another file."""
 
     filename: str = "tmp"
     text: str

@@ -28,7 +28,7 @@ class SaltedBody(Body):
 
 
 class ConversationRequest(SaltedBody):
-    """POST /v1/conversations."""
+    """Body of POST /v1/conversations."""
 
     items: Annotated[list[Item], Field(max_length=MOST_ADDED, fail_fast=True)] = Field(
         default_factory=list[Item]
@@ -45,6 +45,6 @@ class MetadataRequest(SaltedBody):
 
 
 class ItemsRequest(SaltedBody):
-    """POST /v1/conversations/{id}/items."""
+    """Body of POST /v1/conversations/{id}/items."""
 
     items: Annotated[list[Item], Field(min_length=1, max_length=MOST_ADDED, fail_fast=True)]

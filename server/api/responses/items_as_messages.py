@@ -205,7 +205,8 @@ class Conversation:
 def _refuse_new_pictures(items: Sequence[Item], *, sees: bool) -> None:
     """Raise FieldError if the user's last words contain a file, or a picture that the model does not see.
 
-    Earlier ones were for another model. A picture after a tool's result belongs to the result.
+    Those of earlier turns are let through: another model may have answered them. So is a picture after the
+    result of a tool, since it belongs to the result.
     """
     n_before = len(items)
     while (

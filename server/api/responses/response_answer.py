@@ -214,7 +214,10 @@ class ResponseAnswer(Answer):
         return response | measured(self._choice.stats()) | self._cache_diagnostics()
 
     def _prompt_parts(self) -> dict[str, str]:
-        """Return parts of the prompt, by OpenAI's words for a change of the part."""
+        """Return parts of the prompt as texts, to find out which of them a later prompt changes.
+
+        They are named by the words with which OpenAI reports such a change.
+        """
         chat = self._turn.chat.chat
         told = {"tools_changed": chat.get("tools"), "reasoning_effort_changed": chat.get("reasoning_effort")}
         return {name: repr(value) for name, value in told.items()}

@@ -75,7 +75,7 @@ class SearchTool(Body):
 
 
 class HostedTool(Body):
-    """A tool of any other type, which OpenAI's servers carry out."""
+    """A tool of any other type, such as web search, which OpenAI's servers would carry out."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -229,7 +229,11 @@ class ServedTools:
                 (self.deferred if deferring and deferred else self.by_name)[name] = served
 
     def called(self, name: str, kinds: Sequence[str]) -> ServedTool | None:
-        """Return the tool with this name, or the only one with it in a namespace; None if there is none."""
+        """Return the tool that the model calls by this name; None if there is none.
+
+        If no tool has this name for the model, it may be a tool's name in its namespace, if only one has it.
+        kinds: The kinds of tools that are looked for.
+        """
         if (exact := self.by_name.get(name)) is not None and exact.kind in kinds:
             return exact
         same = [one for one in self.by_name.values() if one.name == name and one.kind in kinds]
@@ -251,7 +255,7 @@ def served_tools(tools: Sequence[AnyTool]) -> ServedTools:
 
 
 def is_served(tool: AnyTool) -> bool:
-    """Return True if the client carries the tool out."""
+    """Return True if the model may be offered this tool; the client then carries it out."""
     if isinstance(tool, SearchTool):
         return tool.execution == "client"
     return not isinstance(tool, HostedTool)

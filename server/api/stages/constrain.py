@@ -58,10 +58,11 @@ def constrained(served: Served, body: GenerationFields, prompt: Prompted) -> Pro
 
 
 def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | None:
-    """Return a grammar that makes calls fit their functions; None if only StructuredFields do.
+    """Return the grammar of the reply, or None if it needs no grammar with calls or thoughts.
 
-    The grammar starts at the first token if a call is required, else at the mark of a call. Thoughts may
-    precede a structured reply. Slow: not for the event loop.
+    The grammar makes calls fit their functions, rules out calls that the request forbids, or lets thoughts
+    precede a structured answer. It starts at the first token if a call is required, else at the mark of a
+    call. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A constraint cannot be met; the error names its field.

@@ -42,9 +42,9 @@ class _BlockPath:
 
 
 class BlockDraft:
-    """Guesses after the last row that the target evaluated, with the lead's sampling and noise.
+    """Guesses with the target's prediction block, or with a head, from the target's latest hidden row.
 
-    Implements InlineModel.
+    Guesses are drawn with the lead's sampling parameters and noise. Implements InlineModel.
     """
 
     def __init__(

@@ -52,7 +52,8 @@ class DraftModel:
         Args:
             backend: The draft model.
             distributions: Return each guess with the distribution that it was sampled from.
-            one_shape: A change of width costs more than a row (docs/adr/0010).
+            one_shape: Give all decodes of guesses the same rows per session, since a change costs more than a
+                row (docs/adr/0010).
             clock: Returns the time in seconds.
         """
         self._backend = backend
@@ -85,7 +86,10 @@ class DraftModel:
             self._backend.trim(0, 0)
 
     def follow(self, session: OpenedSession, ask: Ask) -> None:
-        """Begin a path after the session's committed tokens; confirmed guesses stay evaluated."""
+        """Begin a new path of guesses after the session's committed tokens.
+
+        Cells of earlier guesses that were right are kept.
+        """
         path, tokens = self._paths.get(session.id), session.tokens
         if path is None:
             salt, n_dropped = session.bounds.salt, session.n_dropped

@@ -39,7 +39,7 @@ class DrafterRecord:
 
     @property
     def guess_s(self) -> float:
-        """Return the seconds of a guess by its latest message, else by its presence; 0 if unknown."""
+        """Return the seconds of a guess as the drafter last reported them; 0 if unknown."""
         return (self.td_us or self.presence.td_us) / 1e6
 
     @property

@@ -34,15 +34,21 @@ class InlineModel(Protocol):
         ...
 
     def behind(self, session: int) -> int:
-        """Return the number of tokens to evaluate before the decode that makes the next guess."""
+        """Return the number of tokens to evaluate before the decode that makes the next guess.
+
+        These are the session's latest tokens, which the model has not evaluated yet.
+        """
         ...
 
     def behind_s(self, session: int) -> float:
-        """Return the seconds that evaluating the tokens that are behind takes, as far as known."""
+        """Return the seconds that evaluating the tokens of behind() takes, as far as known."""
         ...
 
     def read(self, session: int, most: int) -> int:
-        """Evaluate up to `most` tokens that are behind, now or in the next decode; return the number now."""
+        """Evaluate up to `most` of the tokens of behind(), now or in the next decode.
+
+        Return the number of those evaluated now.
+        """
         ...
 
     def read_ahead(self, session: OpenedSession, most: int) -> int:
@@ -95,9 +101,9 @@ class Inline:
         return 0.0 if self.model.beside else self._clock() - began
 
     def read_prompts(self, sessions: Sequence[Speculated], drafting: Drafting | None) -> float:
-        """Evaluate a slice of these sessions' prompts while others decode, and return the seconds taken.
+        """Evaluate parts of these sessions' prompts with the draft model, and return the seconds taken.
 
-        Then they have guesses from their first token on.
+        Other sessions decode meanwhile. So there are guesses from a reply's first token on.
         """
         began, left = self._clock(), SHARED_ROWS - (drafting.n_read if drafting else 0)
         for one in sessions:
@@ -116,10 +122,11 @@ class Inline:
         """Make one guess for each session of the request, and return the number of guesses.
 
         Args:
-            request: The sessions, and which of them only probe.
-            paths: Their paths, which grow.
+            request: The sessions, and those whose guess is a probe, made only to see whether it is right.
+            paths: The sessions' guesses so far; the new ones are added.
             sessions: All sessions, by id.
-            timed: Made between two steps, so the model may learn what a guess takes.
+            timed: True between two steps, so that the model may learn the time of a guess; False beside a
+                decode.
         """
         for session in request.probe:
             paths[session].is_probe = True

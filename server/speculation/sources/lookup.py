@@ -172,11 +172,11 @@ class LookupPools:
 
 
 class Lookup:
-    """Guesses what followed the last occurrence of a growing sequence's end.
+    """Guesses what followed the last tokens of a growing sequence when they occurred before.
 
-    The longest match of at most max_ngram tokens is followed; of two equally long ones, the later. It is
-    kept while the sequence goes on as it says. A match in the sequence that is shorter than the pool's
-    n-grams gives way to one in the pool.
+    An occurrence is a match of up to max_ngram tokens. The longest is followed; of two equally long ones, the
+    later. It is followed as long as its guesses are right. If it is in the sequence itself and shorter than
+    the pool's n-grams, a match in the pool replaces it.
     """
 
     def __init__(
@@ -236,7 +236,10 @@ class Lookup:
         return guessed, rates
 
     def _match_text(self, followed: int) -> None:
-        """Choose the text to follow after one more token; the current one agrees in `followed` tokens."""
+        """Choose the text to guess from, after one more token.
+
+        followed: Number of tokens in which the present text agrees, the new one included; 0: it does not.
+        """
         end, length = self._last_occurrence()
         at = self._at + 1
         if followed and at < len(self._text) and followed >= length:

@@ -298,7 +298,7 @@ class RemoteDrafters:
         return None
 
     def _announce(self, speculated: Speculated, drafter: str) -> None:
-        """Send Open with everything committed so far."""
+        """Send this drafter an Open message: the session and all tokens committed so far."""
         told = speculated.session
         message = Open(
             self.own.id,

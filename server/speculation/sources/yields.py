@@ -1,4 +1,4 @@
-"""Measure what drafters contribute, in each session and overall, to assign places."""
+"""Measure what share of the tokens each drafter guesses, in each session and overall."""
 
 from __future__ import annotations
 
@@ -38,16 +38,20 @@ class Yields:
         return own.share() if own else MEAN
 
     def begin(self, speculated: Speculated, drafter: str) -> None:
-        """Give the drafter a place in the session; it reads the conversation first."""
+        """Give the drafter a place in the session.
+
+        The first tokens do not count against it, since it has to read the conversation first.
+        """
         one = speculated.yields.setdefault(drafter, Yield(SESSION_WINDOW))
         n_tokens, one.n_right = speculated.tree.position, speculated.hits.n_right(drafter)
         one.n_tokens = n_tokens + n_tokens // READS
         speculated.drafters[drafter] = one
 
     def measure(self, speculated: Speculated) -> int:
-        """Count the right guesses of the session's drafters, since they were last counted.
+        """Count the right guesses that the session's drafters have made since the last count.
 
-        Returns the largest number of tokens that were counted for one drafter.
+        A drafter counts only once JUDGED tokens were committed since then. Returns the largest number of
+        tokens that were counted for one drafter.
         """
         longest, position = 0, speculated.tree.position
         for drafter, own in speculated.drafters.items():
@@ -66,5 +70,5 @@ class Yields:
         return longest
 
     def wait(self, drafter: str, n_tokens: int) -> None:
-        """Count n_tokens committed in others' sessions while the drafter had none."""
+        """Count n_tokens that were committed while this drafter had no session."""
         self._all[drafter].wait(n_tokens)

@@ -50,7 +50,7 @@ class Bus(Protocol):
         ...
 
     def describe(self, presence: Presence) -> None:
-        """Replace this process's presence, for example with a newly measured td."""
+        """Replace this process's description, which peers see, for example after timing a guess."""
         ...
 
     def close(self) -> None:

@@ -28,7 +28,10 @@ class Intake:
 
     @property
     def flooded(self) -> bool:
-        """True if nothing may be read before the next beat, and arriving messages must be dropped."""
+        """True if messages come too fast: nothing may be read before the next beat (see beat()).
+
+        Messages that arrive meanwhile must be dropped.
+        """
         return self._left > 0 or self._spent_s > MOST_S
 
     def took(self, seconds: float, n: int, *, full: bool) -> None:
@@ -42,7 +45,10 @@ class Intake:
         self._behind = self._behind and full
 
     def beat(self) -> None:
-        """End a beat."""
+        """End one of the equal intervals (beats) in which reads are counted.
+
+        If messages came too fast, the inbox is not read in the next beats.
+        """
         if self._left:
             self._left -= 1
         elif self._spent_s > MOST_S or (self._behind and self._n_reads > MOST_BEHIND):

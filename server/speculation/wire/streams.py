@@ -232,7 +232,7 @@ class RedisBus:
         return f"{self._prefix}member:{member}"
 
     def _read_cards(self, members: list[str]) -> dict[str, bytes | None]:
-        """Return these members' cards, cut one byte above the limit; None: no card."""
+        """Return these members' cards, at most MAX_CARD_BYTES + 1 bytes of each; None: no card."""
         if not members:
             return {}
         with self._client.pipeline(transaction=False) as pipe:
