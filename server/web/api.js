@@ -53,14 +53,14 @@ function pause(seconds, signal) {
   });
 }
 
-// The answer to a request; where the server is busy and says for how long, it is asked again. putOff(seconds) is told.
+// The answer to a request; where the server is busy and says for how long, it is asked again. putOff(refusal) is told.
 async function accepted(path, body, signal, putOff, more) {
   for (let tries = 1; ; tries++) {
     const response = await post(path, body, signal, more);
     if (response.ok) return response;
     const refused = await refusal(response);
     if (![429, 503].includes(refused.status) || !refused.retryAfter || tries === TRIES) throw refused;
-    putOff(refused.retryAfter);
+    putOff(refused);
     await pause(refused.retryAfter, signal);
   }
 }

@@ -206,7 +206,10 @@ async function stream(message, again = false) {
   };
   try {
     let reason = "";
-    const putOff = (seconds) => turns.get(message)?.tell(`The server is busy. It is asked again in ${seconds} s.`);
+    const putOff = ({ status, message: why, retryAfter }) => {
+      const state = status === 503 ? why[0].toUpperCase() + why.slice(1) : "The server is busy";
+      turns.get(message)?.tell(`${state}. It is asked again in ${retryAfter} s.`);
+    };
     let begins = false;
     for await (const chunk of api.held(body, controller.signal, putOff, message.stream, again)) {
       if (!chunk) {

@@ -129,7 +129,7 @@ export class Turn {
   }
 
   tell(news) {
-    this.news.append(element("li", {}, news));
+    if (this.news.lastChild?.textContent !== news) this.news.append(element("li", {}, news));
     this.show();
   }
 

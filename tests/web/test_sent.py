@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.http_lead import Lead
+from tests.support import until
 from tests.web.scripted import TIMINGS, Reply, Script, ask, asked
 
 pytestmark = pytest.mark.browser
@@ -134,6 +135,28 @@ def test_busy_server_is_asked_again(page: Page, lead: Lead, problems: list[str])
     assert script.asked == []
     page.clock.run_for(7000)
     expect(page.locator(".turn.assistant .text")).to_have_text("well")
+    problems.clear()
+
+
+def test_loading_server_is_told_once(page: Page, lead: Lead, problems: list[str]):
+    error = {"message": "the server is loading its model", "type": "server_error"}
+    Script(page, Reply((("well", None),)))
+    loading = {"Retry-After": "7"}
+    page.route(
+        COMPLETIONS, lambda route: route.fulfill(status=503, headers=loading, json={"error": error}), times=2
+    )
+    page.clock.install()
+    page.goto(lead.url)
+    ask(page, "hello")
+    told = page.locator(".news li")
+    expect(told).to_have_text(["The server is loading its model. It is asked again in 7 s."])
+
+    def has_answered() -> bool:
+        page.clock.run_for(7000)
+        return page.locator(".turn.assistant .text").text_content() == "well"
+
+    until(has_answered, "it was not asked again")
+    expect(told).to_have_count(1)
     problems.clear()
 
 
