@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 
-MOST_S = 0.025
+BEAT_S = 0.25  # seconds between two renewals of a process's keys, which also look who is here
+MOST_S = BEAT_S / 10
 """Maximum processor seconds of reading in one beat, not counting a message that was waited for.
 
-That is a tenth of a core, 5,000 to 12,000 messages a second; beyond it the process stops reading for a while.
+That is 5,000 to 12,000 messages a second; beyond it the process stops reading for a while.
 With half of it, eight busy drafters could be cut off; with twice, a flood costs twice as much.
 """
 MOST_BEHIND = 8  # reads of a beat, if each left messages unread. Half: a process that lags rests sooner

@@ -21,8 +21,8 @@ WIRE_VERSION = 3
 REFUSE_VERSION = 2
 MAX_MESSAGE_TOKENS = 1 << 20  # tokens of one Open or Commit
 MAX_NODES = 256  # nodes of one Draft
-MAX_TEXT = 512  # bytes of one string: a name of 128 characters, or a reason
-MAX_TO_LEAD = 1 << 12  # bytes of a message to a lead: the largest Draft has 2,858
+MAX_NAME = 128  # characters of a name, which fits one line of a log
+MAX_TEXT = 4 * MAX_NAME  # bytes of one string: UTF-8 has at most four for a character
 ROOT = -1  # parent of a draft's first nodes: the token just before `base`
 
 _MASK = (1 << 64) - 1
@@ -244,11 +244,11 @@ def _make_draft(**fields: Any) -> Draft:
 
 
 _SAMPLING = "sampling.temperature sampling.top_k sampling.top_p sampling.min_p sampling.seed"
-_REFUSE = 4
-_TAGS = {Open: 1, Commit: 2, Close: 3, Refuse: _REFUSE, Draft: 5, Want: 6}
+_TAGS = {kind: tag for tag, kind in enumerate((Open, Commit, Close, Refuse, Draft, Want), start=1)}
+_REFUSE = _TAGS[Refuse]
 _TEXT, _TOKENS, _NODES = _Reader.text, _Reader.tokens, _Reader.nodes
 _LAYOUTS = {
-    1: _Layout(
+    _TAGS[Open]: _Layout(
         _make_open,
         "<QQIIdiddQ",
         f"session chain max_ahead n_dropped {_SAMPLING}",
@@ -256,10 +256,10 @@ _LAYOUTS = {
         tokens=_TOKENS,
         salt=_TEXT,
     ),
-    2: _Layout(Commit, "<QIQ", "session base chain", tokens=_TOKENS),
-    3: _Layout(Close, "<Q?", "session keep", lead=_TEXT),
+    _TAGS[Commit]: _Layout(Commit, "<QIQ", "session base chain", tokens=_TOKENS),
+    _TAGS[Close]: _Layout(Close, "<Q?", "session keep", lead=_TEXT),
     _REFUSE: _Layout(Refuse, "<", "", lead=_TEXT, reason=_TEXT),
-    5: _Layout(
+    _TAGS[Draft]: _Layout(
         _make_draft,
         "<QIQI",
         "session base chain td_us",
@@ -268,5 +268,9 @@ _LAYOUTS = {
         tokens=_NODES,
         confidences=_Reader.confidences,
     ),
-    6: _Layout(Want, "<QI", "session n_known", drafter=_TEXT),
+    _TAGS[Want]: _Layout(Want, "<QI", "session n_known", drafter=_TEXT),
 }
+# bytes of a message to a lead: those of the largest Draft
+MAX_TO_LEAD = len(
+    encode(Draft("d" * MAX_TEXT, 0, 0, 0, 0, (ROOT,) * MAX_NODES, (0,) * MAX_NODES, bytes(MAX_NODES)))
+)

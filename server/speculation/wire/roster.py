@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import orjson
 from pydantic import TypeAdapter
 
+from server.speculation.wire.messages import REFUSE_VERSION
 from server.speculation.wire.presence import Presence, Role
 
 MAX_CARD_BYTES = 1 << 16  # the largest vocabulary allowed needs 45 kB
 MAX_PEERS = 256  # members of the other role that one process looks at
-_FIRST_WITH_WIRE = 3  # first wire version that cards tell
 
 _PRESENCE = TypeAdapter(Presence)
 
@@ -32,7 +32,7 @@ def read_card(member: str, card: bytes) -> Presence | None:
         return None
     try:
         fields = orjson.loads(card)
-        presence = _PRESENCE.validate_python({"wire": _FIRST_WITH_WIRE - 1} | fields)
+        presence = _PRESENCE.validate_python({"wire": REFUSE_VERSION} | fields)
     except (ValueError, TypeError):  # no JSON, no object, no Presence
         return None
     return presence if member_name(presence.role, presence.id) == member else None

@@ -27,20 +27,28 @@ from typing import TypeVar, cast
 from redis.exceptions import RedisError
 
 from server.speculation.wire.bus import BusCounters, Listener
-from server.speculation.wire.intake import Intake
-from server.speculation.wire.messages import MAX_TO_LEAD, Message, WireError, decode, encode
+from server.speculation.wire.intake import BEAT_S, Intake
+from server.speculation.wire.messages import (
+    MAX_MESSAGE_TOKENS,
+    MAX_TO_LEAD,
+    Message,
+    WireError,
+    decode,
+    encode,
+)
 from server.speculation.wire.presence import Presence, Role
 from server.speculation.wire.redis_client import StreamEntry, connect
 from server.speculation.wire.redis_url import place_of
-from server.speculation.wire.roster import MAX_CARD_BYTES, Roster, member_name, write_card
+from server.speculation.wire.roster import MAX_CARD_BYTES, MAX_PEERS, Roster, member_name, write_card
 
-BEAT_S = 0.25  # seconds between two renewals of our keys, which also look who is here
-PRESENCE_TTL_MS = 2_000  # a process silent for longer is gone
-KEYS_TTL_MS = 10_000  # of inboxes and the set of members: a process that was silent finds its inbox
-MAX_MEMBERS = 1024  # names in the set: four times as many as a process looks at, of either role
+PRESENCE_TTL_MS = int(8 * 1000 * BEAT_S)  # a process that misses eight beats is gone
+# Of inboxes and the set of members: a process that was silent finds its inbox
+KEYS_TTL_MS = 5 * PRESENCE_TTL_MS
+MAX_MEMBERS = 4 * MAX_PEERS  # names in the set: four times as many as a process looks at, of either role
 BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
-MAX_BYTES = 8 << 20  # bytes of one message, and roughly of one pipeline
+# Bytes of one message, and roughly of one pipeline: twice those of the most tokens, of four bytes each
+MAX_BYTES = 2 * 4 * MAX_MESSAGE_TOKENS
 BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before connecting again
 BUS_CLOSE_S = 0.4  # seconds: close() waits no longer for the threads
 
@@ -51,10 +59,6 @@ T = TypeVar("T")
 _MESSAGE = b"m"
 _WAKE = b"w"  # an entry that says nothing
 _START = b"0-0"
-
-
-class _InboxLostError(RedisError):
-    """Our inbox is gone: the server was emptied, or this process was stopped for long."""
 
 
 class RedisBus:
@@ -202,8 +206,9 @@ class RedisBus:
     def _beat_once(self) -> tuple[Presence, ...]:
         """Renew our keys, trim what was read (in a flood, all), and return who is here.
 
-        Raises _InboxLostError. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add
-        themselves again within a beat, and known ones stay known by their cards.
+        Raises RedisError if our inbox is gone, since the server was emptied or this process was stopped for
+        long. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add themselves again
+        within a beat, and known ones stay known by their cards.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
         kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _id_after(self._last))
@@ -218,7 +223,7 @@ class RedisBus:
             pipe.srandmember(members, MAX_MEMBERS)
             alive, *_, n_listed, listed = pipe.execute()
         if not alive:
-            raise _InboxLostError("its inbox is gone")
+            raise RedisError("its inbox is gone")
         new = roster.newcomers({name.decode(errors="replace") for name in listed})
         cards = self._read_cards([*roster.names, *new])
         gone = [name for name, card in cards.items() if card is None]
