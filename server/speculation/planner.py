@@ -13,13 +13,12 @@ from server.speculation import gain
 from server.speculation.drafter_host import DrafterHost
 from server.speculation.ledger import Ledger
 from server.speculation.shape_times import PLAIN, NextShape
+from server.speculation.sources.drafter_record import JOINS, WAITS, DrafterRecord
 from server.speculation.sources.remote import RemoteDrafters
-from server.speculation.step import NO_MODEL, NOBODY, DraftPlan, Guessers, Pause
+from server.speculation.step import NO_MODEL, NOBODY, DraftPlan, Guessers
 from server.speculation.view import Price, View, offer
 
 FASTER = "the lead is faster without it now"
-WAITS = "until it is known what steps take without it"
-JOINS = "another one joins"
 TOO_DEAR = "no guess can pay: to check one takes too long now"
 
 
@@ -96,7 +95,7 @@ def choose_guessers(
         account = ledger.lookup.of(n_active)
         # what steps take without lookups is seen while models pause, too
         lookup = not account.paused or (account.is_look and (inline or drafters))
-    pauses: Sequence[Pause] = ()
+    pauses: Sequence[tuple[DrafterRecord, str]] = ()
     if ledger.machines:
         pauses = [one for machine in ledger.machines.values() for one in _pauses(ledger, machine, n_active)]
     elif not (lookup or inline or drafters or may_draft):
@@ -104,20 +103,16 @@ def choose_guessers(
     return Guessers(lookup, inline, drafters, inline or may_draft, pauses)
 
 
-def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[Pause]:
-    """Return which of a machine's drafters to pause or resume."""
+def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[tuple[DrafterRecord, str]]:
+    """Return which of a machine's drafters to pause, each with the reason, or "" to resume."""
     reason = "" if ledger.may_pay else TOO_DEAR
     if machine.account and not reason and not (account := machine.account.of(n_active)).is_active:
         reason = WAITS if account.is_look else FASTER
     reason_new = reason
     if machine.new and reason != WAITS:
         reason, reason_new = reason or (JOINS if machine.alone else ""), ""
-    pauses: list[Pause] = []
-    for record in machine.records:
-        wanted, now = reason_new if record in machine.new else reason, record.rests
-        if wanted != now:
-            pauses.append(Pause([record], wanted, quiet=not {WAITS, JOINS}.isdisjoint((wanted, now))))
-    return pauses
+    wanted = [(record, reason_new if record in machine.new else reason) for record in machine.records]
+    return [(record, why) for record, why in wanted if why != record.rests]
 
 
 def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[Price, int, bool]:

@@ -156,8 +156,8 @@ class Speculator(Proposer):
             ledger.renew(n_active)
         guessers = planner.choose_guessers(ledger, n_active, remote, has_inline=self._inline is not None)
         if remote:
-            for pause in guessers.pauses:
-                remote.pause(pause.drafters, pause.reason, quiet=pause.quiet)
+            for record, reason in guessers.pauses:
+                remote.pause([record], reason)
         return guessers
 
     @property

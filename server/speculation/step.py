@@ -16,14 +16,6 @@ LOOKUP, GRAMMAR, PREDICTION = "lookup", "grammar", "prediction"
 NO_MODEL = LOOKUP, GRAMMAR, PREDICTION  # sources that take no model's time
 
 
-class Pause(NamedTuple):
-    """A change for drafters: pause them, or resume them if `reason` is empty."""
-
-    drafters: Sequence[DrafterRecord]
-    reason: str
-    quiet: bool  # log it at DEBUG, since it happens often
-
-
 class Guessers(NamedTuple):
     """Sources that may guess in a step."""
 
@@ -31,7 +23,7 @@ class Guessers(NamedTuple):
     inline: bool = False  # the model in the lead
     drafters: bool = False  # some drafter has a session
     may_model: bool = False  # models may guess in sessions whose account allows it
-    pauses: Sequence[Pause] = ()
+    pauses: Sequence[tuple[DrafterRecord, str]] = ()  # drafters to pause, each with the reason; "": resume
 
     @property
     def models(self) -> bool:

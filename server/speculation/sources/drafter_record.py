@@ -15,6 +15,9 @@ logger = logging.getLogger("duo.drafters")
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
 # Tokens per second of sessions that a drafter is sent again: a megabyte. Half: half as many.
 RESENT_TOKENS_PER_S = 256_000
+# Reasons to pause that come often
+WAITS = "until it is known what steps take without it"
+JOINS = "another one joins"
 TELL_S = 60.0  # minimum seconds between two lines of the log that say that a drafter pauses
 N_ASSIGNED = attrgetter("n_assigned")  # of a DrafterRecord; any(map(N_ASSIGNED, records)) runs in C
 
@@ -80,15 +83,18 @@ class DrafterRecord:
         self.n_told += n_tokens
         return within
 
-    def tell_rest(self, now: float, *, quietly: bool) -> None:
-        """Log that the drafter pauses or resumes.
+    def rest(self, reason: str, now: float) -> bool:
+        """Note that the drafter pauses, or resumes if the reason is empty; return True if that is a change.
 
-        A pause is logged at DEBUG if `quietly`, or if one was logged at INFO within the last TELL_S seconds;
-        else at INFO. The end of a pause has the level of its beginning.
+        A pause is logged at DEBUG if its reason comes often, or if one was logged at INFO within the last TELL_S
+        seconds; else at INFO. The end of a pause has the level of its beginning.
         """
+        changes, self.rests = self.resting != bool(reason), reason
+        if not changes:
+            return False
         tells = self.rest_told
         if self.resting:
-            tells = not quietly and now - self.rest_told_at >= TELL_S
+            tells = reason not in (WAITS, JOINS) and now - self.rest_told_at >= TELL_S
             self.rest_told_at = now if tells else self.rest_told_at
         self.rest_told = self.resting and tells
         level, said = (
@@ -96,3 +102,4 @@ class DrafterRecord:
             f"rests: {self.rests}" if self.rests else "goes on",
         )
         logger.log(level, "drafter %s %s", self.presence.id, said)
+        return True

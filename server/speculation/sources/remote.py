@@ -164,18 +164,10 @@ class RemoteDrafters:
             if record:
                 record.counts.update(drafted=drafted, accepted=accepted)
 
-    def pause(self, records: Sequence[DrafterRecord], reason: str, *, quiet: bool = False) -> None:
-        """Pause drafters, which closes all their sessions, or resume them.
-
-        Args:
-            records: The drafters.
-            reason: Why they pause; empty: resume.
-            quiet: Log at DEBUG, since it happens often.
-        """
+    def pause(self, records: Sequence[DrafterRecord], reason: str) -> None:
+        """Pause drafters, which closes all their sessions; an empty reason resumes them."""
         for record in records:
-            changes, record.rests = record.resting != bool(reason), reason
-            if changes:
-                record.tell_rest(self._clock(), quietly=quiet)
+            if record.rest(reason, self._clock()):
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
         self._assign_all()

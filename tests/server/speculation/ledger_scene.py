@@ -60,9 +60,9 @@ class Taught:
             ledger.meet(remote.hosts, remote.own.kernel)
         ledger.renew(n_active)
         self.guessers = planner.choose_guessers(ledger, n_active, remote, has_inline=self._has_inline)
-        for pause in self.guessers.pauses:
+        for record, reason in self.guessers.pauses:
             assert remote is not None
-            remote.pause(*pause[:2], quiet=pause.quiet)
+            remote.pause([record], reason)
         return self.guessers
 
     def learn(

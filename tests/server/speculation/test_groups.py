@@ -13,10 +13,9 @@ from server.llama.backend import Batch, Logits
 from server.speculation.account import LOSS
 from server.speculation.drafter_host import CREDIT, LOOK_STEPS, Charge
 from server.speculation.ledger import EVIDENCE_ALONE, EVIDENCE_HEARD
-from server.speculation.planner import WAITS
 from server.speculation.policy import Policy
 from server.speculation.rates import KNOWN
-from server.speculation.sources.drafter_record import DrafterRecord
+from server.speculation.sources.drafter_record import WAITS, DrafterRecord
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculated import IN_SESSION
 from server.speculation.speculator import Speculator
@@ -329,8 +328,8 @@ def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, Draf
     [record] = remote.drafters()
     record.n_assigned, pause = 1, remote.pause
 
-    def pause_or_work(records: Sequence[DrafterRecord], reason: str, *, quiet: bool = False) -> None:
-        pause(records, reason, quiet=quiet)
+    def pause_or_work(records: Sequence[DrafterRecord], reason: str) -> None:
+        pause(records, reason)
         for one in records:
             one.n_assigned = int(not reason)
 

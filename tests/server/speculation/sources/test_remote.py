@@ -17,7 +17,7 @@ from server.speculation import planner
 from server.speculation.ledger import EVIDENCE_HEARD, Ledger
 from server.speculation.policy import Policy
 from server.speculation.rates import KNOWN
-from server.speculation.sources.drafter_record import TELL_S
+from server.speculation.sources.drafter_record import TELL_S, WAITS
 from server.speculation.sources.remote import MAX_UNREAD, RemoteDrafters
 from server.speculation.speculated import IN_SESSION
 from server.speculation.speculator import Speculator
@@ -264,7 +264,7 @@ def test_resting_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture):
         for why in ("it is too slow", ""):
             scene.remote.pause(scene.remote.hosts["there"], why)
         clock.now += TELL_S / 4
-    scene.remote.pause(scene.remote.hosts["there"], "a moment", quiet=True)
+    scene.remote.pause(scene.remote.hosts["there"], WAITS)
     said = [record.message.removeprefix("drafter drafter ") for record in caplog.records]
     assert said[1:] == 2 * ["rests: it is too slow", "goes on"]
 
