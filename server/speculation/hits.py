@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from server.estimators import Mean, Ratio
+from server.speculation.wire.roster import MAX_PEERS
 
 _BOUNDS = (26, 51, 77, 102, 128, 153, 179, 204, 230, 243, 250, 256)
 _BUCKET = [next(i for i, bound in enumerate(_BOUNDS) if c < bound) for c in range(256)]
@@ -35,10 +36,10 @@ SUREST = 0.995  # maximum of a rate adjusted to a session: no guess is certain
 TRUST = 0.9  # assumed rate, as a share of the confidence: models are a little too sure of themselves
 MEAN = 0.7  # assumed rate of a source's best guesses; it weighs as much as WORD guesses
 # Minimum number of sources remembered, those used last, at 0.5 KB each. Sources that agree count as one more,
-# and so does a drafter that restarts. As many as MAX_PEERS of roster.py, since an assignment asks for all of
+# and so does a drafter that restarts. As many as there may be drafters, since an assignment asks for all of
 # them. With 256 drafters, each further name has the lead forget one. Half: they push each other out. Twice:
 # names that never come back take 0.5 MB.
-MAX_SOURCES = 256
+MAX_SOURCES = MAX_PEERS
 
 
 _MIDDLES = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from server.estimators import Mean
 from server.speculation.gain import best, reached
 
-SMOOTHING = 0.1  # weight of a measured time: nine tenths of a change show after 22 steps. 0.05: 45; 0.2: 11
 # Weight of a step for the widths that it does not measure, which return to their first times: one that was
 # twice as slow is within 10 percent after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried
 # twice as often.
@@ -29,6 +28,7 @@ SETTLING = 2  # steps of a width before the usual time: the first builds the gra
 # stays instead of a quarter, and widths flicker; twice, nine tenths of a change are known after 46 steps of a
 # width, not 23 (simulated).
 WIDTH_WINDOW = 10
+SMOOTHING = 1 / WIDTH_WINDOW  # weight of a measured time
 # Assumed number of runs at first, each of a single step. 1 or 4: new leads make as many tokens per second
 # within 2 percent (30 prompts on the emulated GPUs of benchmarks.graphs).
 FEW_RUNS = 2

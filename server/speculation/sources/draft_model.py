@@ -16,14 +16,14 @@ from server.llama.backend import Backend, Batch
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
 from server.speculation.shape_times import SETTLING
-from server.speculation.wire.messages import Open
+from server.speculation.wire.messages import MAX_MESSAGE_TOKENS, Open
 
 logger = logging.getLogger("duo.drafters")
 
 # Guesses whose median time counts. Off by two: 7, four disturbed ones in a row pass for usual; 30, a longer
 # context shows after 15 guesses.
 RECENT = 15
-NO_GUESS_LIMIT = 1 << 16  # guesses: in effect no limit but the request's
+NO_GUESS_LIMIT = MAX_MESSAGE_TOKENS  # guesses: no limit but the request's
 # Weight of the past in the time per row, for each conversation that is caught up with: the last 5 count. Off
 # by two: 3 or 10.
 CATCH_UPS_KEPT = 0.8

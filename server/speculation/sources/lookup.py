@@ -25,18 +25,19 @@ MAX_LENGTH = 32  # tokens: longer matches are no surer
 TOKEN_BITS = 32  # bits of a token in an n-gram: ids have 31 in llama.cpp
 MAX_POOLS = 16  # salts whose texts are remembered, of up to 16 MB each
 POOL_TOKENS = 100_000  # tokens kept of other texts: 16 MB with the index
-# An assumed hit rate after a match of n tokens is n / (n + DOUBT). In 37 replies of 80 tokens to chat
-# prompts, 0.43 of the guesses were right after 2 tokens, 0.39 after 3, 0.38 after 4, 0.6 after 5. Half:
-# lookups alone reach 0.99 of the undrafted speed on two cores; 4: 1.03; twice: 0.99 (400M BF16,
-# benchmarks.inside).
-DOUBT = 4.0
 
 
 class MatchRates:
-    """Hit rates of guesses by length of the match; recent guesses weigh more."""
+    """Hit rates of guesses by length of the match; recent guesses weigh more.
+
+    The rate assumed after a match of n tokens is n / (n + WORD). In 37 replies of 80 tokens to chat prompts,
+    0.43 of the guesses were right after 2 tokens, 0.39 after 3, 0.38 after 4, 0.6 after 5. With half or twice
+    of WORD lookups alone reach 0.99 of the undrafted speed on two cores, not 1.03 (400M BF16,
+    benchmarks.inside).
+    """
 
     def __init__(self) -> None:
-        assumed = [length / (length + DOUBT) for length in range(MAX_LENGTH + 1)]
+        assumed = [length / (length + WORD) for length in range(MAX_LENGTH + 1)]
         self._rates = [Mean(rate, WORD, SESSION_WINDOW) for rate in assumed]
 
     def record(self, length: int, hit: bool) -> None:

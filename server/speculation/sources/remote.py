@@ -16,7 +16,7 @@ from functools import partial
 from server.engine.proposer import CountsBySource
 from server.speculation.hits import HitRates
 from server.speculation.sources.assignment import APART, MAX_PER_SESSION, assign
-from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
+from server.speculation.sources.drafter_record import MAX_RATE, N_ASSIGNED, DrafterRecord
 from server.speculation.sources.yields import JUDGED, Yields
 from server.speculation.speculated import Speculated
 from server.speculation.wire.bus import Bus
@@ -25,7 +25,7 @@ from server.speculation.wire.presence import Presence, refusal
 
 logger = logging.getLogger("duo.drafters")
 
-MAX_UNREAD = 20_000  # messages waiting for the engine thread: five seconds of one drafter
+MAX_UNREAD = 5 * MAX_RATE  # messages waiting for the engine thread: five seconds of one drafter
 
 
 class RemoteDrafters:

@@ -8,7 +8,7 @@ from server.speculation.speculated import Speculated
 
 # Minimum tokens by which a drafter is judged, and steps between two assignments of places. Half: a good one
 # may have guessed few of 16 by chance; twice: one that brings nothing keeps its place for 128 tokens.
-JUDGED = 32
+JUDGED = SESSION_WINDOW // 2
 # Tokens of a conversation that a drafter is assumed to read per step of the lead before it guesses: a GPU
 # reads 2,000 a second beside 100 steps, a CPU 150 beside 10. Half: one that says nothing keeps its place for
 # twice as long; twice: one that reads a long prompt loses its place before its first guess.

@@ -17,6 +17,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from server.errors import StartupError
+from server.speculation.wire.intake import BEAT_S
 from server.speculation.wire.redis_url import SENTINEL, place_of, split_url
 
 # Times that a start asks a server that does not answer in time: with 200 ms each way and 5 percent of packets
@@ -25,8 +26,8 @@ TRIES = 3
 # Seconds that a start waits while the sentinels' master is down: twice the 30 s after which sentinels promote
 # a replica by default (down-after-milliseconds, Sentinel's documentation).
 FAILOVER_S = 60.0
-FAILOVER_POLL_S = 0.1  # seconds between two tries while it waits; sentinels look every second
-IO_TIMEOUT_S = 2.0  # for the server to answer; well above the 0.25 s that a read may block
+BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before trying again
+IO_TIMEOUT_S = 8 * BEAT_S  # for the server to answer: a read may block for one beat
 OWN = "sentinel_"  # before options of such a URL that are for the sentinels
 SENTINEL_PORT = 26379  # where sentinels listen, by their documentation
 
@@ -91,7 +92,7 @@ def _ask_server(client: redis.Redis, key: str) -> None:
         if not waits:
             logger.warning("the sentinels' master is down; waiting up to %.0f s for another", FAILOVER_S)
         waits = True
-        time.sleep(FAILOVER_POLL_S)
+        time.sleep(BACKOFF_S[0])
 
 
 def connect(url: str) -> redis.Redis:

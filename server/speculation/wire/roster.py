@@ -8,9 +8,9 @@ import orjson
 from pydantic import TypeAdapter
 
 from server.speculation.wire.messages import REFUSE_VERSION
-from server.speculation.wire.presence import Presence, Role
+from server.speculation.wire.presence import MAX_BLOCKS, Presence, Role
 
-MAX_CARD_BYTES = 1 << 16  # the largest vocabulary allowed needs 45 kB
+MAX_CARD_BYTES = 16 * MAX_BLOCKS  # a checksum takes at most 11 of them
 MAX_PEERS = 256  # members of the other role that one process looks at
 
 _PRESENCE = TypeAdapter(Presence)

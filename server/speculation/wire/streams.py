@@ -37,7 +37,7 @@ from server.speculation.wire.messages import (
     encode,
 )
 from server.speculation.wire.presence import Presence, Role
-from server.speculation.wire.redis_client import StreamEntry, connect
+from server.speculation.wire.redis_client import BACKOFF_S, StreamEntry, connect
 from server.speculation.wire.redis_url import place_of
 from server.speculation.wire.roster import MAX_CARD_BYTES, MAX_PEERS, Roster, member_name, write_card
 
@@ -49,7 +49,6 @@ BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, 
 READ_COUNT = 32  # entries of one read
 # Bytes of one message, and roughly of one pipeline: twice those of the most tokens, of four bytes each
 MAX_BYTES = 2 * 4 * MAX_MESSAGE_TOKENS
-BACKOFF_S = (0.1, 1.0)  # seconds: first and longest pause before connecting again
 BUS_CLOSE_S = 0.4  # seconds: close() waits no longer for the threads
 
 logger = logging.getLogger("duo.bus")
