@@ -15,10 +15,10 @@ from typing import NamedTuple, cast
 # Share of all tokens that a source may lose. Twice: 1 percent more is lost; half: a source that begins to
 # help pauses twice as long.
 LOSS = 0.01
-# Maximum doublings of a pause, one for each earlier pause without a gain since: a try has costs that are not
-# counted, such as reading a prompt. 2: a bad drafter is tried twice as often; 4: one that begins to help may
-# pause for 8000 steps.
-MAX_DOUBLED = 3
+# Share of all steps spent in looks at what they take without a source: a quarter of what a source may lose.
+# Twice: half a percent of a group's gain is lost; half: a machine that became quicker hides for twice as long
+# that a drafter slows it.
+LOOK_SHARE = LOSS / 4
 
 
 def made_good_after(lost: float) -> float:
@@ -34,8 +34,6 @@ class Terms(NamedTuple):
     patience: float = 0.0  # evidence that the account needs before it may pause the source
     per_step: float = 0.0  # maximum cost of one step while there is no gain
     warm_up: int = 0  # steps of a look: a pause, at first and now and then, to time steps without the source
-    look_share: float = 1.0  # share of all steps spent in looks
-    doubles: bool = False  # pauses double while there is no gain
 
 
 class Account:
@@ -47,7 +45,6 @@ class Account:
     __slots__ = (
         "_evidence",
         "_lost",
-        "_n_pauses",
         "_n_worked",
         "_terms",
         "allowance",
@@ -60,7 +57,6 @@ class Account:
         self._terms = terms
         self.paused = terms.warm_up  # steps until the source may work; 0: it may now
         self.is_look = terms.warm_up > 0  # the source pauses only to time steps without it
-        self._n_pauses = 0  # pauses in a row without a gain between them
         self._begin()
 
     def _begin(self) -> None:
@@ -103,12 +99,10 @@ class Account:
         self.allowance = max(terms.per_step, self.allowance + net)
         self._evidence += evidence
         self._n_worked += 1
-        if gained > terms.stake:
-            self._n_pauses = 0
         least = -terms.stake if stake is None else -stake
         if self.net < least and self._evidence >= terms.patience:
             self._pause(n_sessions)
-        elif terms.warm_up and self._n_worked >= terms.warm_up / terms.look_share:
+        elif terms.warm_up and self._n_worked >= terms.warm_up / LOOK_SHARE:
             self.paused, self.is_look, self._n_worked = terms.warm_up, True, 0
 
     def _pause(self, n_sessions: int) -> None:
@@ -116,10 +110,8 @@ class Account:
 
         n_sessions is the number of sessions that make tokens in a step.
         """
-        doubled = 1 << min(self._n_pauses, MAX_DOUBLED) if self._terms.doubles else 1
-        steps = math.ceil(doubled * made_good_after(self._lost) / n_sessions)
+        steps = math.ceil(made_good_after(self._lost) / n_sessions)
         self.paused, self.is_look = max(1, self._terms.warm_up, steps), False
-        self._n_pauses += 1
         self._begin()
 
     def pause_for(self, steps: int) -> None:

@@ -17,16 +17,15 @@ CREDIT = 5.0
 # decides about the text; twice: a group that began to hurt does so for twice as long.
 FORGET = 0.01
 # Steps of a look, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time steps
-# without them; and share of all steps spent in later looks. Half: too few steps remain after the first ones,
-# which are slow; twice: half of a short reply has no guesses. Twice the share: half a percent of a group's
-# gain is lost; half: a machine that became quicker hides for twice as long that a drafter slows it.
-LOOK_STEPS, LOOK_SHARE = 16, 0.0025
+# without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short reply
+# has no guesses.
+LOOK_STEPS = 16
 # Seconds that a drafter that joins may cost until one of its guesses is right. Half: where a step takes 1 ms,
 # but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
 # a second more.
 TRIAL_S = 1.0
-OF_GROUP = Terms(CREDIT, FORGET, warm_up=LOOK_STEPS, look_share=LOOK_SHARE, doubles=True)
-OF_INLINE = Terms(CREDIT, FORGET, doubles=True)
+OF_GROUP = Terms(CREDIT, FORGET, warm_up=LOOK_STEPS)
+OF_INLINE = Terms(CREDIT, FORGET)
 OF_TRIAL = Terms(TRIAL_S)  # in seconds
 
 
