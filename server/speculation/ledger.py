@@ -16,26 +16,18 @@ from server.speculation.account import Account, GroupAccount, Terms
 from server.speculation.drafter_host import OF_GROUP, OF_INLINE, Charge, DrafterHost, host_name, meet
 from server.speculation.policy import Policy
 from server.speculation.potential import PAYS, potential
-from server.speculation.rates import PythonTimes, Rates
+from server.speculation.rates import KEEP_RATE, PythonTimes, Rates
 from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.speculated import Speculated
 from server.speculation.step import LOOKUP, NO_MODEL, DraftPlan
-from server.speculation.step_times import StepTimes
+from server.speculation.step_times import LATEST, REFRESH, StepTimes
 
 INSIDE = "in the lead"  # the group of the draft model
 # Tokens. A draft model in the lead may at first lose this, times the share of time that it could save at
 # best: 12 where it could double the speed. Half: two sessions of the bundled pair reach 1.21 of the undrafted
 # speed instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way --sessions 2).
 STAKED = 25.0
-RENEWED = 64  # steps between two computations of which sources may pay
 SETTLED = 4  # steps until a drafter that pauses has ended its work
-# Weight of the past, per step, in the draft model's time in steps without drafters: the last 50 count. Half:
-# one hard reply pauses drafters that would save the model's time; twice: they go on for 50 more steps of a
-# hard reply.
-KEEP_SPENT = 0.98
-# Of the steps in a row in which no source is asked, learn from each of the first ALL_OF, then from one in
-# ONE_OF: learning takes 3 percent of a step of 1 ms. Half or twice: twice or half of an eighth of that.
-ALL_OF, ONE_OF = 32, 8
 
 # Evidence that a step gives the account of a session (IN_SESSION): with guesses for this session alone, with
 # messages; 1 with guesses for several sessions
@@ -83,7 +75,7 @@ class Ledger:
         self._n_passed = 0  # steps in a row in which nobody was asked
         self._n_asked, self._looked_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
         self._calm_td_s = 0.0  # of a round of guesses of the model in the lead while drafters leave its cores
-        self._calm_spent_s = Ratio(KEEP_SPENT)  # seconds of all its guesses in such a step
+        self._calm_spent_s = Ratio(KEEP_RATE)  # seconds of all its guesses in such a step
 
     # -- who may guess ----------------------------------------
 
@@ -92,7 +84,7 @@ class Ledger:
         self._n_until_renewed -= 1
         if n_active == self._renewed_for and self._n_until_renewed > 0:
             return
-        self._renewed_for, self._n_until_renewed = n_active, RENEWED
+        self._renewed_for, self._n_until_renewed = n_active, REFRESH
         if not n_active:
             return
         seconds = self.times.by_guesses(n_active, self.rates.n_cells)
@@ -167,7 +159,9 @@ class Ledger:
             return
         n_asked, self._n_asked = self._n_asked or 1, 0
         looked_s, self._looked_s = self._looked_s, 0.0
-        if self._n_passed > ALL_OF and self._n_passed % ONE_OF:
+        # of steps in a row in which no source was asked, once they fill a median: learning takes 3 percent of
+        # a step of 1 ms
+        if self._n_passed > LATEST and self._n_passed % REFRESH:
             return
         self._book_inline(plan, timing)
         self.rates.learn(plan, timing, calm=calm)

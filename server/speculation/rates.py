@@ -10,20 +10,20 @@ from typing import Literal, TypeAlias
 from server.engine.proposer import StepTiming
 from server.estimators import Median, Ratio, Slope
 from server.speculation.step import DraftPlan
-from server.speculation.step_times import StepTimes
+from server.speculation.step_times import LATEST, StepTimes
 
 # Weight of the past, per step, in the tokens per second: about the last 20 steps count. With 10 they follow
 # single lucky steps; with 40 they lag a change of text by 40 steps.
 KEEP_RATE = 0.95
 # Weight of the past, per step, in a guess's Python time: about the last 100 steps count. Where steps scatter
 # by as much as a guess takes, its time is known to a tenth; with half of the steps to a seventh, and with
-# twice a change shows after 200 steps. FEW_STEPS must be seen first: one slow step would bar guesses.
-KEEP_GUESS, FEW_STEPS = 0.99, 32.0
+# twice a change shows after 200 steps. As many as a median has must be seen first: one slow step would bar
+# guesses.
+KEEP_GUESS = 0.99
 # Multiple of the usual time, since the first steps of a process take up to 40 times as long: more time
 # outside the decode is cut, and a longer decode is not charged to guesses. Half: guesses look cheaper than
 # they are; twice: one interruption looks like a tenth of a guess's cost for 100 steps.
 STEP_OUTLIER = 4.0
-LATEST = 31  # steps in a median. Half: scatter shows; twice: a change is seen after 31 steps, not 16
 # Steps of a kind until their time counts: a process's first ones take up to ten times as long. Half: one of
 # them counts whole; twice: a bad drafter costs ten steps more.
 KNOWN = 5
@@ -115,7 +115,7 @@ class Rates:
     @property
     def guess_s(self) -> float:
         """Return the Python seconds of a verified guess outside the decode; 0 until known."""
-        return self._outside.value if self._outside.moments[0] >= FEW_STEPS else 0.0
+        return self._outside.value if self._outside.moments[0] >= LATEST else 0.0
 
     @property
     def crowding(self) -> float:

@@ -10,6 +10,9 @@ import numpy as np
 from server.estimators import Mean
 from server.speculation.shape_times import WIDTH_WINDOW, ShapeTimes
 
+# Observations in a median. Half: four disturbed ones in a row pass for usual; twice: a longer context shows
+# after 15 guesses, not 8
+LATEST = 15
 # Assumed cost of each row beyond the widest measured step, as a share of one row's time: 16 rows take 1.75
 # times as long as one. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
 SLOPE = 0.05

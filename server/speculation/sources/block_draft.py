@@ -18,7 +18,8 @@ from server.llama.with_block import Path, WithBlock
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
 from server.speculation.shape_times import SETTLING
-from server.speculation.sources.draft_model import NO_GUESS_LIMIT, RECENT
+from server.speculation.sources.draft_model import NO_GUESS_LIMIT
+from server.speculation.step_times import LATEST
 
 logger = logging.getLogger("duo.drafters")
 
@@ -71,14 +72,14 @@ class BlockDraft:
         self._clock = clock
         self._paths: dict[int, _BlockPath] = {}
         self._meanwhile: Callable[[], None] | None = None
-        self.td = Median(RECENT)
+        self.td = Median(LATEST)
 
     def rehearse(self) -> None:
         first, path = Batch(), Path(0, 0, None)
         first.extend(0, 0, [path.token], 1)
         try:
             self._model.decode(first)
-            for i in range(SETTLING + RECENT):
+            for i in range(SETTLING + LATEST):
                 began = self._clock()
                 self._model.guess([path], 0)
                 if i >= SETTLING:

@@ -15,18 +15,14 @@ from server.estimators import Median, Ratio
 from server.llama.backend import Backend, Batch
 from server.sampling.draft_token import DraftGuess, guess
 from server.sampling.draw import distribution
+from server.speculation.rates import KEEP_RATE
 from server.speculation.shape_times import SETTLING
+from server.speculation.step_times import LATEST
 from server.speculation.wire.messages import MAX_MESSAGE_TOKENS, Open
 
 logger = logging.getLogger("duo.drafters")
 
-# Guesses whose median time counts. Off by two: 7, four disturbed ones in a row pass for usual; 30, a longer
-# context shows after 15 guesses.
-RECENT = 15
 NO_GUESS_LIMIT = MAX_MESSAGE_TOKENS  # guesses: no limit but the request's
-# Weight of the past in the time per row, for each conversation that is caught up with: the last 5 count. Off
-# by two: 3 or 10.
-CATCH_UPS_KEPT = 0.8
 
 
 class DraftModel:
@@ -67,12 +63,12 @@ class DraftModel:
         if self._failed:
             advice = "recurrent models draft in a process of their own only: --draft-mode async"
             logger.warning("%s is not used: %s", backend.name, advice)
-        self.td = Median(RECENT)  # seconds to guess for one session or several at once
-        self._row_s = Ratio(CATCH_UPS_KEPT)  # seconds per row of catching up, beyond a guess's time
+        self.td = Median(LATEST)  # seconds to guess for one session or several at once
+        self._row_s = Ratio(KEEP_RATE)  # seconds per row of catching up, beyond a guess's time
         self._meanwhile: Callable[[], None] | None = None
 
     def rehearse(self) -> None:
-        for i in range(0 if self._failed else SETTLING + RECENT):
+        for i in range(0 if self._failed else SETTLING + LATEST):
             batch = Batch()
             batch.extend(0, 0, [0], 1)
             began = self._clock()

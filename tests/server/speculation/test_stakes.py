@@ -8,7 +8,7 @@ from server.engine.proposer import StepTiming
 from server.estimators import Median
 from server.llama.backend import Batch, Logits
 from server.speculation.drafter_host import LOOK_STEPS
-from server.speculation.ledger import RENEWED, STAKED
+from server.speculation.ledger import STAKED
 from server.speculation.potential import potential
 from server.speculation.shape_times import ShapeTimes
 from server.speculation.step_times import StepTimes
@@ -64,6 +64,7 @@ def test_stopped_process_keeps_guesses_cheap(scene: Scene):
     assert scene.rate(request(max_tokens=100)) == pytest.approx(before, rel=0.1)
 
 
+N_STEPS = 64
 DEAR, CHEAP = [1.0, 2.5, 4.0], [1.0, 1.1, 1.2]  # seconds of a step by rows, from one on
 
 
@@ -86,7 +87,7 @@ def run(taught: Taught, net: float, n: int) -> tuple[float, int]:
 @pytest.mark.parametrize("curve", [CHEAP, DEAR])
 def test_hopeless_inner_draft_pauses(curve: list[float]):
     taught = Taught(td=Median(1), seconds=curve)
-    run(taught, 1.0, 2 * RENEWED)
+    run(taught, 1.0, 2 * N_STEPS)
     guessers = taught.serve()
     assert guessers.inline == (curve is CHEAP)
     assert guessers.nobody == (curve is DEAR)
@@ -98,18 +99,18 @@ def test_inner_draft_loses_at_most_potential():
         td = Median(1)
         td.observe(td_s)
         taught = Taught(td=td, seconds=CHEAP)
-        net, n_on = run(taught, -1.0, RENEWED)
+        net, n_on = run(taught, -1.0, N_STEPS)
         lost = taught.ledger.stake
         assert lost == pytest.approx(
             STAKED * (1 - 1 / potential(taught.ledger.times.curve(0), 1, td_s)), rel=0.1
         )
         assert -net == pytest.approx(lost, abs=1.01)
-        assert n_on < RENEWED
+        assert n_on < N_STEPS
         assert not taught.serve().inline
         again = Taught(td=td, seconds=CHEAP)
         again.ledger.recall(taught.ledger.memory())
         assert run(again, 1.0, 1)[1] == 0, "after a restart"
-        assert run(taught, 1.0, 100 * RENEWED)[1] > RENEWED, "it is tried again"
+        assert run(taught, 1.0, 100 * N_STEPS)[1] > N_STEPS, "it is tried again"
 
 
 def test_padded_steps_allow_any_guess():
