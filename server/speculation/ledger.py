@@ -13,14 +13,22 @@ from typing import cast
 from server.engine.proposer import CountsBySource, Step, StepTiming
 from server.estimators import Median, Ratio
 from server.speculation.account import Account, GroupAccount, Terms
-from server.speculation.drafter_host import OF_GROUP, OF_INLINE, Charge, DrafterHost, host_name, meet
+from server.speculation.drafter_host import (
+    LOOK_STEPS,
+    OF_GROUP,
+    OF_INLINE,
+    Charge,
+    DrafterHost,
+    host_name,
+    meet,
+)
 from server.speculation.policy import Policy
 from server.speculation.potential import PAYS, potential
 from server.speculation.rates import KEEP_RATE, PythonTimes, Rates
 from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.speculated import Speculated
 from server.speculation.step import LOOKUP, NO_MODEL, DraftPlan
-from server.speculation.step_times import LATEST, REFRESH, StepTimes
+from server.speculation.step_times import REFRESH, RENEWED, StepTimes
 
 INSIDE = "in the lead"  # the group of the draft model
 # Tokens. A draft model in the lead may at first lose this, times the share of time that it could save at
@@ -84,7 +92,7 @@ class Ledger:
         self._n_until_renewed -= 1
         if n_active == self._renewed_for and self._n_until_renewed > 0:
             return
-        self._renewed_for, self._n_until_renewed = n_active, REFRESH
+        self._renewed_for, self._n_until_renewed = n_active, RENEWED
         if not n_active:
             return
         seconds = self.times.by_guesses(n_active, self.rates.n_cells)
@@ -159,9 +167,8 @@ class Ledger:
             return
         n_asked, self._n_asked = self._n_asked or 1, 0
         looked_s, self._looked_s = self._looked_s, 0.0
-        # of steps in a row in which no source was asked, once they fill a median: learning takes 3 percent of
-        # a step of 1 ms
-        if self._n_passed > LATEST and self._n_passed % REFRESH:
+        # of steps in a row in which no source was asked, after two looks: learning takes 3 percent of 1 ms
+        if self._n_passed > 2 * LOOK_STEPS and self._n_passed % REFRESH:
             return
         self._book_inline(plan, timing)
         self.rates.learn(plan, timing, calm=calm)

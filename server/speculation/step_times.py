@@ -13,13 +13,12 @@ from server.speculation.shape_times import WIDTH_WINDOW, ShapeTimes
 # Observations in a median. Half: four disturbed ones in a row pass for usual; twice: a longer context shows
 # after 15 guesses, not 8
 LATEST = 15
-# Assumed cost of each row beyond the widest measured step, as a share of one row's time: 16 rows take 1.75
-# times as long as one. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
-SLOPE = 0.05
 # Maximum distance of a step from the mean, as a share of it: more is cut. One interruption moves the mean by
 # 3 percent. Twice: 6; half: nine tenths of a doubling are known after 40 steps, not 23.
 MAX_CHANGE = 0.3
-SURPRISE = 1.5  # multiple of the expected time at which a first step is cut. 2: a disturbed one counts twice
+# Assumed cost of each row beyond the widest measured step, as a share of one row's time: 16 rows take 1.75
+# times as long as one. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
+SLOPE = 0.05
 # Factor on calibrated times of several rows. 1: where calibration says 1.4 times too much, a draft model
 # beside 400M Q8_0 never guesses (section X of benchmarks/RESULTS.md); 0.8: widths are tried too often.
 OPTIMISM = 0.9
@@ -28,35 +27,11 @@ OPTIMISM = 0.9
 # quick again. Half: a width that is slower than calibrated is tried twice as often; twice: guesses rest twice
 # as long, 60 s where a step takes 30 ms.
 FORGOTTEN = 1024
+RENEWED = FORGOTTEN // 4  # steps between two looks for such widths, and for sources that cannot pay
 # Share of a step's time that padding has to save. Half: scatter has steps padded in vain; twice: the largest
 # savings remain (400M: seven rows in Q8_0 to eight, 25 percent; 15 in Q4_0 to 16, 22), 31 to 32 rows do not.
 SAVES = 0.05
 REFRESH = 8  # steps until a cached curve is made anew, in 72 us with 32 widths. 4: 18 us a step instead of 9
-
-
-class _Timing(Mean):
-    """Seconds of steps of one width; `last` is the number of the latest step."""
-
-    __slots__ = ("_first", "last")
-
-    def __init__(self, first: float, believed: float, now: int) -> None:
-        """Begin with the first step's seconds, the part of them that is believed, and the step's number."""
-        super().__init__(believed, 2, WIDTH_WINDOW)
-        self._first, self.last = first, now
-
-    @property
-    def is_sure(self) -> bool:
-        """True once there were two steps: the first one alone may have been disturbed."""
-        return not self._first
-
-    def take(self, seconds: float, now: int) -> None:
-        """Learn from another step; of the first two, the faster one counts."""
-        if self._first:
-            self.value, self._first = min(seconds, self._first), 0.0
-            self.count += 1
-        else:
-            self.observe(min(max(seconds, (1 - MAX_CHANGE) * self.value), (1 + MAX_CHANGE) * self.value))
-        self.last = now
 
 
 class StepTimes:
@@ -77,7 +52,8 @@ class StepTimes:
         """
         self.max_rows = max_rows
         self.shapes = shapes or ShapeTimes({})
-        self._buckets: dict[int, dict[int, _Timing]] = {}
+        self._buckets: dict[int, dict[int, Mean]] = {}
+        self._latest: dict[tuple[int, int], int] = {}  # bucket, rows: number of the latest step
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
         self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
         self._now = 0
@@ -95,16 +71,17 @@ class StepTimes:
         if not 0 < rows <= self.max_rows or seconds <= 0.0:
             return
         self._now += 1
-        if not self._now % (FORGOTTEN // 4):
+        if not self._now % RENEWED:
             self._forget()
-        timings = self._buckets.setdefault(_bucket(n_cells), {})
+        bucket = _bucket(n_cells)
+        timings = self._buckets.setdefault(bucket, {})
         timing = timings.get(rows)
         if timing is None:
-            # a first step may be disturbed, and a width that looks slow is not tried again
-            expected = self.curve(n_cells)[rows] if timings else 0.0
-            timings[rows] = _Timing(seconds, min(seconds, SURPRISE * expected or seconds), self._now)
+            timings[rows] = Mean(seconds, 1, WIDTH_WINDOW)
         else:
-            timing.take(seconds, self._now)
+            usual_s = timing.value
+            timing.observe(min(max(seconds, (1 - MAX_CHANGE) * usual_s), (1 + MAX_CHANGE) * usual_s))
+        self._latest[bucket, rows] = self._now
 
     def curve(self, n_cells: int) -> list[float]:
         """Return the seconds for 0 … max_rows rows, never decreasing; all 0 before any observation."""
@@ -118,7 +95,7 @@ class StepTimes:
     def last_curve(self, n_cells: int) -> list[float]:
         """Return the cached curve(); use it where staleness is fine, since recomputing takes 72 µs."""
         _, curve = self._curves.get(_bucket(n_cells), (0, []))
-        return curve or self.curve(n_cells)
+        return curve if curve and curve[-1] else self.curve(n_cells)
 
     def padded(self, n_rows: int, n_cells: int) -> int:
         """Return to how many rows a step of n_rows rows is padded, because the wider decode is faster.
@@ -134,7 +111,7 @@ class StepTimes:
         if width == n_rows or width not in here:
             return width
         own = here.get(n_rows)
-        pays = own is not None and own.is_sure and here[width].value < (1 - SAVES) * own.value
+        pays = own is not None and own.count > 1 and here[width].value < (1 - SAVES) * own.value
         return width if pays else n_rows
 
     def plain_s(self, n_rows: int, curve: Sequence[float]) -> float:
@@ -217,9 +194,9 @@ class StepTimes:
 
     def _forget(self) -> None:
         """Forget the times of widths that no step has had for long."""
-        since = self._now - FORGOTTEN
+        since, latest = self._now - FORGOTTEN, self._latest
         for bucket, timings in list(self._buckets.items()):
-            recent = {rows: timing for rows, timing in timings.items() if timing.last > since}
+            recent = {rows: timing for rows, timing in timings.items() if latest[bucket, rows] > since}
             if recent:
                 self._buckets[bucket] = recent
             else:

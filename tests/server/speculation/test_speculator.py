@@ -16,13 +16,14 @@ from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Hidden, Logits
 from server.llama.with_block import WithBlock
 from server.speculation.account import Account
+from server.speculation.drafter_host import LOOK_STEPS
 from server.speculation.policy import Policy
 from server.speculation.shape_times import SETTLING
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
 from server.speculation.step import DraftPlan
-from server.speculation.step_times import LATEST, REFRESH, StepTimes
+from server.speculation.step_times import REFRESH, StepTimes
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, Outcome, request
 from tests.toy_block import ToyBlock
@@ -161,8 +162,8 @@ def test_some_undrafted_steps_still_teach(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(rates, "learn", heard)
     harness = Harness(FakeBackend(MODEL), speculator)
-    harness.run(request(max_tokens=LATEST + 10 * REFRESH))
-    assert LATEST + 9 <= len(learned) <= LATEST + 10
+    harness.run(request(max_tokens=2 * LOOK_STEPS + 10 * REFRESH))
+    assert 2 * LOOK_STEPS + 9 <= len(learned) <= 2 * LOOK_STEPS + 10
 
 
 @pytest.fixture
