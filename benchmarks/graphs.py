@@ -32,7 +32,7 @@ from server.engine.events import Event, Finished
 from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
-from server.llama.backend import Batch, Hidden, Logits
+from server.llama.backend import CELLS_STEP, Batch, Hidden, Logits
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.mtp import LlamaBlock
 from server.llama.options import Weights
@@ -47,7 +47,6 @@ from server.speculation.step_times import StepTimes
 from tests.benchmarks.virtual import World
 
 MAX_STEP_ROWS = 64
-CELLS_STEP = 256  # by which llama.cpp rounds the cells up that a decode attends to
 PROMPT_ROWS = 34  # of a decode from which it is a prompt's: a step has at most 33
 WAYS_ASKED = "temperature 0", "temperature 1"
 

@@ -9,6 +9,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+# llama.cpp rounds the cells of a context, and those that a decode attends to, up to a multiple of this
+# (GGML_PAD in llama_context); each multiple has its graph
+CELLS_STEP = 256
+
 Logits: TypeAlias = npt.NDArray[np.float32]
 Hidden: TypeAlias = npt.NDArray[np.float32]
 """Hidden rows, (rows, n_embd): output of the last layer before the norm that precedes the head."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from server.llama.backend import CELLS_STEP
 from server.llama.library import C
 from server.llama.options import CacheType, LlamaOptions
 
-CELLS_STEP = 256  # cells: what llama.cpp rounds n_ctx up to (llama_context's GGML_PAD)
 _BF16 = 30  # GGML_TYPE_BF16, the only type of a cache that the bindings lack
 
 

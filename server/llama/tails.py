@@ -8,9 +8,9 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
-from server.llama.backend import Batch
+from server.llama.backend import CELLS_STEP, Batch
 from server.llama.context import LlamaContext
-from server.llama.context_params import CELLS_STEP, context_params
+from server.llama.context_params import context_params
 from server.llama.library import COMPRESSED, C, LoadedModel
 from server.llama.options import LlamaOptions
 

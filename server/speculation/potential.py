@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from server.speculation.gain import chain, reached
+from server.speculation.hits import TRUST
 from server.speculation.step_times import SAVES
 
-# Share of good guesses that are right; more is rare. With it, guesses may pay for up to 38 sessions where a
-# row adds a tenth of the first one's time. Twice the failures, 0.8: up to 22 sessions; half, 0.95: 54.
-SURE_SHARE = 0.9
+# Share of good guesses that are right, those of a source that is sure. With 0.9, guesses may pay for up to 38
+# sessions where a row adds a tenth of the first one's time. Twice the failures, 0.8: up to 22; half: 54.
+SURE_SHARE = TRUST
 PAYS = 1 + SAVES  # least potential() for which guesses may pay: less is lost to messages and wrong guesses
 
 

@@ -26,7 +26,7 @@ KEEP_GUESS = 0.99
 STEP_OUTLIER = 4.0
 # Steps of a kind until their time counts: a process's first ones take up to ten times as long. Half: one of
 # them counts whole; twice: a bad drafter costs ten steps more.
-KNOWN = 5
+KNOWN = LATEST // 3
 # Assumed cost of a drafter's messages, as a share of an undrafted step: what they took on an H100 with a
 # drafter on its host's CPU (0.2 to 0.3 of 4.4 ms). With 0.02, 16 cases of benchmarks.clocked are 0.4 percent
 # slower, 24 others 0.2 percent faster; at 0 a drafter that is never right goes on.

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from server.estimators import Mean
+from server.llama.backend import CELLS_STEP
 from server.speculation.gain import best, reached
 
 # Weight of a step for the widths that it does not measure, which return to their first times: one that was
 # twice as slow is within 10 percent after 230 steps. 0.005: 460; 0.02: 120, so that a slow width is tried
 # twice as often.
 RECOVERY = 0.01
-CELLS_STEP = 256  # llama.cpp rounds a step's cells up to a multiple of this; each multiple has its graph
 SETTLING = 2  # steps of a width before the usual time: the first builds the graph, the second records it
 # Latest steps of one width, or changes of width, that count. Off by two: half, a third of a step's scatter
 # stays instead of a quarter, and widths flicker; twice, nine tenths of a change are known after 46 steps of a

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.graphs import CELLS_STEP, PROMPT_ROWS, Gpu, Graphs
-from server.llama.backend import Batch
+from benchmarks.graphs import PROMPT_ROWS, Gpu, Graphs
+from server.llama.backend import CELLS_STEP, Batch
 
 GPU = Gpu(
     {1: 5.0, 8: 7.0},

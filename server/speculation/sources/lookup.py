@@ -20,7 +20,7 @@ from server.speculation.hits import SESSION_WINDOW, WORD
 
 LookupGuess: TypeAlias = tuple[list[int], list[float]]
 
-MIN_NGRAM, MAX_NGRAM = 2, 4  # tokens: one predicts next to nothing; longer matches are found by following
+MIN_NGRAM, MAX_NGRAM = 2, 3  # tokens: one predicts next to nothing; longer matches are found by following
 MAX_LENGTH = 32  # tokens: longer matches are no surer
 TOKEN_BITS = 32  # bits of a token in an n-gram: ids have 31 in llama.cpp
 MAX_POOLS = 16  # salts whose texts are remembered, of up to 16 MB each
@@ -80,7 +80,7 @@ def gram_after(gram: int, token: int) -> int:
 class LookupPool:
     """Index over the latest texts of other sessions; drops the oldest when it is full."""
 
-    def __init__(self, max_tokens: int = POOL_TOKENS, ngram: int = 3) -> None:
+    def __init__(self, max_tokens: int = POOL_TOKENS, ngram: int = MAX_NGRAM) -> None:
         self.ngram, self._mask = ngram, (1 << TOKEN_BITS * ngram) - 1
         self.rates = MatchRates()  # shared by all who follow these texts
         self._max_tokens = max_tokens
@@ -288,7 +288,7 @@ class PredictedReply:
     reply is found elsewhere in the expected one.
     """
 
-    def __init__(self, tokens: Sequence[int], *, ngram: int = 3) -> None:
+    def __init__(self, tokens: Sequence[int], *, ngram: int = MAX_NGRAM) -> None:
         self._text = list(tokens)
         self._ngram = ngram
         self._places: dict[tuple[int, ...], list[int]] = {}  # n-gram to where it ends, ascending

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from server.speculation.shape_times import CELLS_STEP, PLAIN, NextShape, ShapeTimes
+from server.llama.backend import CELLS_STEP
+from server.speculation.shape_times import PLAIN, NextShape, ShapeTimes
 
 STEADY = {1: 0.005, 4: 0.0060, 8: 0.0062, 17: 0.0064}
 CHANGE_S = 0.001  # of the first step; the second one is taken to cost as much
