@@ -24,7 +24,7 @@ from server.speculation.drafter_host import (
 )
 from server.speculation.policy import Policy
 from server.speculation.potential import PAYS, potential
-from server.speculation.rates import KEEP_RATE, PythonTimes, Rates
+from server.speculation.rates import KEEP_RATE, Rates
 from server.speculation.sources.drafter_record import N_ASSIGNED, DrafterRecord
 from server.speculation.speculated import Speculated
 from server.speculation.step import LOOKUP, NO_MODEL, DraftPlan
@@ -64,7 +64,7 @@ class Ledger:
             td: Seconds of a round of guesses of the model in the lead; None: there is none.
             source: Name of that model as a source.
         """
-        self.times, self.rates, self.python = times, Rates(times, policy.max_rows), PythonTimes()
+        self.times, self.rates = times, Rates(times)
         self.lookup = GroupAccount(OF_GROUP) if policy.lookup and policy.gate else None
         self.inline = GroupAccount(OF_INLINE) if td is not None and policy.gate else None
         self.probes = Account(OF_PROBES)  # guesses of the model in the lead that do not seem to pay
@@ -240,7 +240,7 @@ class Ledger:
         if guessed:
             evidence = max(evidence, EVIDENCE_ALONE if plan.step.n_deciding == 1 else 1.0)
         if heard:
-            lost += self.python.drafters_cost(self.rates.plain_rate, guessing=bool(tally))
+            lost += self.rates.python.drafters_cost(self.rates.plain_rate, guessing=bool(tally))
         n_right = sum([n for source, (_, n) in tally.items() if source not in NO_MODEL])
         account.book(n_right - lost, evidence=evidence, n_sessions=plan.step.n_deciding)
 
@@ -282,9 +282,9 @@ class Ledger:
         """
         outside_s, n = timing.step_s - timing.decode_s - plan.spent_s, timing.n_sessions
         if self._n_passed:
-            self.python.observe("passed", n, outside_s)
+            self.rates.python.observe("passed", n, outside_s)
         elif plan.guessers.lookup and not plan.guessers.models:
-            usual_s = self.python.usual_s("passed", n)
+            usual_s = self.rates.python.usual_s("passed", n)
             if usual_s is not None:
                 return max(looked_s, n_asked * (outside_s - n * usual_s))
         return looked_s
@@ -314,8 +314,8 @@ class Ledger:
         n_told = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0
         guessing = plan.n_guesses > 0
         outside_s = max(0.0, timing.step_s - timing.decode_s - plan.spent_s)
-        self.python.told(timing, outside_s, n_told, guessing=guessing)
-        return n_told * self.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
+        self.rates.python.told(timing, outside_s, n_told, guessing=guessing)
+        return n_told * self.rates.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
 
     def _book(self, step: Step, timing: StepTiming, looked_s: float, charge: Charge) -> None:
         """Count a step's gains, less its costs, in the accounts of lookups and drafters.

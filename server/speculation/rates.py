@@ -32,11 +32,11 @@ KNOWN = LATEST // 3
 # slower, 24 others 0.2 percent faster; at 0 a drafter that is never right goes on.
 ASSUMED = 0.05
 
-StepKindOfPython: TypeAlias = Literal["passed", "quiet", "told", "guessing"]
+StepKindOfPython: TypeAlias = Literal["any", "passed", "quiet", "told", "guessing"]
 """Kinds of steps by Python time.
 
-passed: no source was asked. quiet: nobody guessed, no drafter had a session. told: drafters had sessions.
-guessing: guesses were verified.
+any: every step. passed: no source was asked. quiet: nobody guessed, no drafter had a session. told: drafters
+had sessions. guessing: guesses were verified.
 """
 
 
@@ -100,16 +100,15 @@ class PythonTimes:
 class Rates:
     """Tokens per second, and the slowdown of decodes by drafters on the lead's cores."""
 
-    def __init__(self, times: StepTimes, max_rows: int) -> None:
+    def __init__(self, times: StepTimes) -> None:
         self.times = self.calm = times  # calm: of steps beside no drafter on the lead's cores
         self.throughput = Ratio(KEEP_RATE)  # tokens per second
         self.plain_s = self.plain_rate = (
             0.0  # seconds of a step like the latest one without guesses; its tokens per second
         )
         self.n_cells = 0  # cells in use at the latest step
-        self._max_rows = max_rows
+        self.python = PythonTimes()
         self._outside = Slope(KEEP_GUESS)  # seconds outside decodes by number of guesses, both per session
-        self._usual_outside = Median(LATEST)
         self._crowding = Median(LATEST)  # time of a decode beside a drafter on these cores / of a calm one
 
     @property
@@ -162,10 +161,10 @@ class Rates:
         self.throughput.observe(timing.n_tokens, timing.step_s)
         n_guesses, outside_s = plan.n_guesses, timing.step_s - timing.decode_s - plan.spent_s
         each_s = max(0.0, outside_s) / n
-        self._usual_outside.observe(each_s)
-        if self._usual_outside.count > 2:
-            each_s = min(each_s, STEP_OUTLIER * self._usual_outside.value)
-            self._outside.observe(n_guesses / n, each_s)
+        self.python.observe("any", n, max(0.0, outside_s))
+        usual_s = self.python.usual_s("any", n)
+        if usual_s is not None:
+            self._outside.observe(n_guesses / n, min(each_s, STEP_OUTLIER * usual_s))
 
     def _observe(self, plan: DraftPlan, timing: StepTiming, calm: bool | None) -> None:
         """Learn the times of decodes, and how much a drafter slows them.

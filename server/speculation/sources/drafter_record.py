@@ -86,8 +86,8 @@ class DrafterRecord:
     def rest(self, reason: str, now: float) -> bool:
         """Note that the drafter pauses, or resumes if the reason is empty; return True if that is a change.
 
-        A pause is logged at DEBUG if its reason comes often, or if one was logged at INFO within the last TELL_S
-        seconds; else at INFO. The end of a pause has the level of its beginning.
+        A pause is logged at DEBUG if its reason comes often, or if one was logged at INFO within the last
+        TELL_S seconds; else at INFO. The end of a pause has the level of its beginning.
         """
         changes, self.rests = self.resting != bool(reason), reason
         if not changes:

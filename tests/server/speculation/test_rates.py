@@ -16,7 +16,7 @@ N_CELLS = 64
 
 
 def rates_of(times: StepTimes) -> Rates:
-    return Rates(times, times.max_rows)
+    return Rates(times)
 
 
 def plain(n_cells: int, seconds: float) -> tuple[DraftPlan, StepTiming]:
