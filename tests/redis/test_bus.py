@@ -12,10 +12,21 @@ from members import POOL, Member, eventually, keys, presence
 
 from server.sampling.params import SamplingParams
 from server.speculation.wire import intake, streams
-from server.speculation.wire.messages import ROOT, Close, Commit, Draft, Message, Open, Refuse, Want, encode
+from server.speculation.wire.messages import (
+    MAX_BYTES,
+    ROOT,
+    Close,
+    Commit,
+    Draft,
+    Message,
+    Open,
+    Refuse,
+    Want,
+    encode,
+)
 from server.speculation.wire.presence import Presence
 from server.speculation.wire.roster import write_card
-from server.speculation.wire.streams import MAX_BYTES, MAX_MEMBERS, RedisBus
+from server.speculation.wire.streams import MAX_MEMBERS, RedisBus
 
 pytestmark = pytest.mark.redis
 

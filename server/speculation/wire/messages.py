@@ -20,9 +20,11 @@ from server.sampling.params import SamplingParams
 WIRE_VERSION = 3
 REFUSE_VERSION = 2
 MAX_MESSAGE_TOKENS = 1 << 20  # tokens of one Open or Commit
+# Bytes of one message, and roughly of one pipeline: twice those of the most tokens, of four bytes each
+MAX_BYTES = 2 * 4 * MAX_MESSAGE_TOKENS
 MAX_NODES = 256  # nodes of one Draft
-MAX_NAME = 128  # characters of a name, which fits one line of a log
-MAX_TEXT = 4 * MAX_NAME  # bytes of one string: UTF-8 has at most four for a character
+MAX_DRAFTER_NAME = 128  # characters of a name, which fits one line of a log
+MAX_TEXT = 4 * MAX_DRAFTER_NAME  # bytes of one string: UTF-8 has at most four for a character
 ROOT = -1  # parent of a draft's first nodes: the token just before `base`
 
 _MASK = (1 << 64) - 1

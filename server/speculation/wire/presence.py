@@ -17,7 +17,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import AfterValidator, Field
 
 from server.llama.backend import Vocabulary
-from server.speculation.wire.messages import MAX_NAME, WIRE_VERSION
+from server.speculation.wire.messages import MAX_DRAFTER_NAME, WIRE_VERSION
 
 Role: TypeAlias = Literal["lead", "drafter"]
 CHECKSUM_TOKENS = 1024  # token ids per checksum, so that a refusal can say where the vocabularies part
@@ -29,8 +29,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # new at each start of the ma
 
 
 def printable(text: str) -> str:
-    """Return the first MAX_NAME characters, with "?" for those that could forge a log line."""
-    return "".join(c if c.isprintable() else "?" for c in text[:MAX_NAME])
+    """Return the first MAX_DRAFTER_NAME characters, with "?" for those that could forge a log line."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_DRAFTER_NAME])
 
 
 @functools.cache
@@ -80,7 +80,8 @@ class Presence:
     kernel: _Name = field(default_factory=kernel_id)  # its kernel_id()
 
 
-MAX_HOST = MAX_NAME // 2  # characters of an id that come from the name; process id and random bytes follow
+# Characters of an id that come from the name; process id and random bytes follow
+MAX_HOST = MAX_DRAFTER_NAME // 2
 REMEDY = "a model of the lead's family would fit, and with --translate and the lead's GGUF file any does"
 ID_BYTES = 4  # random: containers share names and process ids; 1,000 of them have two equal ids once in 8,600
 _PROCESS = re.compile(rf"-\d+-[0-9a-f]{{{2 * ID_BYTES}}}$")

@@ -28,14 +28,7 @@ from redis.exceptions import RedisError
 
 from server.speculation.wire.bus import BusCounters, Listener
 from server.speculation.wire.intake import BEAT_S, Intake
-from server.speculation.wire.messages import (
-    MAX_MESSAGE_TOKENS,
-    MAX_TO_LEAD,
-    Message,
-    WireError,
-    decode,
-    encode,
-)
+from server.speculation.wire.messages import MAX_BYTES, MAX_TO_LEAD, Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence, Role
 from server.speculation.wire.redis_client import BACKOFF_S, StreamEntry, connect
 from server.speculation.wire.redis_url import place_of
@@ -47,8 +40,6 @@ KEYS_TTL_MS = 5 * PRESENCE_TTL_MS
 MAX_MEMBERS = 4 * MAX_PEERS  # names in the set: four times as many as a process looks at, of either role
 BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
-# Bytes of one message, and roughly of one pipeline: twice those of the most tokens, of four bytes each
-MAX_BYTES = 2 * 4 * MAX_MESSAGE_TOKENS
 BUS_CLOSE_S = 0.4  # seconds: close() waits no longer for the threads
 
 logger = logging.getLogger("duo.bus")

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from server.speculation.wire.messages import MAX_NAME
+from server.speculation.wire.messages import MAX_DRAFTER_NAME
 from server.speculation.wire.presence import (
     CHECKSUM_TOKENS,
     MAX_BLOCKS,
@@ -204,7 +204,7 @@ def test_card_names_forge_no_log() -> None:
     presence = read_card("drafter:anne", card)
     assert presence is not None
     for name in (presence.model, presence.version, presence.host):
-        assert name == ("tiny?2026-01-01 WARNING all is lost ?[31m" + "x" * 1000)[:MAX_NAME]
+        assert name == ("tiny?2026-01-01 WARNING all is lost ?[31m" + "x" * 1000)[:MAX_DRAFTER_NAME]
 
 
 def test_versionless_card_is_refused() -> None:
