@@ -92,8 +92,8 @@ class ArgumentGrammar(OwnValues):
     def _typed_parameter(self, key: str, schema: Schema, types: frozenset[str]) -> str:
         """Return an expression for a parameter whose tag names the value's type.
 
-        The expression has one alternative for each type. If the tag only tells text from other types, it has
-        one alternative for text, and one for all other types.
+        The expression has one alternative for each type. If the tag only says whether the value is
+        text, it has one alternative for text, and one for all other types.
         """
         others = sorted(types - STRING)
         kinds = (

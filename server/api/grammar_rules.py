@@ -173,11 +173,11 @@ class GrammarRules:
         return self._texts[found]
 
     def _more_behind_mark(self, mark: str, behind: Sequence[str], most: int | None = None) -> str:
-        """Add a rule for text that goes on behind a mark, up to the next such mark; return the rule's name.
+        """Add a rule for text after a mark that did not end it, up to the next mark; return the rule's name.
 
         Args:
             mark: The mark.
-            behind: Beginnings of what follows a mark that does end the text.
+            behind: What may follow the mark that ends the text; this text begins with none of these.
             most: Maximum characters of the text; None: any number.
         """
         if (mark, most) in self._longer_texts:

@@ -24,7 +24,7 @@ MAX_NAME = 32  # characters of a drafter's name. Half: no room for two words
 
 
 class BrowserLender(NamedTuple):
-    """A browser that lends, as its drafter is told."""
+    """A browser that lends: what its drafter is told about it at the start."""
 
     name: str  # shown to people
     salt: str  # salt of the sessions that it may read

@@ -193,9 +193,9 @@ class Catalogue:
             yield key
 
     def backlogged(self, budget: int) -> Iterator[str]:
-        """Yield the keys that should no longer wait for the disk, least worth first.
+        """Yield the keys whose writes to disk should be given up, least worth first.
 
-        Ends once the caller has released enough payloads. The entry of most worth may always wait.
+        Ends once the waiting payloads are within the budget. The entry of most worth is never yielded.
         """
         leaving = [key for key, entry in self.held.items() if entry.leaving]
         for key in sorted(leaving, key=lambda key: self._worth_of(self.held[key]))[:-1]:

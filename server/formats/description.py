@@ -196,7 +196,7 @@ class Channels:
         return "" in fixed and re.fullmatch(NAME, begun) is not None
 
     def kind_of(self, header: str) -> tuple[str, str]:
-        """Return the message's kind and the function that it calls, or "".
+        """Return the message's kind, and the function that it calls ("" if it is no call).
 
         The kinds are "call", "silent", "thought" and "content".
         """

@@ -25,7 +25,7 @@ _KNOWN_KEYS = _SHORT_KEYS | ARGUMENTS_KEYS
 
 
 class JsonCallReader(ArgumentReader):
-    """Reads one call: an object with name and arguments, or the arguments behind a name."""
+    """Reads one call: an object with name and arguments, or only the arguments if the name came before."""
 
     def __init__(
         self, begin: Callable[[str, str], CallBegun | None], *, strict: bool, id_last: bool = False

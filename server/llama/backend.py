@@ -223,14 +223,14 @@ class PredictionBlock(Protocol):
 
         Args:
             batch: The rows.
-            hidden: For each row, the hidden row of the position before.
-            depth: Number of tokens that were guessed before.
+            hidden: For each row, the model's hidden row at the position before it.
+            depth: Number of guesses between the model's text and these rows.
 
         Returns:
             Logits and hidden rows of the wanted rows, views that are valid until the next call.
 
         Raises:
-            BackendError: The content of these sequences in its KV cache is then unknown.
+            BackendError: What the block's KV cache holds for the batch's sequences is then unknown.
         """
         ...
 

@@ -280,9 +280,9 @@ def has_state(model: LoadedModel) -> bool:
 
 
 def windows_of(model: LoadedModel, handle: Any) -> Windows | None:
-    """Return the Windows of a context, which keeps cells that sliding windows have passed.
+    """Return the Windows that keep a context's cells after its sliding windows have passed them.
 
-    None if the model's sequences cannot be trimmed in any case.
+    None if the model's sequences can never be trimmed.
     """
     architecture = model.metadata("general.architecture")
     if has_state(model) or architecture in COMPRESSED:

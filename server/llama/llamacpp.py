@@ -70,7 +70,7 @@ class LlamaVocabulary:
         self._cuts = {special: self._cuts_at(attributes, special) for special in (False, True)}
 
     def _longest_piece(self, texts: list[bytes]) -> int:
-        """Return the bytes of the longest piece.
+        """Return the length of the longest piece in bytes.
 
         Args:
             texts: Texts of all tokens in the model file, each at least as long as the token's piece.

@@ -101,7 +101,7 @@ class Pictures:
         return self._by_id.get(id)
 
     def spans(self, tokens: Sequence[int]) -> tuple[PictureSpan, ...]:
-        """Return where a prompt's pictures are. What is returned keeps them known.
+        """Return the spans of a prompt's pictures. A picture stays known at least as long as its span exists.
 
         Raises:
             InvalidRequestError: One is not known any more.

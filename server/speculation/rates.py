@@ -124,8 +124,8 @@ class Rates:
     def calm_s(self, n_rows: int, n_cells: int) -> float:
         """Return the seconds of a decode while no drafter works on the lead's cores.
 
-        If no such step had about n_cells cells yet, the time in a short context is scaled by the ratio that
-        all steps show. Infinite if no time is known.
+        If no such decode had about n_cells cells yet, its time in a short context is multiplied by a ratio:
+        the time of all decodes at n_cells by that in a short context. Infinite if no time is known.
         """
         curve = self.times.curve(n_cells)
         rows = min(n_rows, len(curve) - 1)

@@ -148,7 +148,7 @@ def probe_backend(backend: Backend, widths: Sequence[int]) -> ProbeResult:
 def _changed_widths(
     rows: Mapping[int, Logits], former: Mapping[int, Logits]
 ) -> tuple[tuple[int, ...], float]:
-    """Return the widths whose bits have changed, and the largest difference."""
+    """Return the widths whose logits differ from the former ones in any bit, and the largest difference."""
     changed = tuple(width for width in rows if _row_bits(rows[width]) != _row_bits(former[width]))
     return changed, max(_largest_difference(rows[width], former[width]) for width in rows)
 

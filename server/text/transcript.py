@@ -6,9 +6,9 @@ conversations are kept beside their text, and a prompt with the same beginning g
 
 Where kept tokens end and fresh ones begin, the tokenizer must not miss a merge. It reads text after a control
 token independently of the text before, so tokenising starts again at the last common control token. If a
-model generated the kept tokens after that, they are used up to the last token boundary that the fresh tokens
-share: no merge crosses it. If the tokenizer made them, fresh tokens replace them, since it may have looked
-ahead.
+model generated the kept tokens behind that token, they are used up to the last token boundary that the fresh
+tokens share: no merge crosses it. If the tokenizer made them, fresh tokens replace them, since it may have
+looked ahead.
 
 All texts are guarded (`guard.py`), so text of a client or of a reply is never taken for a control token.
 """
@@ -122,7 +122,7 @@ class Transcript:
         return "".join(text if control else self._in_replies.guarded(text) for control, text in texts)
 
     def _nearest_conversation(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
-        """Return the conversation that shares the longest prefix with the text, and that prefix's bytes.
+        """Return the conversation that shares the longest prefix with the text, and its number of bytes.
 
         It is a neighbour of the text in sorted order.
         """

@@ -61,7 +61,7 @@ class InlineModel(Protocol):
         Args:
             sessions: Ids of the sessions whose paths grow.
             second: Add the second choice to each guess.
-            timed: Made between two steps, so the call's time is learned (td).
+            timed: True between two steps: the call's time may be learned as the time of a guess.
 
         Returns:
             A guess for each session; None where the model cannot go on.

@@ -107,7 +107,8 @@ class Draft:
 class Want:
     """drafter → lead: ask whether this session is still open.
 
-    The lead answers with Close, with an empty Commit if n_known are all committed tokens, else with Open.
+    The lead answers with Close if it is not; else with an empty Commit if n_known is the number of committed
+    tokens, and with Open if it is not.
     """
 
     drafter: str
