@@ -82,7 +82,7 @@ def _begin_session(state: EngineState, session: Session, place: Reuse) -> None:
         further = (state.residence.place_empty(session.request.salt) for _ in range(n_further))
         state.searches.begin(session, [reuse.seq for reuse in further if reuse is not None])
     if session.admitted_at is None:
-        session.admitted_at, session.n_cached = state.clock(), session.n_kv
+        session.admitted_at, session.n_cached = state.clock(), min(session.n_kv, session.n_prompt)
         began = Started(session.n_prompt, session.n_cached, number, session.admitted_at)
         state.emit(session.id, began)
 

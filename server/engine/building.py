@@ -54,6 +54,6 @@ def n_pad(limits: Limits, n_ctx: int, work: Work, n_draft: int) -> int:
     Near the end of the context there are fewer.
     """
     session = work.session
-    if session.n_pending > 1 or session.request.n_beams > 1:
+    if (session.n_pending > 1 and not session.strides) or session.request.n_beams > 1:
         return 0
-    return min(limits.stable_width - 1, n_ctx - len(session.tokens)) - n_draft
+    return min(limits.stable_width - session.n_pending, n_ctx - len(session.tokens)) - n_draft

@@ -113,6 +113,8 @@ def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
 
     Each row has the logits after the token before.
     """
+    if work.session.strides:
+        return
     session, n_top = work.session, work.session.request.n_logprobs or 0
     after = session.tokens[session.n_kv + 1 : session.n_kv + 1 + len(rows)]
     told = tuple(token_logprobs(row, token, n_top) for row, token in zip(rows, after, strict=True))

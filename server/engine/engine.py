@@ -11,7 +11,7 @@ from server.engine.admission import admit, make_room, step_aside
 from server.engine.building import build
 from server.engine.commit import StepCommit
 from server.engine.drafting import draft, open_session, shift_full
-from server.engine.events import Event
+from server.engine.events import Event, Finished, Started
 from server.engine.meter import Meter
 from server.engine.proposer import Plan, Proposer, Step
 from server.engine.request import GenerationRequest
@@ -69,8 +69,21 @@ class Engine:
         """Queue a request. Drafters hear of it at once, so they prefill while it waits."""
         self.vet(request)
         session = Session(session_id, request, self._state.backend.n_ctx)
+        if request.begun and self._has_ended(session):
+            return
         open_session(self._state, session)
         self._state.waiting.append(session)
+
+    def _has_ended(self, session: Session) -> bool:
+        """Report the end of a session whose earlier tokens are the whole reply; else set its stride."""
+        state, stopped = self._state, session.request.begun[-1] in session.request.stop_tokens
+        if reason := "stop" if stopped else session.end_reason():
+            now = state.clock()
+            state.emit(session.id, Started(session.n_prompt, 0, at=now))
+            state.emit(session.id, Finished(reason, session.stats(now)))
+            return True
+        session.stride = state.limits.stable_width if state.limits.is_stable(session) else 0
+        return False
 
     def cancel(self, session_id: int, keep: int | None = None) -> None:
         """End a session now; unknown ids are ignored.

@@ -57,6 +57,10 @@ class GenerationRequest:
     drawn_from: bool = False  # report logprobs after the samplers instead of the model's
     progress: bool = False  # report how far the prompt is evaluated
     prompt_logprobs: bool = False  # report the prompt's logprobs; not with reuse or n_beams
+    # tokens of the reply that were committed before, by another lead or life of this one; not with n_beams
+    begun: tuple[int, ...] = ()
+    mu: float | None = None  # mirostat's state after `begun`
+    mus: list[float] | None = None  # gets mirostat's state after each new token
     precompute: bool = False  # only evaluate the prompt, and only until a reply is requested
     # with precompute: it waits while replies are generated, and they cancel it only if it has begun
     patient: bool = False

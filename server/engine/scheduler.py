@@ -105,6 +105,9 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[
         n = min(session.n_due - session.request.precompute, n_rows - reserved)
         if session.tells_prompt:
             n = min(n, n_told)
+        if session.stride:
+            n_prompt = session.n_prompt - session.n_kv - session.n_dropped
+            n = min(n, session.stride if session.strides else n_prompt)
         if session.n_kv < session.mark_at:
             n = min(n, session.mark_at - session.n_kv)
         if n > 0:

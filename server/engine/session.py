@@ -8,6 +8,7 @@ from server.engine.events import DrafterCount, FinishReason, Stats
 from server.engine.proposer import CountsBySource
 from server.engine.request import GenerationRequest
 from server.engine.verify import Verdict
+from server.errors import BackendError
 from server.llama.backend import PICTURE_IDS
 from server.sampling.constraint import Constraint
 from server.sampling.sampler import Sampler
@@ -42,6 +43,9 @@ class Session:
     drops: list[tuple[int, list[int]]] = field(default_factory=list[tuple[int, list[int]]])
     # committed tokens that follow `tokens` during a replay (rewind()), to be evaluated again
     ahead: list[int] = field(default_factory=list[int])
+    # rows of each step that evaluates tokens of request.begun, so that the step is as wide as the one that
+    # committed them; 0: any number
+    stride: int = 0
     n_cached: int = 0
     admitted_at: float | None = None
     first_at: float = 0.0
@@ -57,6 +61,23 @@ class Session:
         self.n_prompt = len(self.tokens)
         self.constraint = self.request.constraint() if self.request.constraint else None
         self.sampler = Sampler(self.request.sampling, self._said, self.constraint)
+        if self.request.begun:
+            self._go_on()
+        if self.sampler.mirostat is not None:
+            self.sampler.mirostat.mus = self.request.mus
+
+    def _go_on(self) -> None:
+        """Begin after the tokens that were committed before. Raises BackendError if they are not allowed."""
+        begun, mirostat = self.request.begun, self.sampler.mirostat
+        for token in begun:
+            if self.constraint is not None and not self.constraint.allows(token):
+                raise BackendError("the reply cannot go on: its grammar does not allow its own tokens")
+            self.sampler.accept(token)
+        if mirostat is not None and self.request.mu is not None:
+            mirostat.mu = self.request.mu
+        whole = [*self.tokens, *begun]
+        room = self.n_ctx if self.request.n_keep is not None else len(whole)
+        self.tokens, self.ahead = whole[:room], whole[room:]
 
     @property
     def _said(self) -> list[int]:
@@ -96,8 +117,13 @@ class Session:
 
     @property
     def tells_prompt(self) -> bool:
-        """True if logprobs of the prompt are reported, so that its rows need logits."""
-        return self.request.prompt_logprobs and not self.n_steps
+        """True if all rows need logits: the prompt's logprobs are reported, or rows follow in strides."""
+        return not self.n_steps and (self.request.prompt_logprobs or self.strides)
+
+    @property
+    def strides(self) -> bool:
+        """True if the next rows are those of committed tokens, of which `stride` are evaluated in a step."""
+        return self.stride > 0 and not self.n_steps and self.n_kv + self.n_dropped >= self.n_prompt
 
     @property
     def n_due(self) -> int:

@@ -23,6 +23,7 @@ class Mirostat:
     def __init__(self, params: SamplingParams):
         self._params = params
         self.mu = 2.0 * params.mirostat_tau
+        self.mus: list[float] | None = None  # gets mu after each token, if somebody wants to know
 
     def choose(self, c: Candidates, n_vocab: int, position: int) -> tuple[int, float]:
         """Draw a token, and return it with its surprise in bits. Filters c; does not change mu."""
@@ -36,6 +37,8 @@ class Mirostat:
     def learn(self, surprise: float) -> None:
         """Adapt mu to the surprise of a committed token."""
         self.mu -= self._params.mirostat_eta * (surprise - self._params.mirostat_tau)
+        if self.mus is not None:
+            self.mus.append(self.mu)
 
 
 def _zipf_k(c: Candidates, mu: float, n_vocab: int) -> int:

@@ -54,10 +54,10 @@ class Sampler:
         steps = params.steps() if params.mirostat == 0 else ()
         self._penalties = Penalties(params, history) if "penalties" in steps else None
         self._dry = Dry(params, history) if "dry" in steps else None
-        self._mirostat = Mirostat(params) if params.mirostat else None
+        self.mirostat = Mirostat(params) if params.mirostat else None
         n_edits = next((i for i, name in enumerate(steps) if name not in ("penalties", "dry")), len(steps))
         self._edits, self._steps = steps[:n_edits], steps[n_edits:]
-        self._rest = None if self._mirostat else _as_plain(params, self._steps)
+        self._rest = None if self.mirostat else _as_plain(params, self._steps)
         self._bias = _bias(params)
         self._banned = np.array(sorted(params.banned_first), np.int64)
 
@@ -82,8 +82,8 @@ class Sampler:
         if self._constraint is not None and not self._constraint.allows(picked.token):
             picked = self._pick_token(row, position, self._constraint.mask())
         _check_finite(picked.logit)
-        if self._mirostat is not None:
-            self._mirostat.learn(picked.surprise)
+        if self.mirostat is not None:
+            self.mirostat.learn(picked.surprise)
         self.accept(picked.token)
         return picked.token
 
@@ -124,8 +124,8 @@ class Sampler:
             token = draw(edited, self._rest, position)
         else:
             c = self._filtered_candidates(edited, position)
-            if self._mirostat is not None:
-                token, surprise = self._mirostat.choose(c, len(row), position)
+            if self.mirostat is not None:
+                token, surprise = self.mirostat.choose(c, len(row), position)
             else:
                 token = c.token(c.choose(self._params.seed, position))
         return _Pick(token, float(edited[token]), surprise)
@@ -163,7 +163,7 @@ class Sampler:
         """Return the candidates after the rest of the chain, temperature included."""
         c = Candidates(row)
         c.drop_impossible()
-        if self._mirostat is not None:
+        if self.mirostat is not None:
             filters.temperature(c, self._params.temperature, 0.0, 1.0)
         for name in self._steps:
             if name == "infill" and (pieces := self._params.pieces) is not None:
