@@ -3,53 +3,85 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import redis
 
 from server.errors import StoreError
-from server.replies.redis_names import CANCEL, END, EVENTS, WRITING, ReplyNames
+from server.replies.redis_names import (
+    CANCEL,
+    END,
+    EVENTS,
+    LEFT,
+    RECIPE,
+    STATES,
+    ReplyNames,
+    entry_id,
+    of_entry,
+    place_of,
+)
 from server.replies.reply_log import ReplyLog
 
 LEASE_MS = 3000
-"""Milliseconds after which a writer that says nothing counts as gone: six missed renewals."""
+"""Milliseconds after which others may take up a log whose writer says nothing: six missed renewals."""
+AWAITED_MS = 30_000
+"""Milliseconds after the last renewal in which a log may be taken up, at least a restart of a lead.
+
+Longer than PATIENCE_S and LEASE_MS, so that no reader is told that a living writer is gone.
+"""
 RENEWED_S = 0.5  # between two renewals of leases; a cancellation by another lead waits up to this long
+
+Outcome: TypeAlias = Literal["goes on", "kept", "lost", "fenced", "left"]
+"""What became of the writing of a log.
+
+kept: Redis has all of it. lost: Redis has lost a part. fenced: another process has taken it up. left: this
+process has left it to others.
+"""
+_REFUSED = object()
+"""Answer of Redis to an entry whose id is not larger than the last one's."""
 
 
 class Attempt(Protocol):
-    def __call__(self, work: Callable[[redis.Redis], list[_Written]], /) -> list[_Written]: ...
+    def __call__(self, work: Callable[[redis.Redis], Sequence[Outcome]], /) -> Sequence[Outcome]: ...
 
 
-class Ended(Protocol):
-    """Called once the writing of a log has ended; `kept`: Redis has all of the log."""
+class Heard(Protocol):
+    """Called on the link's thread with the number of chunks that Redis has, and the outcome so far."""
 
-    def __call__(self, *, kept: bool) -> None: ...
+    def __call__(self, n: int, outcome: Outcome, /) -> None: ...
 
 
 @dataclass(slots=True)
-class _Written:
+class Written:
     """A log that is being written to Redis."""
 
     salt: str
     id: str
     log: ReplyLog
-    ended: Ended
+    heard: Heard
+    recipe: bytes | None = None  # see ReplyStore.begin_log()
+    term: int = 0
     n_sent: int = 0  # chunks that Redis has been sent
+
+    @property
+    def place(self) -> str:
+        return place_of(self.salt, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The part of a log that existed at one moment."""
 
-    of: _Written
+    of: Written
     ended: bool  # the log has ended; read before `n`, so that no chunk comes after the n
+    left: bool  # or has been left
     n: int  # chunks of the log
 
     @property
     def is_due(self) -> bool:
-        return self.ended or self.n > self.of.n_sent
+        return self.ended or self.left or self.n > self.of.n_sent
 
 
 class LogWriting:
@@ -57,99 +89,170 @@ class LogWriting:
 
     attempt: Attempt
 
-    def __init__(self, names: ReplyNames, ttl_ms: int, cancel: Callable[[str, str], None]) -> None:
+    def __init__(self, names: ReplyNames, kin: str, ttl_ms: int, cancel: Callable[[str, str], None]) -> None:
         """Begin without logs.
 
         Args:
             names: Names of the pool's keys.
+            kin: Kin of leads that may take up this one's replies.
             ttl_ms: Milliseconds for which a log is kept.
             cancel: Called with salt and id of a reply that another lead asks to cancel.
         """
         self._names = names
+        self._open = names.open(kin)
         self._ttl_ms = ttl_ms
         self._cancel = cancel
-        self._logs: list[_Written] = []
+        self._logs: list[Written] = []
+        self._withdrawn: list[Written] = []  # lost logs that nobody has to take up any more
+        self._given_up: set[tuple[str, str]] = set()
         self._renewed_at = float("-inf")
 
-    def begin(self, salt: str, id: str, log: ReplyLog, ended: Ended) -> None:
+    @property
+    def places(self) -> set[str]:
+        """Return the places of all logs that are written."""
+        return {one.place for one in self._logs}
+
+    def begin(self, written: Written) -> None:
         """Write this log from now on, until its end or until Redis has lost a part of it."""
-        self._logs.append(_Written(salt, id, log, ended))
+        self._logs.append(written)
+        self._given_up.discard((written.salt, written.id))
         self._renewed_at = float("-inf")
+
+    def gave_up(self, salt: str, id: str) -> bool:
+        """Return True if another process may write this log, so that its response is no longer ours."""
+        return (salt, id) in self._given_up
 
     def beat(self, client: redis.Redis) -> bool:
         """Write what is new, and renew the leases. Return True if a log has not ended."""
+        if self._withdrawn:
+            self._withdraw()
         if not self._logs:
-            return False
+            return bool(self._withdrawn)
         renews = time.monotonic() - self._renewed_at >= RENEWED_S
-        parts = [_Part(one, one.log.ended, len(one.log.last)) for one in self._logs]
+        parts = [_Part(one, one.log.ended, one.log.left, len(one.log.last)) for one in self._logs]
         due = parts if renews else [part for part in parts if part.is_due]
         if not due:
             return True
         try:
-            lost = self.attempt(lambda client: self._write(client, due, renews=renews))
+            outcomes = self.attempt(lambda client: self._write(client, due, renews=renews))
         except StoreError:
-            lost = [part.of for part in due]
+            outcomes = cast("list[Outcome]", ["lost"] * len(due))
         else:
             self._renewed_at = time.monotonic() if renews else self._renewed_at
-        self._note_written(due, lost)
-        return bool(self._logs)
+        for part, outcome in zip(due, outcomes, strict=True):
+            self._note(part, outcome)
+        return bool(self._logs or self._withdrawn)
 
-    def _note_written(self, due: list[_Part], lost: list[_Written]) -> None:
-        for part in due:
-            part.of.n_sent = part.n
-            if part.ended or part.of in lost:
-                self._logs.remove(part.of)
-                part.of.ended(kept=part.of not in lost)
+    def _note(self, part: _Part, outcome: Outcome) -> None:
+        one, part.of.n_sent = part.of, part.n
+        if outcome != "goes on":
+            self._logs.remove(one)
+        if one.recipe is not None and outcome in ("lost", "fenced", "left"):
+            self._given_up.add((one.salt, one.id))
+            if outcome == "lost":
+                self._withdrawn.append(one)
+        one.heard(part.n, outcome)
 
-    def _write(self, client: redis.Redis, due: list[_Part], *, renews: bool) -> list[_Written]:
-        """Write these parts of logs to Redis, and return the logs of which Redis has lost an earlier part.
+    def _withdraw(self) -> None:
+        """Let nobody take up the lost logs: their readers have seen more than Redis knows."""
+
+        def withdraw(client: redis.Redis) -> list[Outcome]:
+            for one in self._withdrawn:
+                if not self._is_fenced(client, one):
+                    client.hdel(self._open, one.place)
+                    client.unlink(self._names.awaited(one.salt, one.id))
+                    self._given_up.discard((one.salt, one.id))
+            return []
+
+        try:
+            self.attempt(withdraw)
+        except StoreError:
+            return
+        self._withdrawn.clear()
+
+    def _write(self, client: redis.Redis, due: Sequence[_Part], *, renews: bool) -> list[Outcome]:
+        """Write these parts of logs to Redis, and return what became of each.
 
         renews: True if the keys by which others see that this process writes the logs are to live longer.
         """
         with client.pipeline(transaction=True) as pipe:
-            for part in due:
-                self._queue_part(pipe, part, renews=renews)
+            queued = [self._queue_part(pipe, part, renews=renews) for part in due]
             replies = iter(pipe.execute(raise_on_error=False))
-        lost: list[_Written] = []
-        for part in due:
-            log, salt, id = part.of, part.of.salt, part.of.id
-            if part.n > log.n_sent:
-                if _checked(next(replies)) is None:
-                    lost.append(log)
-                _checked(next(replies))
-            if part.ended:
-                _checked(next(replies))
-                _checked(next(replies))
-            elif renews:
-                said = _checked(next(replies))
-                if said is None:
-                    client.set(self._names.writer(salt, id), WRITING, px=LEASE_MS)
-                elif said == CANCEL:
-                    self._cancel(salt, id)
-        return lost
+        answers = [{kind: _checked(next(replies)) for kind in kinds} for kinds in queued]
+        return [self._settle(client, part, answer) for part, answer in zip(due, answers, strict=True)]
 
-    def _queue_part(self, pipe: Any, part: _Part, *, renews: bool) -> None:
-        one, log = part.of, part.of.log
-        key, writer = self._names.log(one.salt, one.id), self._names.writer(one.salt, one.id)
+    def _queue_part(self, pipe: Any, part: _Part, *, renews: bool) -> list[str]:
+        """Queue commands; return a name for each."""
+        one, log, queued = part.of, part.of.log, list[str]()
+        key = self._names.log(one.salt, one.id)
         if part.n > one.n_sent:
-            events = b"".join(log.chunks[one.n_sent : part.n])
-            id = f"{log.last[part.n - 1] + 1}-0"
-            pipe.xadd(key, {EVENTS: events}, id=id, nomkstream=one.n_sent > 0)
+            fields = {EVENTS: b"".join(log.chunks[one.n_sent : part.n])}
+            if states := [state for state in log.states[one.n_sent : part.n] if state]:
+                fields[STATES] = b"\n".join(states)
+            if one.recipe is not None and not one.n_sent:
+                fields[RECIPE] = one.recipe
+                pipe.hset(self._open, one.place, b"")
+                pipe.pexpire(self._open, self._ttl_ms)
+                queued += ["open", "kept open"]
+            id = entry_id(one.term, log.last[part.n - 1] + 1)
+            pipe.xadd(key, fields, id=id, nomkstream=one.n_sent > 0)
             pipe.pexpire(key, self._ttl_ms)
+            queued += ["added", "kept"]
         if part.ended:
-            pipe.xadd(key, {END: b""}, id=f"{log.n_events}-1", nomkstream=True)
-            pipe.unlink(writer)
-        elif renews:
-            pipe.getex(writer, px=LEASE_MS)
+            pipe.xadd(key, {END: b""}, id=entry_id(one.term, log.n_events, 1), nomkstream=True)
+            queued.append("ended")
+        elif renews and not part.left:
+            pipe.getex(self._names.writer(one.salt, one.id), px=LEASE_MS)
+            pipe.set(self._names.awaited(one.salt, one.id), b"", px=AWAITED_MS)
+            queued += ["renewed", "awaited"]
+        return queued
+
+    def _settle(self, client: redis.Redis, part: _Part, answer: dict[str, Any]) -> Outcome:
+        """Return what became of a part by the answers to its commands, and finish or renew its lease."""
+        one, n_events = part.of, part.of.log.last[part.n - 1] + 1 if part.n else 0
+        if answer.get("added", True) is None:
+            return "lost"
+        ids = {"added": entry_id(one.term, n_events), "ended": entry_id(one.term, n_events, 1)}
+        key = self._names.log(one.salt, one.id)
+        for kind, id in ids.items():
+            if answer.get(kind) is _REFUSED and not client.xrange(key, id, id):
+                return "fenced"  # else an earlier try wrote it, and its answer was lost
+        writer, awaited = self._names.writer(one.salt, one.id), self._names.awaited(one.salt, one.id)
+        if part.ended:
+            client.unlink(writer, awaited)
+            client.hdel(self._open, one.place)
+            return "kept"
+        if part.left:
+            client.set(writer, LEFT, px=AWAITED_MS)
+            client.set(awaited, b"", px=AWAITED_MS)
+            return "left"
+        return self._renew(client, one, writer, answer["renewed"]) if "renewed" in answer else "goes on"
+
+    def _renew(self, client: redis.Redis, one: Written, writer: str, said: bytes | None) -> Outcome:
+        """Keep the lease, which `said` this before, unless another process has taken up the log."""
+        if said == CANCEL:
+            self._cancel(one.salt, one.id)
+        elif said != b"%d" % one.term:
+            if self._is_fenced(client, one):
+                return "fenced"
+            client.set(writer, one.term, px=LEASE_MS)
+        return "goes on"
+
+    def _is_fenced(self, client: redis.Redis, one: Written) -> bool:
+        """Return True if another process has taken up the log."""
+        key, later = self._names.log(one.salt, one.id), entry_id(one.term + 1, 0)
+        return bool(client.xrange(key, later, "+", 1))
+
+
+def last_term(entries: Sequence[tuple[bytes, Any]]) -> int:
+    """Return the term of the last of a log's entries."""
+    return of_entry(entries[-1][0])[0]
 
 
 def _checked(reply: Any) -> Any:
-    """Return a reply of Redis, or raise it if it is an error.
-
-    An entry that exists already is no error: an earlier try wrote it, and its answer was lost.
-    """
+    """Return a reply of Redis, or _REFUSED for an entry that comes too late; raise other errors."""
     if isinstance(reply, Exception):
         if "equal or smaller" in str(reply):
-            return True
+            return _REFUSED
         raise reply
     return reply

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from server.errors import StoreError
 from server.replies.kept import Json, KeptBounds, ResponseStore, StoredResponse
 from server.replies.reply_log import LogReader, ReplyLog
-from server.replies.store import Change, Owner
+from server.replies.store import Change, Orphan, Owner
 
 
 class MemoryStore:
@@ -65,7 +65,14 @@ class MemoryStore:
         self.keep(owner, changed)
         return changed
 
-    def begin_log(self, owner: Owner, id: str) -> ReplyLog:
+    async def take_up(self, most: int) -> Sequence[Orphan]:
+        """Return nothing: no reply outlives its process here."""
+        return ()
+
+    def leave(self, salt: str, id: str) -> None:
+        """Do nothing: nobody else could write the log."""
+
+    def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
         log = ReplyLog()
         self.hold_log(owner.salt, id, log)
         return log

@@ -51,6 +51,7 @@ class RedisLink:
         self._down_since: float | None = None  # this and what follows: for the thread only
         self._tried_at = float("-inf")
         self._told = False
+        self.up_since = time.monotonic()  # when the latest outage, however short, was over
 
     def ask(self, work: Callable[[redis.Redis], T], *, talks: bool = True) -> Future[T]:
         """Queue a command; its future fails with StoreError if Redis does not answer.
@@ -100,6 +101,8 @@ class RedisLink:
                 continue
             if self._told:
                 logger.warning("the Redis server at %s is back: replies are stored there again", self._place)
+            if self._down_since is not None:
+                self.up_since = time.monotonic()
             self._down_since, self._told = None, False
             return result
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import redis
 from redis.exceptions import WatchError
 
-from server.errors import LostReplyError, StoreError
+from server.errors import StoreError
 from server.replies import log_writing
+from server.replies.distant_log import DistantLog, Entry, MovingLog
 from server.replies.kept import Json, KeptBounds, StoredResponse, decoded
-from server.replies.log_writing import LogWriting
+from server.replies.log_writing import LogWriting, Outcome, Written
 from server.replies.memory import MemoryStore
+from server.replies.orphans import READ_ENTRIES, Found, Orphans, recipe_of
 from server.replies.redis_link import RedisLink
-from server.replies.redis_names import CANCEL, END, EVENTS, ReplyNames, is_id, owner_of, place_of
-from server.replies.reply_log import EVENT_END, LogReader, ReplyLog, without_first
-from server.replies.store import Change, Owner
+from server.replies.redis_names import CANCEL, ReplyNames, is_id, owner_of, place_of
+from server.replies.reply_log import LogReader, ReplyLog
+from server.replies.store import Change, Orphan, Owner
 
-DISTANT_POLL_S = 0.05  # between two looks at a log that another lead writes; a person notices twice that
-READ_ENTRIES = 256  # entries of a log read at a time: 10 s of tokens, with one entry per GATHER_S
 STORE_SETTLE_S = (
     1.0  # seconds that the end of an answer waits for its puts: an outage must not delay it longer
 )
@@ -33,25 +34,37 @@ CLOSE_S = 2.0  # for queued commands when the lead ends, as long as for one answ
 MOST_DOCUMENT = 15 << 20
 ITEM_BYTES = 384  # of Redis's memory for an item's name: 345 as measured over 600,000 of them (Valkey 9.1)
 CHANGES = 16  # tries of a change, if other changes of the same response interfere
-TAKEN_UP_S = 10.0  # wait for a new writer of a log that has none: three times a writer's lease
+SETTLED_S = 3.0  # after an outage until no lease means no writer: a living one renews its lease within 1 s
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """The leads that may go on with each other's replies, and one of them."""
+
+    digest: str  # of all that a reply depends on
+    name: str  # of this lead
 
 
 class RedisStore:
     """Implements ReplyStore. What Redis cannot keep is kept in this process, as MemoryStore keeps it."""
 
-    def __init__(self, url: str, pool: str, bounds: KeptBounds | None = None) -> None:
-        """Prepare the store. Raises StartupError for a bad URL."""
+    def __init__(self, url: str, pool: str, bounds: KeptBounds | None = None, kin: Kin | None = None) -> None:
+        """Prepare the store; without `kin` no other lead goes on with its replies. Raises StartupError."""
         self._bounds = bounds or KeptBounds()
         self._names = ReplyNames(pool)
         self._beside = MemoryStore(self._bounds)
-        self._writing = LogWriting(self._names, round(self._bounds.kept_s * 1e3), self._cancel_here)
+        self._kin = kin
+        ttl_ms, known = round(self._bounds.kept_s * 1e3), kin or Kin("", "")
+        self._writing = LogWriting(self._names, known.digest, ttl_ms, self._cancel_here)
+        self._orphans = Orphans(self._names, known.digest, known.name, lambda: self._writing.places)
         self._link = RedisLink(url, self._writing.beat)
         self._writing.attempt = self._link.attempt
         self._live: dict[tuple[str, str], ReplyLog] = {}  # the logs that this process writes
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_cancel: Callable[[str, str], object] = lambda salt, id: None
+        self.on_taken: Callable[[str, str], object] = lambda salt, id: None  # another lead writes this log
 
     def put(self, owner: Owner, stored: StoredResponse) -> None:
         document = stored.encoded()
@@ -106,25 +119,48 @@ class RedisStore:
             return await self._beside.change(owner, id, change)
         return await self._answer(lambda client: self._change_now(client, owner, id, change))
 
-    def begin_log(self, owner: Owner, id: str) -> ReplyLog:
-        log = self._live[owner.salt, id] = ReplyLog()
-        loop = self._event_loop()
-
-        def ended(*, kept: bool) -> None:
-            _soon(loop, self._note_log_end, owner.salt, id, kept)
-
-        self._event_loop()
-        self._link.ask(lambda _: self._writing.begin(owner.salt, id, log, ended), talks=False)
+    def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
+        known = None if recipe is None or not self._kin else recipe_of(owner.salt, owner.tenant, id, recipe)
+        if known is not None and len(known) > MOST_DOCUMENT:
+            known = None
+        log = ReplyLog(guarded=known is not None)
+        self._write(Written(owner.salt, id, log, self._hearing(owner.salt, id, log), known))
         return log
+
+    async def take_up(self, most: int) -> Sequence[Orphan]:
+        if not self._kin:
+            return ()
+
+        def look(client: redis.Redis) -> list[Found]:
+            settled = time.monotonic() - self._link.up_since > SETTLED_S
+            return self._orphans.look(client, most, settled=settled)
+
+        taken = list[Orphan]()
+        for found in await self._answer(look):
+            salt, id, log = found.about["salt"], found.about["id"], found.log
+            heard, n_sent = self._hearing(salt, id, log), len(log.chunks)
+            self._write(Written(salt, id, log, heard, b"", found.term, n_sent))
+            taken.append(
+                Orphan(Owner(salt, found.about["tenant"]), id, found.about["recipe"], found.states, log)
+            )
+        return taken
+
+    def leave(self, salt: str, id: str) -> None:
+        if (log := self._live.get((salt, id))) is not None:
+            log.leave()
+
+    @property
+    def members(self) -> Sequence[str]:
+        return self._orphans.members
 
     async def log(self, salt: str, id: str) -> LogReader | None:
         if (found := self._live.get((salt, id)) or self._beside.held_log(salt, id)) is not None:
-            return found
+            return MovingLog(found, DistantLog(self, salt, id)) if found.guarded else found
         if not is_id(id):
             return None
         key = self._names.log(salt, id)
         there = await self._answer(lambda client: client.exists(key))
-        return _DistantLog(self, salt, id) if there else None
+        return DistantLog(self, salt, id) if there else None
 
     async def cancel(self, salt: str, id: str) -> None:
         key = self._names.writer(salt, id)
@@ -133,7 +169,7 @@ class RedisStore:
     async def is_written(self, salt: str, id: str) -> bool:
         if (salt, id) in self._live or await self._beside.is_written(salt, id):
             return True
-        key = self._names.writer(salt, id)
+        key = self._names.awaited(salt, id)
         return bool(await self._answer(lambda client: client.exists(key)))
 
     async def settled(self) -> None:
@@ -143,12 +179,13 @@ class RedisStore:
             )
 
     async def close(self) -> None:
+        if self._kin:
+            self._ask(self._orphans.leave)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(self._link.close), CLOSE_S)
 
-    async def entries(self, salt: str, id: str, after: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """Return entries of a log after the event with the number `after`; its end is an entry, too."""
-        key, start = self._names.log(salt, id), f"({after + 1}-0"
+    async def entries(self, salt: str, id: str, start: str) -> list[Entry]:
+        key = self._names.log(salt, id)
         found: Any = await self._answer(lambda client: client.xrange(key, start, "+", READ_ENTRIES))
         return found
 
@@ -157,6 +194,8 @@ class RedisStore:
     def _put_now(
         self, client: redis.Redis, owner: Owner, stored: StoredResponse, document: bytes, size: int
     ) -> None:
+        if self._writing.gave_up(owner.salt, stored.id):
+            return
         with client.pipeline(transaction=True) as pipe:
             self._queue_put(pipe, owner, stored, document, size)
             all_held = cast("dict[bytes, bytes]", pipe.execute()[-1])
@@ -194,7 +233,7 @@ class RedisStore:
                 document = cast("bytes | None", client.get(key))
                 for item_id in decoded(document).items_by_id if document else ():
                     pipe.srem(self._names.holders_beside(place, item_id), id)
-                pipe.unlink(key, f"{key}:log")
+                pipe.unlink(key, *(f"{key}:{of_it}" for of_it in ("log", "writer", "awaited")))
                 pipe.hdel(held, field)
             pipe.execute()
 
@@ -202,7 +241,7 @@ class RedisStore:
         key = self._names.response(owner.salt, id)
         document = cast("bytes | None", client.get(key))
         with client.pipeline(transaction=True) as pipe:
-            pipe.unlink(key, self._names.log(owner.salt, id))
+            pipe.unlink(key, *(f"{key}:{of_it}" for of_it in ("log", "writer", "awaited")))
             pipe.hdel(self._names.held(owner.tenant), place_of(owner.salt, id))
             for item_id in decoded(document).items_by_id if document else ():
                 pipe.srem(self._names.holders(owner.salt, item_id), id)
@@ -252,45 +291,34 @@ class RedisStore:
         else:
             self._beside.forget(owner.salt, stored.id)
 
-    def _note_log_end(self, salt: str, id: str, kept: bool) -> None:
-        log = self._live.pop((salt, id), None)
-        if log is not None and not kept:
+    def _write(self, written: Written) -> None:
+        self._live[written.salt, written.id] = written.log
+        self._event_loop()
+        self._link.ask(lambda _: self._writing.begin(written), talks=False)
+
+    def _hearing(self, salt: str, id: str, log: ReplyLog) -> Callable[[int, Outcome], None]:
+        loop = self._event_loop()
+        return lambda n, outcome: _soon(loop, self._note_written, salt, id, log, n, outcome)
+
+    def _note_written(self, salt: str, id: str, log: ReplyLog, n: int, outcome: Outcome) -> None:
+        """Show readers what Redis has of a log, and follow what became of it."""
+        if outcome == "lost":
             log.lost = True
+            log.unguard()
+        elif log.guarded:
+            log.show(n)
+        if outcome == "goes on" or self._live.get((salt, id)) is not log:
+            return
+        del self._live[salt, id]
+        if outcome == "lost":
             self._beside.hold_log(salt, id, log)
+        elif outcome == "fenced":
+            log.give_way()
+            self.on_taken(salt, id)
 
     def _cancel_here(self, salt: str, id: str) -> None:
         if self._loop is not None:
             _soon(self._loop, self.on_cancel, salt, id)
-
-
-class _DistantLog:
-    """Implements LogReader for a log in Redis, which another process may still write."""
-
-    def __init__(self, store: RedisStore, salt: str, id: str) -> None:
-        self._store = store
-        self._salt = salt
-        self._id = id
-
-    async def events(self, after: int) -> AsyncIterator[bytes]:
-        alone_since: float | None = None
-        while True:
-            entries = await self._store.entries(self._salt, self._id, after)
-            for entry, fields in entries:
-                if END in fields:
-                    return
-                chunk, last = fields[EVENTS], int(entry.split(b"-")[0]) - 1
-                yield without_first(chunk, after + 1 - (last + 1 - chunk.count(EVENT_END)))
-                after = last
-            if entries:
-                alone_since = None
-                continue
-            if await self._store.is_written(self._salt, self._id):
-                alone_since = None
-            elif alone_since is None:
-                alone_since = time.monotonic()
-            elif time.monotonic() - alone_since > TAKEN_UP_S:
-                raise LostReplyError
-            await asyncio.sleep(DISTANT_POLL_S)
 
 
 def _size(stored: StoredResponse, document: bytes) -> int:

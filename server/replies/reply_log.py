@@ -31,24 +31,55 @@ class LogReader(Protocol):
 
 
 class ReplyLog:
-    """Implements LogReader for a reply that is written by this process. For the event loop only."""
+    """Implements LogReader for a reply that is written by this process. For the event loop only.
 
-    def __init__(self) -> None:
+    Readers of a guarded log get only what the store has acknowledged: whoever goes on with the reply, should
+    this process die, knows it too.
+    """
+
+    def __init__(self, *, guarded: bool = False) -> None:
         self.chunks: list[bytes] = []
-        self.last: list[int] = []  # number of the last event of each chunk, appended after the chunk
+        self.states: list[bytes] = []  # by chunk: what going on after it needs, as JSON; empty: nothing new
+        self.last: list[int] = []  # number of the last event of each chunk, appended after the two above
+        self.guarded = guarded
+        self._n_shown = 0  # chunks of a guarded log that readers may have
         self.n_events = 0
         self.n_bytes = 0
         self.ended = False
         self.lost = False  # True once the store has lost a part of it
+        self.left = False  # True once this process has left it to others
+        self.taken = False  # True once another process writes it
         self._readers: list[asyncio.Future[None]] = []
 
-    def append(self, chunk: bytes) -> None:
+    def append(self, chunk: bytes, state: bytes = b"") -> None:
         """Add a chunk that consists of one or more whole events."""
         self.n_events += chunk.count(EVENT_END)
         self.n_bytes += len(chunk)
         self.chunks.append(chunk)
+        self.states.append(state)
         self.last.append(self.n_events - 1)
+        if not self.guarded:
+            self._tell()
+
+    def show(self, n: int) -> None:
+        """Give readers of a guarded log its first n chunks."""
+        self._n_shown = max(n, self._n_shown)
         self._tell()
+
+    def unguard(self) -> None:
+        """Give readers all chunks from now on."""
+        self.guarded = False
+        self._tell()
+
+    def leave(self) -> None:
+        """Leave the log to another process: readers stop after what the store has acknowledged."""
+        self.left = True
+        self._tell()
+
+    def give_way(self) -> None:
+        """Stop, since another process has taken the log up."""
+        self.taken = True
+        self.leave()
 
     def end(self) -> None:
         """End the log: readers stop after its last event."""
@@ -58,22 +89,24 @@ class ReplyLog:
     async def events(self, after: int) -> AsyncIterator[bytes]:
         at = 0
         while True:
-            while at < len(self.chunks) and self.last[at] <= after:
+            n = self._n_shown if self.guarded else len(self.chunks)
+            while at < n and self.last[at] <= after:
                 at += 1
-            if at < len(self.chunks):
-                ready, first = self.chunks[at : at + JOINED_CHUNKS], self.last[at - 1] + 1 if at else 0
+            if at < n:
+                end = min(n, at + JOINED_CHUNKS)
+                ready, first = self.chunks[at:end], self.last[at - 1] + 1 if at else 0
                 at += len(ready)
                 last = self.last[at - 1]  # before the yield, during which more may be appended
                 yield without_first(b"".join(ready), after + 1 - first)
                 after = last
-            elif self.ended:
+            elif self.left or (self.ended and n == len(self.chunks)):
                 return
             else:
                 await self._growth()
 
     async def begun(self) -> None:
-        """Wait until the log has an event, or has ended without one."""
-        while not (self.chunks or self.ended):
+        """Wait until readers have an event, or the log has ended without one."""
+        while not (self._n_shown if self.guarded else self.chunks) and not self.ended:
             await self._growth()
 
     async def _growth(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,6 +18,17 @@ class Owner:
 
     salt: str = ""
     tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """An unfinished reply that this process has taken up: only it may write the log from now on."""
+
+    owner: Owner
+    id: str
+    recipe: Json  # as begin_log() got it
+    states: Sequence[Json]  # as the log's append() got them, in order
+    log: ReplyLog  # with all events that were stored
 
 
 class ReplyStore(Protocol):
@@ -51,8 +62,22 @@ class ReplyStore(Protocol):
         """
         ...
 
-    def begin_log(self, owner: Owner, id: str) -> ReplyLog:
-        """Return the log of a reply that begins. It is readable by its id at once."""
+    def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
+        """Return the log of a reply that begins. It is readable by its id at once.
+
+        Args:
+            owner: The reply's owner.
+            id: Its id.
+            recipe: How another process of the pool can go on with the reply; None: it cannot.
+        """
+        ...
+
+    async def take_up(self, most: int) -> Sequence[Orphan]:
+        """Take up at most this many replies whose processes are gone. Call it every ORPHAN_LOOK_S."""
+        ...
+
+    def leave(self, salt: str, id: str) -> None:
+        """Leave a log that this process writes to any other process of the pool."""
         ...
 
     async def log(self, salt: str, id: str) -> LogReader | None: ...

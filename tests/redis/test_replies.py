@@ -120,8 +120,7 @@ async def test_cancel_reaches_the_writing_lead(url: str):
 
 
 async def test_gone_writer_is_told(url: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(redis_store, "TAKEN_UP_S", 0.0)
-    monkeypatch.setattr(log_writing, "LEASE_MS", 100)
+    monkeypatch.setattr(log_writing, "AWAITED_MS", 100)
     async with opened(url) as first, opened(url) as second:
         log = first.begin_log(ANNA, "resp_1")
         log.append(event(0))

@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from server.errors import StartupError
 from server.replies.kept import StoredResponse
-from server.replies.redis_store import RedisStore
+from server.replies.redis_store import Kin, RedisStore
 from server.replies.store import Owner
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Close, Want
@@ -79,9 +79,15 @@ def test_lead_and_drafter_talk(guarded: Server):
 
 
 async def test_lead_stores_replies(guarded: Server):
-    store = RedisStore(url_of(guarded, "lead"), "default")
+    store = RedisStore(url_of(guarded, "lead"), "default", kin=Kin("toy", "a"))
     owner = Owner("salt", "anna")
     try:
+        left = store.begin_log(owner, "resp_2", {})
+        left.append(event(0))
+        await store.settled()
+        store.leave("salt", "resp_2")
+        await store.settled()
+        assert [orphan.id for orphan in await store.take_up(1)] == ["resp_2"]
         log = store.begin_log(owner, "resp_1")
         log.append(event(0))
         store.put(owner, StoredResponse({"id": "resp_1", "output": [{"id": "msg_1"}]}, [], []))
@@ -89,7 +95,7 @@ async def test_lead_stores_replies(guarded: Server):
         log.end()
         assert await store.change(owner, "resp_1", lambda one: one)
         assert await store.item("salt", "msg_1")
-        assert await store.entries("salt", "resp_1", -1)
+        assert await store.entries("salt", "resp_1", "-")
         assert not log.lost
         assert await store.delete(owner, "resp_1")
     finally:

@@ -25,7 +25,9 @@ def parts(outcome: Outcome) -> tuple[tuple[int, ...], list[TokenLogprobs]]:
     return outcome.tokens, [one for step in steps for one in step.logprobs]
 
 
-def again(ask: GenerationRequest, begun: tuple[int, ...], mus: list[float] | None = None) -> GenerationRequest:
+def again(
+    ask: GenerationRequest, begun: tuple[int, ...], mus: list[float] | None = None
+) -> GenerationRequest:
     return replace(ask, begun=begun, mu=mus[len(begun) - 1] if mus and begun else None)
 
 

@@ -1,0 +1,86 @@
+"""How far a stored reply has come, as its log tells it, so that another process can go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from server.api.stages.prompted import Prompted
+from server.replies.store import Orphan
+from server.sampling.logprobs import TokenLogprobs
+
+Json: TypeAlias = dict[str, Any]
+Note: TypeAlias = list[Any]
+"""Of a choice: its index, new tokens, their logprobs, mirostat's state after them, and 1 if it has ended."""
+
+
+@dataclass(slots=True)
+class BegunChoice:
+    """The part of a choice that was told."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    mu: float | None = None  # mirostat's state
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A reply that another process has begun."""
+
+    id: str  # of its answer
+    created: int  # Unix seconds
+    n_events: int
+    choices: Sequence[BegunChoice]
+    opened: bool  # its first events were told
+    closed: bool  # its last event was told
+
+    def asked(self, prompts: Sequence[Prompted], recipe: Json) -> list[Prompted]:
+        """Return prompts with the tokens, seeds and beginnings that their replies have."""
+        choices, again = iter(self.choices), list[Prompted]()
+        for prompt, told in zip(prompts, recipe["prompts"], strict=True):
+            requests = [
+                replace(
+                    request,
+                    prompt=told["tokens"],
+                    sampling=request.sampling.reseeded(seed),
+                    begun=() if request.n_beams > 1 else tuple(choice.tokens),
+                    mu=choice.mu,
+                    progress=False,
+                )
+                for request, seed, choice in zip(prompt.requests, told["seeds"], choices, strict=False)
+            ]
+            again.append(replace(prompt, text=told["text"], tokens=told["tokens"], requests=requests))
+        return again
+
+
+def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json:
+    """Return what submits the same requests again."""
+    told = [
+        {
+            "text": prompt.text,
+            "tokens": list(prompt.tokens),
+            "seeds": [request.sampling.seed for request in prompt.requests],
+        }
+        for prompt in prompts
+    ]
+    return {"id": id, "created": created, "prompts": told}
+
+
+def begun_of(orphan: Orphan) -> Begun:
+    """Return how far an orphan has come."""
+    recipe, states = orphan.recipe, orphan.states
+    choices = [BegunChoice() for told in recipe["prompts"] for _ in told["seeds"]]
+    for state in states:
+        for index, tokens, logprobs, mu, ended in state.get("choices", ()):
+            choice = choices[index]
+            choice.tokens += tokens
+            choice.logprobs += [TokenLogprobs(token, p, _pairs(top)) for token, p, top in logprobs]
+            choice.mu, choice.ended = mu, bool(ended)
+    closed = any(state.get("closed") for state in states)
+    return Begun(recipe["id"], recipe["created"], orphan.log.n_events, choices, bool(states), closed)
+
+
+def _pairs(top: Sequence[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
+    return tuple((token, logprob) for token, logprob in top)

@@ -1,0 +1,154 @@
+"""Take up replies whose leads are gone, each by one lead of their kin. For the link's thread."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import orjson
+import redis
+
+from server.replies import log_writing
+from server.replies.kept import Json
+from server.replies.redis_names import END, EVENTS, LEFT, RECIPE, STATES, TAKEN, ReplyNames, entry_id
+from server.replies.reply_log import ReplyLog
+
+ORPHAN_LOOK_S = 0.5
+"""Seconds between two looks for orphans. Half: twice the commands of an idle pool, for a sixth of the gap."""
+LEAD_MS = 3000  # milliseconds after which a lead that does not look is no member any more: six missed looks
+MOST_TERMS = 16  # writers of one reply: a reply that ends its lead must not end a pool again and again
+READ_ENTRIES = 256  # entries of a log read at a time: 10 s of tokens, with one entry per GATHER_S
+
+Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A log that this process has taken up."""
+
+    about: Json  # what recipe_of() wrote
+    states: list[Json]
+    log: ReplyLog
+    term: int
+
+
+def recipe_of(salt: str, tenant: str, id: str, recipe: Json) -> bytes:
+    """Return a recipe as a log's first entry has it, with what finds the reply again."""
+    return orjson.dumps({"salt": salt, "tenant": tenant, "id": id, "recipe": recipe})
+
+
+class Orphans:
+    """The unfinished replies of one kin of leads, as one of them sees them."""
+
+    def __init__(self, names: ReplyNames, kin: str, name: str, own: Callable[[], set[str]]) -> None:
+        """Begin to look.
+
+        Args:
+            names: Names of the pool's keys.
+            kin: The kin.
+            name: Name of this lead, which no other one has.
+            own: Returns the places of the logs that this process writes.
+        """
+        self._names = names
+        self._kin = kin
+        self._open = names.open(kin)
+        self._name = name
+        self._own = own
+        self._silent = set[str]()  # places of logs without a lease at the last look
+        self.members: tuple[str, ...] = ()  # names of the leads that live
+
+    def look(self, client: redis.Redis, most: int, *, settled: bool) -> list[Found]:
+        """Take up at most this many orphans.
+
+        A writer that is only late renews its lease before the second look that finds none.
+
+        Args:
+            client: The connection.
+            most: Maximum orphans.
+            settled: False soon after an outage, when living writers may not have renewed their leases.
+        """
+        self._meet(client)
+        known = cast("dict[bytes, bytes]", client.hgetall(self._open))
+        places = sorted({place.decode() for place in known} - self._own())
+        with client.pipeline(transaction=False) as pipe:
+            for place in places:
+                pipe.get(f"{self._names.at(place)}:writer")
+                pipe.exists(f"{self._names.at(place)}:awaited")
+            told = pipe.execute()
+        silent, free = set[str](), list[str]()
+        for place, writer, awaited in zip(places, told[::2], told[1::2], strict=True):
+            if not awaited:
+                client.hdel(self._open, place)
+            elif writer == LEFT or (writer is None and settled and place in self._silent):
+                free.append(place)
+            elif writer is None:
+                silent.add(place)
+        random.shuffle(free)  # so that leads do not all try the same one
+        self._silent = silent | set(free[most:])
+        taken = [self._take(client, place) for place in free[:most]]
+        return [found for found in taken if found is not None]
+
+    def _meet(self, client: redis.Redis) -> None:
+        """Tell that this lead lives, and note who else does."""
+        leads = self._names.leads(self._kin)
+        with client.pipeline(transaction=False) as pipe:
+            pipe.set(self._names.lead(self._kin, self._name), b"", px=LEAD_MS)
+            pipe.sadd(leads, self._name)
+            pipe.pexpire(leads, LEAD_MS)
+            pipe.smembers(leads)
+            known = sorted(name.decode() for name in cast("set[bytes]", pipe.execute()[-1]))
+            for name in known:
+                pipe.exists(self._names.lead(self._kin, name))
+            alive = pipe.execute()
+        self.members = tuple(name for name, lives in zip(known, alive, strict=True) if lives)
+        if gone := set(known) - set(self.members):
+            client.srem(leads, *gone)
+
+    def leave(self, client: redis.Redis) -> None:
+        """Be no member any more."""
+        client.unlink(self._names.lead(self._kin, self._name))
+        client.srem(self._names.leads(self._kin), self._name)
+
+    def _take(self, client: redis.Redis, place: str) -> Found | None:
+        """Take up one log; None if it has ended, is gone, or another lead was quicker."""
+        key = f"{self._names.at(place)}:log"
+        entries = _entries_of(client, key, "-", "+")
+        if not entries or END in entries[-1][1] or RECIPE not in entries[0][1]:
+            client.hdel(self._open, place)
+            return None
+        term = log_writing.last_term(entries) + 1
+        if term >= MOST_TERMS:
+            client.hdel(self._open, place)
+            client.unlink(f"{self._names.at(place)}:awaited")
+            return None
+        begun = entry_id(term, 0)
+        with client.pipeline(transaction=True) as pipe:
+            pipe.xadd(key, {TAKEN: b""}, id=begun, nomkstream=True)
+            pipe.set(f"{self._names.at(place)}:writer", term, px=log_writing.LEASE_MS)
+            pipe.set(f"{self._names.at(place)}:awaited", b"", px=log_writing.AWAITED_MS)
+            if not isinstance(pipe.execute(raise_on_error=False)[0], bytes):
+                return None
+        entries += _entries_of(client, key, f"({entries[-1][0].decode()}", f"({begun}")
+        return None if END in entries[-1][1] else _found(entries, term)
+
+
+def _entries_of(client: redis.Redis, key: str, start: str, end: str) -> Entries:
+    found: Entries = []
+    while True:
+        more = cast("Entries", client.xrange(key, start, end, READ_ENTRIES))
+        if not more:
+            return found
+        found += more
+        start = f"({more[-1][0].decode()}"
+
+
+def _found(entries: Entries, term: int) -> Found:
+    log, states = ReplyLog(guarded=True), list[Json]()
+    for _, fields in entries:
+        if EVENTS in fields:
+            log.append(fields[EVENTS])
+        states += [orjson.loads(line) for line in fields.get(STATES, b"").splitlines()]
+    log.show(len(log.chunks))
+    return Found(orjson.loads(entries[0][1][RECIPE]), states, log, term)

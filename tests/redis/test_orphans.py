@@ -1,0 +1,286 @@
+"""Replies whose lead is gone, on a real server: one lead takes each up, and the old writer writes no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import redis
+from members import POOL, Server
+from test_replies import ANNA, BERT, found_log, stored, until
+
+from server.errors import LostReplyError
+from server.replies import log_writing, orphans, redis_link, redis_store
+from server.replies.redis_store import Kin, RedisStore
+from server.replies.store import Orphan
+from tests.server.replies.reading import event, events, read
+
+pytestmark = pytest.mark.redis
+
+RECIPE = {"body": {"input": "hello"}}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let leases end within the test, and outages be over at once."""
+    monkeypatch.setattr(log_writing, "LEASE_MS", 100)
+    monkeypatch.setattr(log_writing, "RENEWED_S", 0.02)
+    monkeypatch.setattr(redis_store, "SETTLED_S", 0.0)
+
+
+@asynccontextmanager
+async def lead(url: str, name: str, kin: str = "toy") -> AsyncGenerator[RedisStore]:
+    store = RedisStore(url, POOL, kin=Kin(kin, name))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def frozen(store: RedisStore) -> Generator[None]:
+    """Let a lead do nothing at Redis in this block, as if it were stopped."""
+    stands, gate = threading.Event(), threading.Event()
+
+    def stand(_: object) -> None:
+        stands.set()
+        gate.wait()
+
+    store._link.ask(stand, talks=False)  # pyright: ignore[reportPrivateUsage]
+    stands.wait()
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def taken_by(*stores: RedisStore, most: int = 9) -> list[list[Orphan]]:
+    """Return what each store takes up, once one has taken something up."""
+    taken: list[list[Orphan]] = [[] for _ in stores]
+
+    async def is_taken() -> bool:
+        found = await asyncio.gather(*(store.take_up(most) for store in stores))
+        for all_of_it, new in zip(taken, found, strict=True):
+            all_of_it += new
+        return any(taken)
+
+    await until(is_taken)
+    return taken
+
+
+async def test_orphan_is_taken_up_once(url: str):
+    async with lead(url, "a") as first, lead(url, "b") as second, lead(url, "c") as third:
+        log = first.begin_log(ANNA, "resp_1", RECIPE)
+        log.append(events(0, 1))
+        log.append(event(2), b'{"n":1}')
+        log.append(event(3), b'{"n":2}')
+        await first.settled()
+        with frozen(first):
+            taken = await taken_by(second, third)
+            [orphan] = [one for found in taken for one in found]
+            assert (orphan.owner, orphan.id, orphan.recipe) == (ANNA, "resp_1", RECIPE)
+            assert orphan.states == [{"n": 1}, {"n": 2}]
+            orphan.log.append(event(4))
+            reader = asyncio.ensure_future(read(await found_log(third if taken[0] else second)))
+            orphan.log.end()
+            assert await reader == events(0, 1, 2, 3, 4)
+            assert await read(await found_log(second), 1) == events(2, 3, 4)
+        assert await taken_by_nobody(second, third)
+
+
+async def taken_by_nobody(*stores: RedisStore) -> bool:
+    """Return True if nothing is taken up in some looks, which are more than an orphan needs."""
+    for _ in range(4):
+        for store in stores:
+            if await store.take_up(9):
+                return False
+    return True
+
+
+async def test_late_writer_is_fenced(url: str):
+    """Its readers go on with what the new writer writes."""
+    gone: list[str] = []
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        first.on_taken = lambda salt, id: gone.append(id)
+        log = first.begin_log(ANNA, "resp_1", RECIPE)
+        first.put(ANNA, stored(status="in_progress"))
+        log.append(event(0))
+        await first.settled()
+        reader = asyncio.ensure_future(read(await found_log(first)))
+        with frozen(first):
+            log.append(events(1, 2))
+            [[orphan]] = await taken_by(second)
+            orphan.log.append(event(1))
+            await second.settled()
+            first.put(ANNA, stored(status="of the late writer"))
+        log.append(event(3))
+        second.put(ANNA, stored(status="completed"))
+        orphan.log.append(events(2, 3, 4))
+        orphan.log.end()
+        assert await reader == events(0, 1, 2, 3, 4)
+
+        async def is_told() -> bool:
+            return bool(gone)
+
+        await until(is_told)
+        assert log.taken
+        first.put(ANNA, stored(status="of the late writer"))
+        await first.settled()
+        kept = await second.get(ANNA.salt, "resp_1")
+        assert kept == stored(status="completed")
+        assert await read(await found_log(first)) == events(0, 1, 2, 3, 4)
+
+
+async def test_living_writer_keeps_its_log(url: str):
+    async with lead(url, "a") as first, lead(url, "b") as second, lead(url, "c", "other") as third:
+        log = first.begin_log(ANNA, "resp_1", RECIPE)
+        log.append(event(0))
+        await first.settled()
+        assert await taken_by_nobody(first, second)
+        first.leave(ANNA.salt, "resp_1")
+        await first.settled()
+        assert await taken_by_nobody(third)
+        [[orphan]] = await taken_by(second)
+        assert await read(log) == event(0)
+        orphan.log.end()
+
+
+async def test_left_log_needs_no_second_look(url: str):
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        logs = [first.begin_log(ANNA, f"resp_{i}", RECIPE) for i in range(3)]
+        for log in logs:
+            log.append(event(0))
+        await first.settled()
+        for i in range(3):
+            first.leave(ANNA.salt, f"resp_{i}")
+        await first.settled()
+        taken = [*await second.take_up(2), *await second.take_up(2)]
+        assert sorted(orphan.id for orphan in taken) == ["resp_0", "resp_1", "resp_2"]
+        for orphan in taken:
+            orphan.log.end()
+
+
+async def test_log_without_recipe_is_not_taken(url: str):
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        log = first.begin_log(ANNA, "resp_1")
+        log.append(event(0))
+        await first.settled()
+        with frozen(first):
+            assert await taken_by_nobody(second)
+            assert await taken_by_nobody(second)
+
+
+async def test_nobody_waits_for_ever(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_writing, "AWAITED_MS", 50)
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        log = first.begin_log(ANNA, "resp_1", RECIPE)
+        log.append(event(0))
+        await first.settled()
+        with frozen(first):
+            reading = (await found_log(second)).events(-1)
+            assert await anext(reading) == event(0)
+            with pytest.raises(LostReplyError):
+                await anext(reading)
+            assert await taken_by_nobody(second)
+
+
+async def test_deadly_reply_ends_few_leads(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(orphans, "MOST_TERMS", 2)
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.settled()
+        first.leave(ANNA.salt, "resp_1")
+        await first.settled()
+        [[orphan]] = await taken_by(second)
+        second.leave(ANNA.salt, "resp_1")
+        await second.settled()
+        assert await taken_by_nobody(first)
+        with pytest.raises(LostReplyError):
+            await read(await found_log(first))
+        assert await read(orphan.log) == event(0)
+
+
+async def test_readers_get_what_is_stored(url: str):
+    """A client never knows more than the lead that goes on with its reply."""
+    async with lead(url, "a") as first:
+        log = first.begin_log(ANNA, "resp_1", RECIPE)
+        reading = (await found_log(first)).events(-1)
+        log.append(event(0))
+        assert await anext(reading) == event(0)
+        with frozen(first):
+            log.append(event(1))
+            waiting = asyncio.ensure_future(anext(reading))
+            assert await first._beside.get(ANNA.salt, "resp_1") is None  # pyright: ignore[reportPrivateUsage]
+            assert not waiting.done()
+        assert await waiting == event(1)
+        log.end()
+
+
+async def test_other_key_finds_no_orphan(url: str):
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.settled()
+        first.leave(ANNA.salt, "resp_1")
+        await first.settled()
+        [[orphan]] = await taken_by(second)
+        assert await second.log(BERT.salt, "resp_1") is None
+        assert not await second.is_written(BERT.salt, "resp_1")
+        await second.cancel(BERT.salt, "resp_1")
+        orphan.log.append(event(1))
+        orphan.log.end()
+        assert await read(await found_log(second)) == events(0, 1)
+
+
+async def test_deleted_reply_is_not_taken(url: str):
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        first.put(ANNA, stored())
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.settled()
+        first.leave(ANNA.salt, "resp_1")
+        await first.settled()
+        assert await second.delete(ANNA, "resp_1")
+        assert await taken_by_nobody(first, second)
+
+
+async def test_leads_of_a_kin_know_each_other(url: str):
+    async with lead(url, "a") as first, lead(url, "c", "other") as third:
+        async with lead(url, "b") as second:
+            for store in (first, second, third, first):
+                await store.take_up(0)
+            assert (first.members, third.members) == (("a", "b"), ("c",))
+        await first.take_up(0)
+        assert first.members == ("a",)
+
+
+async def test_lost_log_is_not_taken(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """Its readers know more than Redis."""
+    monkeypatch.setattr(redis_link, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(redis_link, "PROBE_S", 0.01)
+    monkeypatch.setattr(redis_store, "SETTLED_S", 60.0)
+    async with lead(server.url, "a") as first:
+        log = first.begin_log(ANNA, "resp_1", RECIPE)
+        log.append(event(0))
+        await first.settled()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.hlen(first._names.open("toy")) == 1  # pyright: ignore[reportPrivateUsage]
+            kept = client.dump(first._names.open("toy")) or b""  # pyright: ignore[reportPrivateUsage]
+        server.kill()
+        log.append(event(1))
+
+        async def is_lost() -> bool:
+            return log.lost
+
+        await until(is_lost)
+        assert await anext(log.events(0)) == event(1)
+        server.start()
+        with redis.Redis.from_url(server.url) as client:
+            key = first._names.open("toy")  # pyright: ignore[reportPrivateUsage]
+            client.restore(key, 60_000, kept)  # as from a disk
+
+            async def is_withdrawn() -> bool:
+                return not client.exists(key)
+
+            await until(is_withdrawn)
