@@ -45,6 +45,15 @@ class Places:
     def n_taken(self) -> int:
         return self.held.total()
 
+    @property
+    def n_at_once(self) -> int:
+        """Return how many more places may be taken without making anybody wait; 0 if they are closed."""
+        return 0 if self.closed else max(0, self._at_once - self.n_taken)
+
+    @property
+    def n_free(self) -> int:
+        return 0 if self.closed else self.most - self.n_taken
+
     def check_open(self) -> None:
         """Raise BusyError (503) if the places are closed."""
         if self.closed:

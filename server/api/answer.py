@@ -10,6 +10,7 @@ from typing import ClassVar
 import orjson
 
 from server.api import problem
+from server.api.begun import Begun, Json, Note
 from server.api.choices import ReplyChoice, growing, grown
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
@@ -60,6 +61,12 @@ class Answer(ABC):
         # 0 with timings_per_token, whose timings are those of whole steps
         self._frame_s = 0.0 if body.timings_per_token else served.frame_s
         self._choices = submit(served, body, prompts)
+        for choice in self._choices:
+            choice.name_calls(id)
+        self._begun: Begun | None = None  # what another process has told of this answer
+        self._opened = self._closed = False  # True once the first events, and the last one, were told
+        self._n_noted = [0] * len(self._choices)  # tokens of each choice that the log's states have
+        self._abandoned = False  # another process goes on with it
         # events of the first choice that begin() has read, but see() has not
         self._next: Sequence[Event] = ()
         self.stopped = False  # by stop()
@@ -73,9 +80,18 @@ class Answer(ABC):
         self.stopped = True
         self.cancel()
 
+    def abandon(self) -> None:
+        """End without another word: another process goes on with this answer."""
+        self._abandoned = self.forgotten = True
+        self.cancel()
+
     def cancel(self) -> None:
         for choice in self._choices:
             choice.generation.cancel()
+
+    def recipe(self, given: Json) -> Json | None:
+        """Return how another process can go on with this answer, if it can; `given`: the request's body."""
+        return None
 
     async def begin(self) -> None:
         """Wait until the engine starts the request. If the request fails before that, raise its error."""
@@ -98,7 +114,7 @@ class Answer(ABC):
             if self._frame_s:
                 for choice in self._choices:
                     choice.spread(self._frame_s)
-            if opening := b"".join(self._opening_events()):
+            if not self._opened and (opening := b"".join(self._opening_events())):
                 yield opening
             self._choices[0].see(self._next)
             async for choice in growing(self._choices):
@@ -109,10 +125,13 @@ class Answer(ABC):
             self._remember_replies()
             closing = b"".join(self._closing_events())
             await self._settle()
+            self._closed = True
             yield closing
         except DuoError as error:
+            self._closed = True
             yield self._failure_event(error)
         except Exception as error:
+            self._closed = True
             yield self._failure_event(problem.defect(f"the stream {self._id}", error))
 
     async def write_to(self, log: ReplyLog, keep: Callable[[], None] | None = None) -> None:
@@ -123,21 +142,46 @@ class Answer(ABC):
             keep: Called before the log ends.
         """
         try:
+            if log.guarded:
+                self._frame_s = 0.0  # its readers get what was stored at once, so pacing would be lost
             await self._begin_writing()
+            if self._begun is not None:
+                await self._relive(self._begun)
             async with aclosing(self.chunks()) as chunks:
                 async for chunk in chunks:
                     self._append(log, chunk)
         except DuoError as error:
-            self._append(log, self._failure_event(error))
+            self._append_failure(log, error)
         except Exception as error:
-            self._append(log, self._failure_event(problem.defect(f"the reply {self._id}", error)))
+            self._append_failure(log, problem.defect(f"the reply {self._id}", error))
         finally:
             self.cancel()
-            if keep is not None:
-                keep()
-            await self._settle()
-            await self._served.replies.settled()
-            log.end()
+            if not self._abandoned:
+                if keep is not None:
+                    keep()
+                await self._settle()
+                await self._served.replies.settled()
+                log.end()
+
+    async def _relive(self, begun: Begun) -> None:
+        """Come to where the stored events end, without telling them again."""
+        if begun.opened:
+            list(self._opening_events())
+            for choice, before in zip(self._choices, begun.choices, strict=True):
+                choice.relive(before)
+                if before.ended and not choice.index:
+                    choice.see(self._next)
+                    self._next = ()
+                while before.ended and not choice.ended:
+                    choice.see(await anext(choice.events))
+                list(self._new_events(choice))
+            self._n_noted = [choice.n_tokens for choice in self._choices]
+        self._opened = begun.opened
+        self._number_from(begun.n_events)
+
+    def _number_from(self, n: int) -> None:
+        """Give the next event the number n, if events have numbers."""
+        return
 
     async def _begin_writing(self) -> None:
         try:
@@ -147,13 +191,32 @@ class Answer(ABC):
             raise
 
     def _append(self, log: ReplyLog, chunk: bytes) -> None:
-        if not chunk:
+        if not chunk or self._abandoned:
             return
-        log.append(chunk)  # even above the limit, so that numbers of events have no gap
+        # even above the limit, so that numbers of events have no gap
+        log.append(chunk, self._state() if log.guarded else b"")
         if log.n_bytes > MAX_LOG_BYTES:
             raise DuoError(f"the reply is too long to be stored: its events exceed {MAX_LOG_BYTES} bytes")
         if log.lost and (warning := self._loss_event()):
             log.append(warning)
+
+    def _append_failure(self, log: ReplyLog, error: DuoError) -> None:
+        self._closed = True
+        self._append(log, self._failure_event(error))
+
+    def _state(self) -> bytes:
+        """Return what another process needs, besides the events, to go on after the next ones."""
+        notes = list[Note]()
+        requests = (request for prompt in self._prompts for request in prompt.requests)
+        for i, (choice, request) in enumerate(zip(self._choices, requests, strict=True)):
+            n_new = choice.n_tokens - len(request.begun)
+            mu = request.mus[n_new - 1] if request.mus and n_new > 0 else request.mu
+            note = choice.note_after(self._n_noted[i], mu)
+            self._n_noted[i] = choice.n_tokens
+            if note[1] or note[4]:
+                notes.append(note)
+        state = {"choices": notes} if notes else {}
+        return orjson.dumps({**state, "closed": True} if self._closed else state)
 
     def _loss_event(self) -> bytes:
         """Return a warning that the log can no longer be stored; empty from the second call on."""

@@ -46,6 +46,7 @@ from server.api.responses import responses_route as responses
 from server.api.responses import stored_route as stored
 from server.api.rpc import rpc_route as rpc
 from server.api.served import Health, Served
+from server.api.taking_up import TakingUp
 from server.engine.request_account import expected
 from server.errors import BusyError, DuoError
 
@@ -85,9 +86,11 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[dict[str, Served]]:
         delivery.warm_up()
+        taking_up = TakingUp(served)
         try:
             yield {"served": served}  # becomes request.state.served
         finally:
+            taking_up.close()
             await served.background.close()
             await served.replies.close()
             served.handles.close_all()

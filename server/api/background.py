@@ -23,6 +23,7 @@ class BackgroundReplies:
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], tuple[Answer, asyncio.Task[None]]] = {}
+        self._guarded: set[tuple[str, str]] = set()  # those that another process can go on with
 
     def __len__(self) -> int:
         return len(self._running)
@@ -34,8 +35,26 @@ class BackgroundReplies:
         salt = owner.salt
         task = asyncio.ensure_future(answer.write_to(log, keep))
         self._running[salt, id] = answer, task
-        task.add_done_callback(lambda _: self._running.pop((salt, id), None))
+        if log.guarded:
+            self._guarded.add((salt, id))
+
+        def forget(_: object) -> None:
+            self._running.pop((salt, id), None)
+            self._guarded.discard((salt, id))
+
+        task.add_done_callback(forget)
         return task
+
+    def abandon(self, salt: str, id: str) -> None:
+        """End a reply with which another process goes on."""
+        if found := self._running.get((salt, id)):
+            found[0].abandon()
+
+    def hand_over(self, leave: Callable[[str, str], None]) -> None:
+        """Leave all replies that others can go on with; `leave` is called with salt and id of each."""
+        for salt, id in list(self._guarded):
+            self.abandon(salt, id)
+            leave(salt, id)
 
     def stop(self, salt: str, id: str) -> asyncio.Task[None] | None:
         """Cancel a reply at its owner's request; return its task, None if it is not running."""

@@ -38,14 +38,14 @@ class Begun:
 
     def asked(self, prompts: Sequence[Prompted], recipe: Json) -> list[Prompted]:
         """Return prompts with the tokens, seeds and beginnings that their replies have."""
-        choices, again = iter(self.choices), list[Prompted]()
+        again, choices = list[Prompted](), iter(self.choices)
         for prompt, told in zip(prompts, recipe["prompts"], strict=True):
             requests = [
                 replace(
                     request,
                     prompt=told["tokens"],
                     sampling=request.sampling.reseeded(seed),
-                    begun=() if request.n_beams > 1 else tuple(choice.tokens),
+                    begun=tuple(choice.tokens),
                     mu=choice.mu,
                     progress=False,
                 )
@@ -55,8 +55,10 @@ class Begun:
         return again
 
 
-def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json:
-    """Return what submits the same requests again."""
+def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None:
+    """Return what submits the same requests again; None if they cannot be begun in the middle."""
+    if any(request.n_beams > 1 for prompt in prompts for request in prompt.requests):
+        return None
     told = [
         {
             "text": prompt.text,
@@ -71,10 +73,10 @@ def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json:
 def begun_of(orphan: Orphan) -> Begun:
     """Return how far an orphan has come."""
     recipe, states = orphan.recipe, orphan.states
-    choices = [BegunChoice() for told in recipe["prompts"] for _ in told["seeds"]]
+    choices = [BegunChoice() for _ in range(sum(len(told["seeds"]) for told in recipe["prompts"]))]
     for state in states:
         for index, tokens, logprobs, mu, ended in state.get("choices", ()):
-            choice = choices[index]
+            choice = choices[int(index)]
             choice.tokens += tokens
             choice.logprobs += [TokenLogprobs(token, p, _pairs(top)) for token, p, top in logprobs]
             choice.mu, choice.ended = mu, bool(ended)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from server.api.begun import BegunChoice, Note
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
 from server.api.pacing import Pace, Untold
@@ -18,6 +19,7 @@ from server.errors import BusyError, DuoError
 from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
+from server.text.call_ids import derived
 from server.text.detokenize import Span
 from server.text.form import Form
 from server.text.guard import unguarded
@@ -149,7 +151,7 @@ class ReplyChoice:
     def _read_commit(self, event: Committed) -> None:
         """Read a step; cancel the generation at a stop string, or when t_max_predict_ms is over."""
         self._last_at = event.at
-        if not self._text.n_steps:
+        if not self._first_at:
             self._first_at = self._last_at
             self._note_progress(self._started.n_prompt, event.at)
         if self._silent or self._text.stopped or self._out_of_time:
@@ -162,6 +164,36 @@ class ReplyChoice:
         self._out_of_time = not self._text.stopped and self._is_late()
         if self._text.stopped or self._out_of_time:
             self.generation.cancel(keep=self._text.n_predicted)
+
+    def name_calls(self, id: str) -> None:
+        """Derive the ids of calls from that of the answer: whoever goes on with it gives them the same."""
+
+        def call_id(n: int) -> str:
+            return f"call_{derived(id, f'{self.index} {n}')[:24]}"
+
+        self._reader.call_id = call_id
+
+    def relive(self, begun: BegunChoice) -> None:
+        """Read the tokens that another process has told. Call it before see() gets the first new ones."""
+        tokens = tuple(begun.tokens)
+        if not tokens:
+            return
+        self._tokens += tokens
+        self._logprobs += begun.logprobs
+        if self._sourced is not None:
+            self._sourced.commit((None,) * len(tokens))
+        self._read_step(Committed(tokens, (None,) * len(tokens), logprobs=tuple(begun.logprobs)))
+        if self._text.stopped:
+            self.generation.cancel(keep=self._text.n_predicted)
+
+    def note_after(self, n: int, mu: float | None) -> Note:
+        """Return what relive() needs of the tokens after the first n, and mirostat's state."""
+        logprobs = [[one.token, one.logprob, one.top] for one in self._logprobs[n:]]
+        return [self.index, self._tokens[n:], logprobs, mu, int(self.ended)]
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self._tokens)
 
     def _read_step(self, step: Committed) -> None:
         """Read the step's tokens; hold some tokens back if this makes the stream more even."""

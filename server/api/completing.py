@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from server.api.answer import Answer, json_line, sse
+from server.api.begun import Begun
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
@@ -37,12 +38,21 @@ class CompletionAnswer(Answer):
     _objects: tuple[str, str]
     """Values of `object` in a whole answer and in a chunk."""
 
-    def __init__(self, served: Served, body: GenerationFields, prompts: Sequence[Prompted]) -> None:
-        super().__init__(f"{self._prefix}-{secrets.token_hex(12)}", served, body, prompts)
+    def __init__(
+        self,
+        served: Served,
+        body: GenerationFields,
+        prompts: Sequence[Prompted],
+        begun: Begun | None = None,
+    ) -> None:
+        """Submit the prompts; `begun`: go on with an answer that another process has begun."""
+        id = begun.id if begun else f"{self._prefix}-{secrets.token_hex(12)}"
+        super().__init__(id, served, body, prompts)
+        self._begun = begun
         self._body = body
         self._about = {
             "id": self._id,
-            "created": int(time.time()),
+            "created": begun.created if begun else int(time.time()),
             "model": served.model.id,
             "system_fingerprint": served.fingerprint,
         }

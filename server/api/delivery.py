@@ -64,7 +64,8 @@ async def resumable(request: Request, answer: Answer, conversation: str) -> Resp
     """Return a stream that can be left and read again; it replaces the conversation's earlier stream."""
     served: Served = request.state.served
     try:
-        log = await begin_stream(served, answer, conversation)
+        given = getattr(request.state, "given", None)
+        log = await begin_stream(served, answer, conversation, given and answer.recipe(given))
     except BaseException:
         answer.cancel()
         raise

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from server.errors import StoreError
-from server.replies.kept import StoredResponse
+from server.replies.kept import Json, StoredResponse
 from server.replies.redis_names import digest
 from server.replies.reply_log import ReplyLog
 from server.replies.store import Owner
@@ -62,29 +62,45 @@ def _variants_of(conversation: str) -> str:
     return f"variants_{digest(conversation)}"
 
 
-async def begin_stream(served: Served, answer: Answer, conversation: str) -> ReplyLog:
-    """End the conversation's earlier stream, begin to write an answer to a new log, and return the log."""
-    owner, replies = answer.owner, served.replies
+async def begin_stream(
+    served: Served, answer: Answer, conversation: str, recipe: Json | None = None
+) -> ReplyLog:
+    """End the conversation's earlier stream, begin to write an answer to a new log, and return the log.
+
+    Args:
+        served: the server.
+        answer: the answer.
+        conversation: the conversation's name.
+        recipe: how another process can go on with the answer, if it can.
+    """
+    owner = answer.owner
     with contextlib.suppress(StoreError):
         await end_stream(served, owner, conversation)
     begun = NamedStream(f"chat_{token_hex(24)}", conversation, int(time.time()))
-    log = replies.begin_log(owner, begun.id)
+    stream = {"conversation": conversation, "started_at": begun.started_at}
+    log = served.replies.begin_log(owner, begun.id, recipe and {**recipe, "stream": stream})
+    with contextlib.suppress(StoreError):
+        await _keep_variant(served, owner, conversation)
+    write_stream(served, answer, begun, log)
+    return log
+
+
+def write_stream(served: Served, answer: Answer, begun: NamedStream, log: ReplyLog) -> None:
+    """Begin to write an answer to the log of a stream."""
+    owner, replies = answer.owner, served.replies
 
     def keep(stream: NamedStream) -> None:
         replies.put(owner, stream.stored(stream.id))
-        replies.put(owner, stream.stored(_place_of(conversation)))
+        replies.put(owner, stream.stored(_place_of(stream.conversation)))
 
     def keep_last() -> None:
         if not answer.stopped:
-            keep(NamedStream(begun.id, conversation, begun.started_at, int(time.time()), log.n_bytes))
+            keep(replace(begun, completed_at=int(time.time()), n_bytes=log.n_bytes))
 
     keep(begun)
-    with contextlib.suppress(StoreError):
-        await _keep_variant(served, owner, conversation)
     task = served.background.start(owner, begun.id, answer, log, keep_last)
     pings = asyncio.ensure_future(_ping(log))
     task.add_done_callback(lambda _: pings.cancel())
-    return log
 
 
 async def end_stream(served: Served, owner: Owner, conversation: str) -> None:
@@ -93,10 +109,10 @@ async def end_stream(served: Served, owner: Owner, conversation: str) -> None:
     if stream is None:
         return
     if not await served.background.cancel(owner.salt, stream.id) and not stream.completed_at:
-        await served.replies.cancel(owner.salt, stream.id)
         for _ in range(WATCHES):
             if not await served.replies.is_written(owner.salt, stream.id):
                 break
+            await served.replies.cancel(owner.salt, stream.id)  # each time: who writes it may change
             await asyncio.sleep(WATCH_S)
     await served.replies.delete(owner, stream.id)
     await served.replies.delete(owner, _place_of(conversation))

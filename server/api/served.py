@@ -124,12 +124,14 @@ class Health:
     n_decoding: int = 0  # requests in these decodes, each counted once per decode
     cells: tuple[int, int] = (0, 0)  # cells of the KV cache: in use, and total
     reason: str | None = None  # why it is stuck, if it is
+    pool: Sequence[str] | None = None  # leads that take up each other's replies; None: nobody does
 
     def as_json(self) -> dict[str, Any]:
         """Return the body of GET /health."""
         return {
             "status": self.status,
             **({"reason": self.reason} if self.reason else {}),
+            **({"pool": self.pool} if self.pool is not None else {}),
             "slots": {"total": self.slots_total, "busy": self.slots_busy},
             "queued": self.queued,
             "engine": {"step_python_us": round(self.step_python_us, 1)},
@@ -193,7 +195,7 @@ class Served:
     def state(self) -> Health:
         """Return the health of the engine and of the prompt threads."""
         health, work = self.health(), self.prompt_work
-        health = replace(health, queued=health.queued + work.n_waiting)
+        health = replace(health, queued=health.queued + work.n_waiting, pool=self.replies.members)
         if health.reason is None and (reason := work.stuck()):
             return replace(health, status="stuck", reason=reason)
         return health

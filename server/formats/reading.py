@@ -48,7 +48,7 @@ class MessageReader(SettledText):
         self._n_calls = 0
         self._thoughts = thoughts = form.thoughts or _NOTHING
         self._calls = calls = form.calls or _NO_CALLS
-        self._call_id = call_id
+        self.call_id = call_id
         self._at = 0  # how far the call at the buffer's beginning has been read
         self._within = False  # True between the text that opens calls and the text that closes them
         begins = calls.marks if form.calls and not form.channels else ()
@@ -269,7 +269,7 @@ class MessageReader(SettledText):
         if not name:
             return None
         index, self._n_calls = self._n_calls, self._n_calls + 1
-        return CallBegun(index, id or self._call_id(index), name)
+        return CallBegun(index, id or self.call_id(index), name)
 
     def _read_call(self, reader: ArgumentReader, otherwise: Callable[[], bool]) -> bool:
         self._at = reader.read(self._buffer, self._at)

@@ -117,12 +117,21 @@ def _socket_protocol(**named: Any) -> asyncio.Protocol:
 class DrainingServer(uvicorn.Server):
     """The server of the whole API.
 
-    Asked to end, it answers new requests with 503 and lets running replies finish for at most grace_s; the
-    rest end with an error.
+    Asked to end, it answers new requests with 503, hands over the replies with which other leads can go on,
+    and lets the others finish for at most grace_s; the rest end with an error.
     """
 
-    def __init__(self, config: uvicorn.Config, engine: EngineThread, *, grace_s: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        engine: EngineThread,
+        *,
+        grace_s: float,
+        hand_over: Callable[[], None] | None = None,
+    ) -> None:
+        """Prepare to serve; `hand_over` leaves replies to other leads, and is called when asked to end."""
         super().__init__(config)
+        self._hand_over = hand_over
         self._engine = engine
         self._grace_s = grace_s
         self._until: float | None = None
@@ -159,6 +168,8 @@ class DrainingServer(uvicorn.Server):
         if self._until is None:
             self._until = time.monotonic() + self._grace_s
             self._engine.drain()
+            if self._hand_over is not None:
+                self._hand_over()
         if not self._engine.n_live or self.force_exit:
             return True
         if time.monotonic() < self._until:

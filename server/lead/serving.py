@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import platform
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
@@ -34,11 +36,11 @@ from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import LoadedModel
 from server.llama.llamacpp import LlamaBackend
 from server.replies.memory import MemoryStore
-from server.replies.redis_store import RedisStore
+from server.replies.redis_store import Kin, RedisStore
 from server.replies.store import ReplyStore
 from server.settings import LeadSettings
 from server.speculation.speculator import Speculator
-from server.speculation.wire.presence import names
+from server.speculation.wire.presence import names, unique_id
 from server.text.detokenize import spelled
 from server.text.fallback import Fallback, fallback_for
 from server.text.guard import controls_of
@@ -46,6 +48,26 @@ from server.text.room import Room
 from server.text.template import CHATML, ChatTemplate
 
 logger = logging.getLogger("duo")
+
+OF_REPLIES = (
+    "temp",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "predict",
+    "max_tokens",
+    "exactness",
+    "stable_width",
+    "verify",
+    "context_shift",
+    "reasoning",
+    "reasoning_budget",
+    "reasoning_format",
+    "verbose",
+    "chat_template",
+)
+"""Settings that a reply depends on; those of the model are in its fingerprint."""
 
 
 def served_by(
@@ -86,15 +108,30 @@ def served_by(
     )
 
 
-def store_of(settings: LeadSettings, background: BackgroundReplies) -> ReplyStore:
+def kin_of(settings: LeadSettings, backend: LlamaBackend) -> str:
+    """Return a digest of all that a reply depends on besides its request. Raises StartupError."""
+    parts = (
+        version("duo"),
+        fingerprint(backend.options),
+        backend.n_ctx,
+        *(getattr(settings, name) for name in OF_REPLIES),
+        settings.names,
+        hashlib.sha256((backend.chat_template or "").encode()).hexdigest(),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def store_of(settings: LeadSettings, background: BackgroundReplies, kin: str) -> ReplyStore:
     """Return the store of replies: in the Redis of --redis, else in memory.
 
-    A private Redis ends with the lead, so it would keep replies no longer than memory does.
+    Leads of a pool whose `kin` is equal go on with each other's replies. A private Redis ends with the lead,
+    so it would keep replies no longer than memory does.
     """
     if settings.redis is None:
         return MemoryStore()
-    store = RedisStore(settings.redis, settings.pool)
+    store = RedisStore(settings.redis, settings.pool, kin=Kin(kin, unique_id(platform.node())))
     store.on_cancel = background.stop
+    store.on_taken = background.abandon
     return store
 
 

@@ -43,7 +43,7 @@ from server.lead.loading import (
     warm_up,
 )
 from server.lead.recollection import keep, of_model, recall
-from server.lead.serving import embedding_by, served_by, store_of
+from server.lead.serving import embedding_by, kin_of, served_by, store_of
 from server.lead.site import Site, announce
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.lead.vocabularies import card_of
@@ -113,7 +113,10 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         beside = (models.embedder, models.ranker)
         embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
         served = replace(
-            served, embedding=embedding, reranking=reranking, replies=store_of(settings, served.background)
+            served,
+            embedding=embedding,
+            reranking=reranking,
+            replies=store_of(settings, served.background, kin_of(settings, backend)),
         )
         served = replace(served, lending=lending_of(site, settings.pool))
         served = _with_snapshots(served, snapshots, door)
@@ -155,7 +158,9 @@ async def _serve_http(
     engine: EngineThread, served: Served, listener: socket.socket, door: Door, measuring: IdleMeasuring
 ) -> None:
     app = create_app(served, door.edge)
-    server = DrainingServer(configured(app, door.tls, door.bounds), engine, grace_s=door.grace_s)
+    hand_over = partial(served.background.hand_over, served.replies.leave)
+    config = configured(app, door.tls, door.bounds)
+    server = DrainingServer(config, engine, grace_s=door.grace_s, hand_over=hand_over)
     loop = asyncio.get_running_loop()
     keep_for_good()
     take_over(server.end)  # the engine's thread must be ended before the model is freed

@@ -20,6 +20,8 @@ class MemoryStore:
         self._stores: dict[str, ResponseStore] = {}  # by tenant; there are at most as many as API keys
         self._logs: dict[tuple[str, str], ReplyLog] = {}
 
+    members: Sequence[str] | None = None
+
     @property
     def n_logs(self) -> int:
         return len(self._logs)

@@ -61,6 +61,7 @@ class RedisStore:
         self._orphans = Orphans(self._names, known.digest, known.name, lambda: self._writing.places)
         self._link = RedisLink(url, self._writing.beat)
         self._writing.attempt = self._link.attempt
+        self.members: Sequence[str] | None = (kin.name,) if kin else None
         self._live: dict[tuple[str, str], ReplyLog] = {}  # the logs that this process writes
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_cancel: Callable[[str, str], object] = lambda salt, id: None
@@ -136,7 +137,9 @@ class RedisStore:
             return self._orphans.look(client, most, settled=settled)
 
         taken = list[Orphan]()
-        for found in await self._answer(look):
+        all_found = await self._answer(look)
+        self.members = self._orphans.members
+        for found in all_found:
             salt, id, log = found.about["salt"], found.about["id"], found.log
             heard, n_sent = self._hearing(salt, id, log), len(log.chunks)
             self._write(Written(salt, id, log, heard, b"", found.term, n_sent))
@@ -148,10 +151,6 @@ class RedisStore:
     def leave(self, salt: str, id: str) -> None:
         if (log := self._live.get((salt, id))) is not None:
             log.leave()
-
-    @property
-    def members(self) -> Sequence[str]:
-        return self._orphans.members
 
     async def log(self, salt: str, id: str) -> LogReader | None:
         if (found := self._live.get((salt, id)) or self._beside.held_log(salt, id)) is not None:

@@ -37,6 +37,9 @@ class ReplyStore(Protocol):
     Async methods, except settled() and close(), raise StoreError if the store does not answer.
     """
 
+    members: Sequence[str] | None
+    """Names of the living leads that take up each other's replies; None: nobody takes up any."""
+
     def put(self, owner: Owner, stored: StoredResponse) -> None:
         """Keep a response under its id, with the log of this id. Never fails, and never waits."""
         ...

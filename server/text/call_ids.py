@@ -31,3 +31,8 @@ def short_id(id: str) -> str:
     """Return the id if it has nine letters and digits, else one of that form derived from it."""
     fits = len(id) == _SHORT_ID and id.isascii() and id.isalnum()
     return id if fits else hashlib.sha256(id.encode()).hexdigest()[:_SHORT_ID]
+
+
+def derived(id: str, what: str) -> str:
+    """Return hexadecimal digits that an id, which nobody can guess, and `what` determine."""
+    return hashlib.sha256(f"{id} {what}".encode()).hexdigest()

@@ -32,7 +32,7 @@ def lead_at(url: str, *, endless: bool = False) -> Generator[Lead]:
     backend = FakeBackend(model, n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.001 if endless else 0.0)
     settings = read(LeadSettings, ["--redis", url, "--pool", POOL])
     background = BackgroundReplies()
-    with serving(backend, replies=store_of(settings, background), background=background) as lead:
+    with serving(backend, replies=store_of(settings, background, "toy"), background=background) as lead:
         yield lead
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from server.api.begun import Begun, Json, recipe_of
 from server.api.chat.chat_request import ChatRequest
 from server.api.chat.custom_calls import CustomCallBegun, CustomCalls, CustomInput, as_plain, call_json
 from server.api.choices import Portion, ReplyChoice
@@ -22,13 +23,19 @@ class ChatAnswer(CompletionAnswer):
     _prefix = "chatcmpl"
     _objects = ("chat.completion", "chat.completion.chunk")
 
-    def __init__(self, served: Served, body: ChatRequest, prompts: Sequence[Prompted]) -> None:
-        super().__init__(served, body, prompts)
+    def __init__(
+        self, served: Served, body: ChatRequest, prompts: Sequence[Prompted], begun: Begun | None = None
+    ) -> None:
+        super().__init__(served, body, prompts, begun)
         self._body = body
         self._custom = frozenset(tool.function.name for tool in body.tools or () if tool.type == "custom")
         self._calls = [CustomCalls(self._custom) for _ in self._choices]
         if body.service_tier is not None:
             self._about["service_tier"] = body.service_tier
+
+    def recipe(self, given: Json) -> Json | None:
+        told = recipe_of(self._id, int(self._about["created"]), self._prompts)
+        return told and {"kind": "chat", "body": given, **told}
 
     def _next_portion(self, choice: ReplyChoice) -> Portion:
         portion = choice.portion()

@@ -81,6 +81,8 @@ class HealthShape(TypedDict):
     status: Literal["ok", "loading", "draining", "stuck"]
     reason: NotRequired[str]
     """Why the server is stuck."""
+    pool: NotRequired[list[str]]
+    """Leads that go on with each other's stored replies, this one included."""
     slots: HealthSlots
     queued: int
     engine: HealthEngine

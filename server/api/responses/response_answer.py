@@ -12,6 +12,7 @@ from typing import Any, Literal
 import orjson
 
 from server.api.answer import Answer, sse
+from server.api.begun import Begun, Json, recipe_of
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.responses.request_as_chat import AsChat
@@ -23,6 +24,7 @@ from server.api.stages.prompted import Prompted
 from server.api.statistics import measured, timings
 from server.errors import DuoError, StoreError
 from server.replies.kept import StoredResponse, with_items
+from server.text.call_ids import derived
 
 logger = logging.getLogger("duo.api")
 
@@ -37,6 +39,8 @@ class ResponseTurn:
     chat: AsChat
     input_items: Sequence[dict[str, Any]]  # the conversation with the request's input, as OpenAI lists it
     new_items: Sequence[dict[str, Any]] = ()  # the part of input_items that is the request's input
+    # the conversation before the request's input: chat messages, and items that follow them
+    before: tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]] = ((), ())
     compacted: dict[str, Any] | None = None  # the summary that replaces the conversation from now on
 
 
@@ -50,6 +54,7 @@ class ResponseAnswer(Answer):
         asked: Prompted,
         body: ResponseRequest,
         turn: ResponseTurn,
+        begun: Begun | None = None,
     ) -> None:
         """Submit the prompt.
 
@@ -59,22 +64,25 @@ class ResponseAnswer(Answer):
             asked: the prompt of `chat`.
             body: the request.
             turn: the request as a turn of its conversation.
+            begun: what another process has told of this response, to go on with it.
         """
-        super().__init__(new_id("resp"), served, chat, [asked])
+        super().__init__(begun.id if begun else new_id("resp"), served, chat, [asked])
+        self._begun = begun
         self._sampling = asked.requests[0].sampling
         self._body = body
         self._turn = turn
         self._joins: dict[str, Any] | None = None  # the response, until it is added to its conversation
         self._warnings = list(turn.chat.tools.left_out)
         self._choice = self._choices[0]
-        self._created = int(time.time())
+        self._created = begun.created if begun else int(time.time())
         asked_thoughts = body.reasoning and body.reasoning.told_as_summary
         self._output = Output(
             Telling(
                 turn.chat.tools.by_name,
                 as_summary=bool(asked_thoughts),
                 sealed="reasoning.encrypted_content" in body.include,
-            )
+            ),
+            self._item_id,
         )
         self._numbers = itertools.count()
         if turn.compacted:
@@ -84,9 +92,25 @@ class ResponseAnswer(Answer):
         list(self._remaining_events(self._choice))
         return orjson.dumps(self._store_response())
 
-    def go_on_alone(self) -> dict[str, Any]:
-        """Generate and store the response without a connection; return it with the status queued."""
-        log = self._served.replies.begin_log(self.owner, self._id)
+    def _item_id(self, kind: str) -> str:
+        """Return the id of the next item, the same as any other process would give it."""
+        return f"{kind}_{derived(self._id, str(len(self._output.items)))[:48]}"
+
+    def _number_from(self, n: int) -> None:
+        self._numbers = itertools.count(n)
+
+    def recipe(self, given: Json) -> Json | None:
+        told, turn = recipe_of(self._id, self._created, self._prompts), self._turn
+        about = {"before": turn.before, "new": turn.new_items, "items": turn.input_items}
+        return told and {"kind": "response", "body": given, **told, **about, "compacted": turn.compacted}
+
+    def go_on_alone(self, given: Json) -> dict[str, Any]:
+        """Generate and store the response without a connection; return it with the status queued.
+
+        Args:
+            given: the request's body, with which another process can go on.
+        """
+        log = self._served.replies.begin_log(self.owner, self._id, self.recipe(given))
         queued = self._response_json("queued")
         self._keep(queued)
         for type in ("response.created", "response.queued"):

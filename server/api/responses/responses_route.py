@@ -39,7 +39,7 @@ async def create(request: Request, served: Served) -> Response:
         asked = await aside(request, prepared_chat, served, chat)
         answer = ResponseAnswer(served, chat, asked, body, turn)
     if body.background:
-        queued = answer.go_on_alone()
+        queued = answer.go_on_alone(request.state.given)
         await served.replies.settled()  # so that other leads find its id once the client knows it
         return await streamed(served, body.salt, queued) if body.stream else Json(queued)
     return await deliver(request, answer, stream=body.stream)
@@ -104,7 +104,8 @@ async def _turn_of(served: Served, body: ResponseRequest) -> ResponseTurn:
     given = [await _resolved_item(served, body.salt, item, i) for i, item in enumerate(body.items)]
     new = [as_stored(item, new_id) for item in given]
     chat = as_chat(body, before.messages, [*before.given, *given], sees=served.pictures is not None)
-    return ResponseTurn(chat, [*before.items, *new], new)
+    of_conversation = before.items if before.given else ()
+    return ResponseTurn(chat, [*before.items, *new], new, (before.messages, of_conversation))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,16 @@ from server.api.answer import sse
 from server.api.delivery import Json, Relay
 from server.api.served import Served
 from server.engine.request_account import tenant
-from server.errors import FieldError, InvalidRequestError, LostReplyError, NotFoundError, StoreError
+from server.errors import (
+    DuoError,
+    FieldError,
+    InvalidRequestError,
+    LostReplyError,
+    NotFoundError,
+    StoreError,
+)
 from server.replies.kept import StoredResponse
-from server.replies.reply_log import EVENT_END, LogReader
+from server.replies.reply_log import EVENT_END, LogReader, ReplyLog
 from server.replies.store import Owner
 
 MOST_ITEMS = 100
@@ -101,7 +108,16 @@ def _event(type: str, number: int, **fields: Any) -> bytes:
     return b"event: " + type.encode() + b"\n" + sse({"type": type, **fields, "sequence_number": number})
 
 
-def _failed(response: Event, error: LostReplyError) -> Event:
+async def fail(served: Served, owner: Owner, id: str, log: ReplyLog, error: DuoError) -> None:
+    """Store a response as failed, and append the event that says so."""
+    stored = await served.replies.get(owner.salt, id)
+    if stored is not None:
+        failed = _failed(stored.response, error)
+        served.replies.put(owner, replace(stored, response=failed))
+        log.append(_event("response.failed", log.n_events, response=failed))
+
+
+def _failed(response: Event, error: DuoError) -> Event:
     failed = {"code": "server_error", "message": error.message}
     return {**response, "status": "failed", "error": failed}
 
@@ -119,9 +135,9 @@ async def _ended(served: Served, salt: str, stored: StoredResponse) -> StoredRes
     if not stored.runs:
         return stored
     if not await served.background.cancel(salt, stored.id):
-        await served.replies.cancel(salt, stored.id)
         deadline = asyncio.get_running_loop().time() + CANCEL_S
         while stored.runs and asyncio.get_running_loop().time() < deadline:
+            await served.replies.cancel(salt, stored.id)  # each time: who writes it may change
             await asyncio.sleep(CANCEL_LOOK_S)
             stored = await served.replies.get(salt, stored.id) or stored
     return await served.replies.get(salt, stored.id) or stored

@@ -99,7 +99,11 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
         first = replace(first, n_logprobs=0)  # the best are chosen by their logprobs
     sampling = first.sampling
     requests = [
-        replace(first, sampling=sampling.reseeded(seed_of_choice(sampling.seed, c)))
+        replace(
+            first,
+            sampling=sampling.reseeded(seed_of_choice(sampling.seed, c)),
+            mus=[] if sampling.mirostat else None,
+        )
         for c in range(body.n_generated)
     ]
     return replace(prompt, requests=requests)

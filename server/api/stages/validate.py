@@ -14,7 +14,7 @@ from server.api.access import salt_of
 from server.api.body import Body
 from server.api.chat.chat_request import ChatRequest
 from server.api.complaints import invalid
-from server.api.delivery import unless_gone
+from server.api.delivery import CONVERSATION, unless_gone
 from server.api.generation_fields import MAX_SALT, GenerationFields
 from server.api.served import ModelCard, Served
 from server.errors import FieldError, InvalidRequestError, NotFoundError, UnsupportedFieldError
@@ -122,7 +122,10 @@ def salted(request: Request, data: dict[str, Any]) -> dict[str, Any]:
     if given is not None and not (isinstance(given, str) and len(given) <= MAX_SALT):
         return data
     salt = salt_of(request, given)
-    return {**data, "cache_salt": salt} if salt else data
+    data = {**data, "cache_salt": salt} if salt else data
+    if data.get("background") or CONVERSATION in request.headers:
+        request.state.given = data  # another process may go on with the reply
+    return data
 
 
 def validated(form: type[B], data: dict[str, Any]) -> B:

@@ -189,7 +189,7 @@ async def test_oversized_log_ends_its_reply(monkeypatch: pytest.MonkeyPatch):
 
 async def test_lost_store_is_told_once():
     class Losing(MemoryStore):
-        def begin_log(self, owner: Owner, id: str) -> ReplyLog:
+        def begin_log(self, owner: Owner, id: str, recipe: dict[str, Any] | None = None) -> ReplyLog:
             log = super().begin_log(owner, id)
             log.lost = True
             return log

@@ -1,0 +1,210 @@
+"""A lead goes on with the reply of another: every kind of reply is as if it had never been interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from members import POOL
+
+from server.api.access import Access
+from server.api.background import BackgroundReplies
+from server.api.middleware import Edge
+from server.flags import read
+from server.lead.listening import Door
+from server.lead.serving import store_of
+from server.replies import log_writing
+from server.settings import LeadSettings
+from tests.fake_backend import FakeBackend, FakeModel
+from tests.http_lead import Lead, serving
+from tests.server.api.test_responses import HELLO
+from tests.support import until
+
+pytestmark = pytest.mark.redis
+
+ANNA, BERT = ({"authorization": f"Bearer {key}"} for key in ("sk-anna", "sk-bert"))
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+TOOL = {"type": "function", "name": "look", "parameters": SCHEMA}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "logprobs": {"top_logprobs": 3, "include": ["message.output_text.logprobs"]},
+    "schema": {"text": {"format": {"type": "json_schema", "name": "it", "schema": SCHEMA}}},
+    "tool": {"tools": [TOOL], "tool_choice": "required"},
+    "penalties": {"presence_penalty": 0.7, "repeat_penalty": 1.3, "dry_multiplier": 0.8},
+    "mirostat": {"mirostat": 2, "mirostat_tau": 3.0},
+    "instructions": {"instructions": "Be brief.", "metadata": {"a": "b"}},
+    "unseeded": {"seed": None},
+}
+
+
+@contextmanager
+def lead_at(url: str, *, step_s: float = 0.002, kin: str = "toy") -> Generator[Lead]:
+    backend = FakeBackend(FakeModel(seed=3, eog_rate=0.0), n_ctx=1 << 14, n_cells=1 << 15, step_s=step_s)
+    settings = read(LeadSettings, ["--redis", url, "--pool", POOL])
+    background = BackgroundReplies()
+    door = Door(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
+    replies = store_of(settings, background, kin)
+    with serving(backend, replies=replies, background=background, door=door) as lead:
+        yield lead
+
+
+def asked(kind: str) -> dict[str, Any]:
+    plain = {"input": HELLO, "temperature": 1.0, "seed": 5, "max_output_tokens": 150}
+    return {name: value for name, value in {**plain, **KINDS[kind]}.items() if value is not None}
+
+
+def begun(lead: Lead, kind: str, n_deltas: int) -> list[dict[str, Any]]:
+    """Begin a background response, and return its events until there are so many deltas."""
+    seen = list[dict[str, Any]]()
+    body = {**asked(kind), "background": True, "stream": True}
+    with httpx.stream("POST", f"{lead.url}/v1/responses", json=body, headers=ANNA, timeout=60) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                seen.append(json.loads(line[6:]))
+            if sum(one["type"].endswith(".delta") for one in seen) >= n_deltas:
+                return seen
+    return seen
+
+
+def rest(lead: Lead, seen: list[dict[str, Any]], headers: dict[str, str] = ANNA) -> list[dict[str, Any]]:
+    id, last = seen[0]["response"]["id"], seen[-1]["sequence_number"]
+    query = f"stream=true&starting_after={last}"
+    told = httpx.get(f"{lead.url}/v1/responses/{id}?{query}", headers=headers, timeout=60)
+    return [json.loads(line[6:]) for line in told.text.splitlines() if line.startswith("data: ")]
+
+
+def said(events: list[dict[str, Any]]) -> tuple[str, list[Any]]:
+    """Return all deltas, and their logprobs."""
+    deltas = [one for one in events if one["type"].endswith(".delta")]
+    return "".join(one["delta"] for one in deltas), [p for one in deltas for p in one.get("logprobs", ())]
+
+
+def output_of(response: dict[str, Any]) -> list[Any]:
+    """Return what a response says, without its ids."""
+    return [{name: one for name, one in item.items() if "id" not in name} for item in response["output"]]
+
+
+def check_whole(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Check that the events have no gap and fit the response, and return it."""
+    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    response = events[-1]["response"]
+    items = [one["item"] for one in events if one["type"] == "response.output_item.done"]
+    assert items == response["output"]
+    added = [one["item"]["id"] for one in events if one["type"] == "response.output_item.added"]
+    assert added == [item["id"] for item in response["output"]]
+    return response
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_lead_goes_on(url: str, kind: str):
+    with lead_at(url) as second, ExitStack() as first_ends:
+        first = first_ends.enter_context(lead_at(url))
+        whole = None
+        if "seed" in asked(kind):
+            plain = httpx.post(f"{second.url}/v1/responses", json=asked(kind), headers=ANNA, timeout=60)
+            whole = output_of(plain.json())
+        seen = begun(first, kind, 3)
+        first_ends.close()  # it hands its replies over
+        seen += rest(second, seen)
+        response = check_whole(seen)
+        assert response["status"] in ("completed", "incomplete")
+        assert whole is None or output_of(response) == whole
+        text, logprobs = said(seen)
+        [item] = response["output"]
+        if item["type"] == "message":
+            assert text == item["content"][0]["text"]
+            assert logprobs == item["content"][0]["logprobs"]
+        else:
+            assert text == item["arguments"]
+        assert response["usage"]["output_tokens"] <= 150
+        stored = httpx.get(f"{second.url}/v1/responses/{response['id']}", headers=ANNA).json()
+        assert stored == response
+        second.until_idle()
+
+
+def test_same_lead_goes_on_after_a_restart(url: str):
+    with lead_at(url) as lead:
+        seen = begun(lead, "plain", 3)
+    with lead_at(url, step_s=0.0) as lead:
+        seen += rest(lead, seen)
+        check_whole(seen)
+
+
+def test_other_key_gets_nothing_of_it(url: str):
+    with lead_at(url) as second:
+        with lead_at(url) as first:
+            seen = begun(first, "plain", 2)
+        until(lambda: len(second.served.background), "nobody took it up")
+        id = seen[0]["response"]["id"]
+        one = f"{second.url}/v1/responses/{id}"
+        for path in (one, f"{one}?stream=true"):
+            assert httpx.get(path, headers=BERT).status_code == 404
+        assert httpx.delete(one, headers=BERT).status_code == 404
+        assert httpx.post(f"{one}/cancel", headers=BERT).status_code == 404
+        assert httpx.post(f"{one}/cancel", headers=ANNA).json()["status"] == "cancelled"
+        second.until_idle()
+
+
+def test_lead_of_another_kin_leaves_it(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_writing, "AWAITED_MS", 1500)
+    with lead_at(url, kin="other") as second:
+        with lead_at(url) as first:
+            seen = begun(first, "plain", 2)
+        seen += rest(second, seen)
+        assert seen[-1]["type"] == "response.failed"
+        assert "no other took it up" in seen[-1]["response"]["error"]["message"]
+        assert [one["sequence_number"] for one in seen] == list(range(len(seen)))
+
+
+def test_conversation_stream_goes_on(url: str):
+    name = {"X-Conversation-Id": "0b5c::duo", **ANNA}
+    body = {
+        "messages": [{"role": "user", "content": HELLO}],
+        "stream": True,
+        "max_tokens": 150,
+        "seed": 5,
+        "temperature": 1.0,
+        "n": 2,
+        "logprobs": True,
+        "stream_options": {"include_usage": True},
+    }
+    with lead_at(url) as second, ExitStack() as first_ends:
+        first = first_ends.enter_context(lead_at(url))
+        whole = httpx.post(f"{second.url}/v1/chat/completions", json=body, headers=ANNA, timeout=60).content
+        seen = b""
+        chat = f"{first.url}/v1/chat/completions"
+        with httpx.stream("POST", chat, json=body, headers=name, timeout=60) as stream:
+            for chunk in stream.iter_bytes():
+                seen += chunk
+                if len(seen) > 8000:
+                    break
+        first_ends.close()
+        read = {"conv_id": "0b5c::duo", "from": str(len(seen))}
+        seen += httpx.get(f"{second.url}/v1/stream", params=read, headers=ANNA, timeout=60).content
+        assert _choices(seen) == _choices(whole)
+        ids = {one["id"] for one in _parts(seen)}
+        assert len(ids) == 1
+        told = {"conversation_ids": ["0b5c"]}
+        [stream_of_it] = httpx.post(f"{second.url}/v1/streams/lookup", json=told, headers=ANNA).json()
+        assert (stream_of_it["is_done"], stream_of_it["total_bytes"]) == (True, len(seen))
+
+
+def _parts(stream: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in stream.splitlines() if line.startswith(b"data: {")]
+
+
+def _choices(stream: bytes) -> tuple[Any, ...]:
+    texts, logprobs, ends = ["", ""], [list[Any](), list[Any]()], ["", ""]
+    assert stream.endswith(b"data: [DONE]\n\n")
+    for part in _parts(stream):
+        for choice in part["choices"]:
+            at = choice["index"]
+            texts[at] += choice["delta"].get("content") or ""
+            logprobs[at] += (choice["logprobs"] or {}).get("content", ())
+            ends[at] += choice["finish_reason"] or ""
+    usage = _parts(stream)[-1]["usage"]
+    return texts, logprobs, ends, usage["completion_tokens"], usage["prompt_tokens"]
