@@ -10,7 +10,7 @@ from typing import ClassVar
 import orjson
 
 from server.api import problem
-from server.api.begun import Begun, Json, Note
+from server.api.begun import BegunAnswer, Json, Note
 from server.api.choices import ReplyChoice, growing, grown
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
@@ -63,7 +63,7 @@ class Answer(ABC):
         self._choices = submit(served, body, prompts)
         for choice in self._choices:
             choice.name_calls(id)
-        self._begun: Begun | None = None  # what another process has told of this answer
+        self._begun: BegunAnswer | None = None  # what another process has told of this answer
         self._opened = self._closed = False  # True once the first events, and the last one, were told
         self._n_noted = [0] * len(self._choices)  # tokens of each choice that the log's states have
         self._abandoned = False  # another process goes on with it
@@ -163,7 +163,7 @@ class Answer(ABC):
                 await self._served.replies.settled()
                 log.end()
 
-    async def _relive(self, begun: Begun) -> None:
+    async def _relive(self, begun: BegunAnswer) -> None:
         """Come to where the stored events end, without telling them again."""
         if begun.opened:
             list(self._opening_events())

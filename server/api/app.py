@@ -32,6 +32,7 @@ from server.api import (
     tokens,
 )
 from server.api.access import SOCKET
+from server.api.chat import chat_again
 from server.api.chat import chat_route as chat
 from server.api.completions import completions_route as completions
 from server.api.decisions import decisions_route as decisions
@@ -42,11 +43,12 @@ from server.api.native import infill
 from server.api.native import native_route as native
 from server.api.origins import LOCAL, LOCAL_ORIGINS
 from server.api.responses import conversations_route as conversations
+from server.api.responses import response_again
 from server.api.responses import responses_route as responses
 from server.api.responses import stored_route as stored
 from server.api.rpc import rpc_route as rpc
 from server.api.served import Health, Served
-from server.api.taking_up import TakingUp
+from server.api.taking_up import TakingUp, Ways
 from server.engine.request_account import expected
 from server.errors import BusyError, DuoError
 
@@ -67,6 +69,10 @@ LENDING_HEADERS = PAGE_HEADERS | {
 }
 """Headers of the page that drafts: it runs WebAssembly, with threads where browsers allow them."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+WAYS: Ways = {
+    "chat": (chat_again.go_on, chat_again.fail),
+    "response": (response_again.go_on, stored.fail),
+}
 HANDLERS: dict[Any, Any] = {
     DuoError: problem.on_duo_error,
     HTTPException: problem.on_http_exception,
@@ -86,7 +92,7 @@ def create_app(served: Served, edge: Edge | None = None) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[dict[str, Served]]:
         delivery.warm_up()
-        taking_up = TakingUp(served)
+        taking_up = TakingUp(served, WAYS)
         try:
             yield {"served": served}  # becomes request.state.served
         finally:

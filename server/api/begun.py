@@ -26,7 +26,7 @@ class BegunChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunAnswer:
     """A reply that another process has begun."""
 
     id: str  # of its answer
@@ -70,7 +70,7 @@ def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None
     return {"id": id, "created": created, "prompts": told}
 
 
-def begun_of(orphan: Orphan) -> Begun:
+def begun_of(orphan: Orphan) -> BegunAnswer:
     """Return how far an orphan has come."""
     recipe, states = orphan.recipe, orphan.states
     choices = [BegunChoice() for _ in range(sum(len(told["seeds"]) for told in recipe["prompts"]))]
@@ -81,7 +81,7 @@ def begun_of(orphan: Orphan) -> Begun:
             choice.logprobs += [TokenLogprobs(token, p, _pairs(top)) for token, p, top in logprobs]
             choice.mu, choice.ended = mu, bool(ended)
     closed = any(state.get("closed") for state in states)
-    return Begun(recipe["id"], recipe["created"], orphan.log.n_events, choices, bool(states), closed)
+    return BegunAnswer(recipe["id"], recipe["created"], orphan.log.n_events, choices, bool(states), closed)
 
 
 def _pairs(top: Sequence[Sequence[Any]]) -> tuple[tuple[int, float], ...]:

@@ -12,6 +12,7 @@ from server.api.begun import BegunChoice, Note
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
 from server.api.pacing import Pace, Untold
+from server.api.sourced_text import SourcedText
 from server.api.statistics import evaluating, timings
 from server.engine.events import Committed, Event, Failed, Finished, Progress, Started, Stats
 from server.engine.generate import Generation
@@ -20,9 +21,7 @@ from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
 from server.sampling.logprobs import TokenLogprobs
 from server.text.call_ids import derived
-from server.text.detokenize import Span
 from server.text.form import Form
-from server.text.guard import unguarded
 from server.text.message import Content, Message, Piece, coalesced, folded
 from server.text.reply import ReplyText
 
@@ -295,35 +294,6 @@ class ReplyChoice:
         """Return the mean logprob of the reply's tokens, including those of a stop token or string."""
         counted = self._logprobs[: self._text.n_predicted]
         return sum(one.logprob for one in counted) / max(1, len(counted))
-
-
-class SourcedText:
-    """Collects a reply's text and the source of each of its tokens."""
-
-    def __init__(self) -> None:
-        self._sources: list[str | None] = []
-        self._text = ""
-        self._n_told = 0
-
-    def commit(self, sources: Sequence[str | None]) -> None:
-        self._sources += sources
-
-    def feed(self, text: str) -> None:
-        self._text += text
-
-    def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
-        """Return text and source of the tokens that are content, each once and in order.
-
-        Joined, the texts are the content. A character that two tokens share belongs to the first.
-        """
-        found: list[dict[str, str | None]] = []
-        for span in spans:
-            if reader.content.has(span.start, span.end):
-                start, end = reader.content.part(span.start, span.end)
-                text = unguarded(self._text[max(start, self._n_told) : end])
-                found.append({"text": text, "source": self._sources[span.position]})
-            self._n_told = max(span.end, self._n_told)
-        return found
 
 
 async def growing(choices: Sequence[ReplyChoice]) -> AsyncIterator[ReplyChoice]:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from server.api.answer import Answer, json_line, sse
-from server.api.begun import Begun
+from server.api.begun import BegunAnswer
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.generation_fields import GenerationFields
 from server.api.served import Served
@@ -43,7 +43,7 @@ class CompletionAnswer(Answer):
         served: Served,
         body: GenerationFields,
         prompts: Sequence[Prompted],
-        begun: Begun | None = None,
+        begun: BegunAnswer | None = None,
     ) -> None:
         """Submit the prompts; `begun`: go on with an answer that another process has begun."""
         id = begun.id if begun else f"{self._prefix}-{secrets.token_hex(12)}"

@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from server.api import problem
-from server.api.answer import Answer, sse
-from server.api.begun import Begun, begun_of
-from server.api.chat.chat_answer import ChatAnswer
+from server.api.begun import BegunAnswer, begun_of
 from server.api.chat.chat_request import ChatRequest
-from server.api.responses import stored_route
-from server.api.responses.request_as_chat import as_chat
-from server.api.responses.response_answer import ResponseAnswer, ResponseTurn
-from server.api.responses.response_items import ANY_ITEM
-from server.api.responses.response_request import ResponseRequest
-from server.api.resumed import NamedStream, write_stream
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_chat
-from server.api.stages.validate import checked, validated
 from server.engine.request_account import CURRENT, RequestAccount
 from server.errors import BusyError, DuoError, StoreError
 from server.replies.orphans import ORPHAN_LOOK_S
@@ -30,14 +21,22 @@ from server.replies.store import Orphan
 if TYPE_CHECKING:
     from server.api.served import Served
 
+GoOn: TypeAlias = "Callable[[Served, Orphan, BegunAnswer], Awaitable[None]]"
+"""Begins to write the rest of a reply. Raises DuoError if that is impossible."""
+Fail: TypeAlias = "Callable[[Served, Orphan, DuoError], Awaitable[None]]"
+"""Appends the event that says that a reply cannot go on."""
+Ways: TypeAlias = Mapping[str, tuple[GoOn, Fail]]
+"""How to go on with replies of each kind, which their recipes name."""
+
 logger = logging.getLogger("duo.api")
 
 
 class TakingUp:
     """Looks for orphans as long as the application runs. For the event loop only."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, ways: Ways) -> None:
         self._served = served
+        self._ways = ways
         self._tasks = set[asyncio.Task[None]]()
         if served.replies.members is not None:
             self._keep(self._look())
@@ -58,60 +57,34 @@ class TakingUp:
             await asyncio.sleep(ORPHAN_LOOK_S)
             with contextlib.suppress(StoreError):
                 for orphan in await replies.take_up(places.n_at_once or min(1, places.n_free)):
-                    self._keep(go_on(self._served, orphan))
+                    self._keep(self._go_on(orphan))
 
-
-async def go_on(served: Served, orphan: Orphan) -> None:
-    """Begin to write the rest of a reply; if that is impossible, end it by an error event."""
-    id, owner = orphan.id, orphan.owner
-    CURRENT.set(RequestAccount(id=id, tenant=owner.tenant))
-    try:
-        begun = begun_of(orphan)
-        if begun.closed:
+    async def _go_on(self, orphan: Orphan) -> None:
+        """Begin to write the rest of a reply; if that is impossible, end it by an error event."""
+        id, owner = orphan.id, orphan.owner
+        CURRENT.set(RequestAccount(id=id, tenant=owner.tenant))
+        go_on, fail = self._ways[orphan.recipe["kind"]]
+        failure: DuoError | None = None
+        try:
+            begun = begun_of(orphan)
+            if begun.closed:
+                orphan.log.end()
+                return
+            await go_on(self._served, orphan, begun)
+            logger.info("%s goes on after event %d, which another lead wrote", id, begun.n_events - 1)
+        except BusyError:
+            self._served.replies.leave(owner.salt, id)
+        except DuoError as error:
+            failure = error
+        except Exception as error:
+            failure = problem.defect(f"the reply {id}", error)
+        if failure is not None:
+            await fail(self._served, orphan, failure)
             orphan.log.end()
-        elif orphan.recipe["kind"] == "response":
-            answer = await _response_again(served, orphan, begun)
-            served.background.start(owner, id, answer, orphan.log)
-        else:
-            stream = NamedStream(id, **orphan.recipe["stream"])
-            write_stream(served, await _chat_again(served, orphan, begun), stream, orphan.log)
-        logger.info("%s goes on after event %d, which another lead wrote", id, begun.n_events - 1)
-    except BusyError:
-        served.replies.leave(owner.salt, id)
-    except DuoError as error:
-        await _fail(served, orphan, error)
-    except Exception as error:
-        await _fail(served, orphan, problem.defect(f"the reply {id}", error))
 
 
-async def _response_again(served: Served, orphan: Orphan, begun: Begun) -> Answer:
-    recipe = orphan.recipe
-    body = validated(ResponseRequest, recipe["body"])
-    messages, items = recipe["before"]
-    compacted = recipe["compacted"]
-    given = [*items, *recipe["new"], *([compacted] if compacted else ())]
-    chat = as_chat(body, messages, [ANY_ITEM.validate_python(item) for item in given])
-    turn = ResponseTurn(chat, recipe["items"], recipe["new"], (messages, items), compacted)
-    asked = checked(served, chat.chat)
-    [prompt] = await _asked(served, asked, recipe, begun)
-    return ResponseAnswer(served, asked, prompt, body, turn, begun)
-
-
-async def _chat_again(served: Served, orphan: Orphan, begun: Begun) -> Answer:
-    body = checked(served, orphan.recipe["body"])
-    return ChatAnswer(served, body, await _asked(served, body, orphan.recipe, begun), begun)
-
-
-async def _asked(
-    served: Served, body: ChatRequest, recipe: dict[str, Any], begun: Begun
+async def asked_again(
+    served: Served, body: ChatRequest, orphan: Orphan, begun: BegunAnswer
 ) -> Sequence[Prompted]:
-    return begun.asked([await served.prompt_work.run(prepared_chat, served, body)], recipe)
-
-
-async def _fail(served: Served, orphan: Orphan, error: DuoError) -> None:
-    """End a reply that cannot go on."""
-    if orphan.recipe["kind"] == "response":
-        await stored_route.fail(served, orphan.owner, orphan.id, orphan.log, error)
-    else:
-        orphan.log.append(sse(problem.body(error)))
-    orphan.log.end()
+    """Return the prompt of a chat, with the tokens and beginnings that an orphan has."""
+    return begun.asked([await served.prompt_work.run(prepared_chat, served, body)], orphan.recipe)

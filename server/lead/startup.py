@@ -112,12 +112,8 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         served = replace(served, traffic=traffic, pictures=models.pictures)
         beside = (models.embedder, models.ranker)
         embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
-        served = replace(
-            served,
-            embedding=embedding,
-            reranking=reranking,
-            replies=store_of(settings, served.background, kin_of(settings, backend)),
-        )
+        replies = store_of(settings, served.background, kin_of(settings, backend))
+        served = replace(served, embedding=embedding, reranking=reranking, replies=replies)
         served = replace(served, lending=lending_of(site, settings.pool))
         served = _with_snapshots(served, snapshots, door)
         _until_ended(loading, _serve_http(engine, served, site.listener, door, measuring))

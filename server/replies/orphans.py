@@ -25,7 +25,7 @@ Entries: TypeAlias = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TakenLog:
     """A log that this process has taken up."""
 
     about: Json  # what recipe_of() wrote
@@ -59,7 +59,7 @@ class Orphans:
         self._silent = set[str]()  # places of logs without a lease at the last look
         self.members: tuple[str, ...] = ()  # names of the leads that live
 
-    def look(self, client: redis.Redis, most: int, *, settled: bool) -> list[Found]:
+    def look(self, client: redis.Redis, most: int, *, settled: bool) -> list[TakenLog]:
         """Take up at most this many orphans.
 
         A writer that is only late renews its lease before the second look that finds none.
@@ -111,7 +111,7 @@ class Orphans:
         client.unlink(self._names.lead(self._kin, self._name))
         client.srem(self._names.leads(self._kin), self._name)
 
-    def _take(self, client: redis.Redis, place: str) -> Found | None:
+    def _take(self, client: redis.Redis, place: str) -> TakenLog | None:
         """Take up one log; None if it has ended, is gone, or another lead was quicker."""
         key = f"{self._names.at(place)}:log"
         entries = _entries_of(client, key, "-", "+")
@@ -144,11 +144,11 @@ def _entries_of(client: redis.Redis, key: str, start: str, end: str) -> Entries:
         start = f"({more[-1][0].decode()}"
 
 
-def _found(entries: Entries, term: int) -> Found:
+def _found(entries: Entries, term: int) -> TakenLog:
     log, states = ReplyLog(guarded=True), list[Json]()
     for _, fields in entries:
         if EVENTS in fields:
             log.append(fields[EVENTS])
         states += [orjson.loads(line) for line in fields.get(STATES, b"").splitlines()]
     log.show(len(log.chunks))
-    return Found(orjson.loads(entries[0][1][RECIPE]), states, log, term)
+    return TakenLog(orjson.loads(entries[0][1][RECIPE]), states, log, term)

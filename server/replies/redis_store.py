@@ -19,7 +19,7 @@ from server.replies.distant_log import DistantLog, Entry, MovingLog
 from server.replies.kept import Json, KeptBounds, StoredResponse, decoded
 from server.replies.log_writing import LogWriting, Outcome, Written
 from server.replies.memory import MemoryStore
-from server.replies.orphans import READ_ENTRIES, Found, Orphans, recipe_of
+from server.replies.orphans import READ_ENTRIES, Orphans, TakenLog, recipe_of
 from server.replies.redis_link import RedisLink
 from server.replies.redis_names import CANCEL, ReplyNames, is_id, owner_of, place_of
 from server.replies.reply_log import LogReader, ReplyLog
@@ -132,7 +132,7 @@ class RedisStore:
         if not self._kin:
             return ()
 
-        def look(client: redis.Redis) -> list[Found]:
+        def look(client: redis.Redis) -> list[TakenLog]:
             settled = time.monotonic() - self._link.up_since > SETTLED_S
             return self._orphans.look(client, most, settled=settled)
 

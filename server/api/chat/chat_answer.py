@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from server.api.begun import Begun, Json, recipe_of
+from server.api.begun import BegunAnswer, Json, recipe_of
 from server.api.chat.chat_request import ChatRequest
 from server.api.chat.custom_calls import CustomCallBegun, CustomCalls, CustomInput, as_plain, call_json
 from server.api.choices import Portion, ReplyChoice
@@ -24,7 +24,7 @@ class ChatAnswer(CompletionAnswer):
     _objects = ("chat.completion", "chat.completion.chunk")
 
     def __init__(
-        self, served: Served, body: ChatRequest, prompts: Sequence[Prompted], begun: Begun | None = None
+        self, served: Served, body: ChatRequest, prompts: Sequence[Prompted], begun: BegunAnswer | None = None
     ) -> None:
         super().__init__(served, body, prompts, begun)
         self._body = body

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import orjson
 
 from server.api.answer import Answer, sse
-from server.api.begun import Begun, Json, recipe_of
+from server.api.begun import BegunAnswer, Json, recipe_of
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.responses.request_as_chat import AsChat
@@ -54,7 +54,7 @@ class ResponseAnswer(Answer):
         asked: Prompted,
         body: ResponseRequest,
         turn: ResponseTurn,
-        begun: Begun | None = None,
+        begun: BegunAnswer | None = None,
     ) -> None:
         """Submit the prompt.
 

@@ -25,8 +25,8 @@ from server.errors import (
     StoreError,
 )
 from server.replies.kept import StoredResponse
-from server.replies.reply_log import EVENT_END, LogReader, ReplyLog
-from server.replies.store import Owner
+from server.replies.reply_log import EVENT_END, LogReader
+from server.replies.store import Orphan, Owner
 
 MOST_ITEMS = 100
 """Maximum items of a page, as OpenAI has it."""
@@ -108,13 +108,13 @@ def _event(type: str, number: int, **fields: Any) -> bytes:
     return b"event: " + type.encode() + b"\n" + sse({"type": type, **fields, "sequence_number": number})
 
 
-async def fail(served: Served, owner: Owner, id: str, log: ReplyLog, error: DuoError) -> None:
+async def fail(served: Served, orphan: Orphan, error: DuoError) -> None:
     """Store a response as failed, and append the event that says so."""
-    stored = await served.replies.get(owner.salt, id)
+    stored = await served.replies.get(orphan.owner.salt, orphan.id)
     if stored is not None:
         failed = _failed(stored.response, error)
-        served.replies.put(owner, replace(stored, response=failed))
-        log.append(_event("response.failed", log.n_events, response=failed))
+        served.replies.put(orphan.owner, replace(stored, response=failed))
+        orphan.log.append(_event("response.failed", orphan.log.n_events, response=failed))
 
 
 def _failed(response: Event, error: DuoError) -> Event:

@@ -1,0 +1,24 @@
+"""Go on with a stream of chat completions that another lead has begun."""
+
+from __future__ import annotations
+
+from server.api import problem
+from server.api.answer import sse
+from server.api.begun import BegunAnswer
+from server.api.chat.chat_answer import ChatAnswer
+from server.api.resumed import NamedStream, write_stream
+from server.api.served import Served
+from server.api.stages.validate import checked
+from server.api.taking_up import asked_again
+from server.errors import DuoError
+from server.replies.store import Orphan
+
+
+async def go_on(served: Served, orphan: Orphan, begun: BegunAnswer) -> None:
+    body = checked(served, orphan.recipe["body"])
+    answer = ChatAnswer(served, body, await asked_again(served, body, orphan, begun), begun)
+    write_stream(served, answer, NamedStream(orphan.id, **orphan.recipe["stream"]), orphan.log)
+
+
+async def fail(served: Served, orphan: Orphan, error: DuoError) -> None:
+    orphan.log.append(sse(problem.body(error)))

@@ -1,0 +1,27 @@
+"""Go on with a background response that another lead has begun."""
+
+from __future__ import annotations
+
+from server.api.begun import BegunAnswer
+from server.api.responses.request_as_chat import as_chat
+from server.api.responses.response_answer import ResponseAnswer, ResponseTurn
+from server.api.responses.response_items import ANY_ITEM
+from server.api.responses.response_request import ResponseRequest
+from server.api.served import Served
+from server.api.stages.validate import checked, validated
+from server.api.taking_up import asked_again
+from server.replies.store import Orphan
+
+
+async def go_on(served: Served, orphan: Orphan, begun: BegunAnswer) -> None:
+    recipe = orphan.recipe
+    body = validated(ResponseRequest, recipe["body"])
+    messages, items = recipe["before"]
+    compacted = recipe["compacted"]
+    given = [*items, *recipe["new"], *([compacted] if compacted else ())]
+    chat = as_chat(body, messages, [ANY_ITEM.validate_python(item) for item in given])
+    turn = ResponseTurn(chat, recipe["items"], recipe["new"], (messages, items), compacted)
+    asked = checked(served, chat.chat)
+    [prompt] = await asked_again(served, asked, orphan, begun)
+    answer = ResponseAnswer(served, asked, prompt, body, turn, begun)
+    served.background.start(orphan.owner, orphan.id, answer, orphan.log)

@@ -1,0 +1,38 @@
+"""Tell which drafter guessed each part of a reply's text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.formats.reading import MessageReader
+from server.text.detokenize import Span
+from server.text.guard import unguarded
+
+
+class SourcedText:
+    """Collects a reply's text and the source of each of its tokens."""
+
+    def __init__(self) -> None:
+        self._sources: list[str | None] = []
+        self._text = ""
+        self._n_told = 0
+
+    def commit(self, sources: Sequence[str | None]) -> None:
+        self._sources += sources
+
+    def feed(self, text: str) -> None:
+        self._text += text
+
+    def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
+        """Return text and source of the tokens that are content, each once and in order.
+
+        Joined, the texts are the content. A character that two tokens share belongs to the first.
+        """
+        found: list[dict[str, str | None]] = []
+        for span in spans:
+            if reader.content.has(span.start, span.end):
+                start, end = reader.content.part(span.start, span.end)
+                text = unguarded(self._text[max(start, self._n_told) : end])
+                found.append({"text": text, "source": self._sources[span.position]})
+            self._n_told = max(span.end, self._n_told)
+        return found
