@@ -47,6 +47,7 @@ bench: $(VENV)/.dev  ## beside llama-server: make bench ARGS="--llama-server PAT
 chaos: $(VENV)/.dev  ## faults by seeds, on toys and on the bundled models: make chaos SEEDS=1000 MODEL_SEEDS=100
 	$(BIN)/python -m tests.chaos.seeds --seeds $(or $(SEEDS),100)
 	$(BIN)/python -m tests.chaos.seeds --seeds $(or $(MODEL_SEEDS),10) --models
+	$(BIN)/python -m tests.chaos.pools --seeds $(or $(POOL_SEEDS),20)
 
 soak: $(VENV)/.dev  ## a lead that lives for an hour: make soak ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)

@@ -101,7 +101,7 @@ def serving(
             **more,
         )
         config = configured(witnessed(create_app(served, door.edge)), door.tls, door.bounds)
-        hand_over = partial(served.background.hand_over, served.replies.leave)
+        hand_over = partial(served.background.hand_over, served.replies)
         server = DrainingServer(config, thread, grace_s=door.grace_s, hand_over=hand_over)
         thread.start()
         lead = Lead(url, server, thread, served)

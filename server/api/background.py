@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from server.replies.reply_log import ReplyLog
-from server.replies.store import Owner
+from server.replies.store import Owner, ReplyStore
 
 if TYPE_CHECKING:
     from server.api.answer import Answer
@@ -50,11 +50,12 @@ class BackgroundReplies:
         if found := self._running.get((salt, id)):
             found[0].abandon()
 
-    def hand_over(self, leave: Callable[[str, str], None]) -> None:
-        """Leave all replies that others can go on with; `leave` is called with salt and id of each."""
+    def hand_over(self, replies: ReplyStore) -> None:
+        """Leave all replies that others can go on with, and end their readers here."""
         for salt, id in list(self._guarded):
             self.abandon(salt, id)
-            leave(salt, id)
+            replies.leave(salt, id)
+        replies.drain()
 
     def stop(self, salt: str, id: str) -> asyncio.Task[None] | None:
         """Cancel a reply at its owner's request; return its task, None if it is not running."""

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from server.api.resumed import begin_stream, end_stream
+from server.errors import BusyError
 
 if TYPE_CHECKING:
     from server.api.answer import Answer
@@ -73,6 +74,8 @@ async def resumable(request: Request, answer: Answer, conversation: str) -> Resp
     if answer.refusal is not None:
         await end_stream(served, answer.owner, conversation)
         raise answer.refusal
+    if log.left and not log.has_events:
+        raise BusyError("the server is shutting down", draining=True)
     return Relay(log.events(-1), pings=False)
 
 

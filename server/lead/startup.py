@@ -154,7 +154,7 @@ async def _serve_http(
     engine: EngineThread, served: Served, listener: socket.socket, door: Door, measuring: IdleMeasuring
 ) -> None:
     app = create_app(served, door.edge)
-    hand_over = partial(served.background.hand_over, served.replies.leave)
+    hand_over = partial(served.background.hand_over, served.replies)
     config = configured(app, door.tls, door.bounds)
     server = DrainingServer(config, engine, grace_s=door.grace_s, hand_over=hand_over)
     loop = asyncio.get_running_loop()

@@ -16,6 +16,9 @@ Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 class Entries(Protocol):
+    draining: bool
+    """True once this process ends, so that readers have to go elsewhere."""
+
     async def entries(self, salt: str, id: str, start: str) -> list[Entry]:
         """Return the next entries of a log, from a start that Redis understands."""
         ...
@@ -35,7 +38,7 @@ class DistantLog:
 
     async def events(self, after: int) -> AsyncIterator[bytes]:
         start, gone = f"({entry_id(0, after + 1)}", False
-        while True:
+        while not self._store.draining:
             entries = await self._store.entries(self._salt, self._id, start)
             for id, fields in entries:
                 start = f"({id.decode()}"

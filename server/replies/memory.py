@@ -71,6 +71,9 @@ class MemoryStore:
         """Return nothing: no reply outlives its process here."""
         return ()
 
+    def drain(self) -> None:
+        """Do nothing: all readers read what is written here."""
+
     def leave(self, salt: str, id: str) -> None:
         """Do nothing: nobody else could write the log."""
 

@@ -61,6 +61,7 @@ class RedisStore:
         self._orphans = Orphans(self._names, known.digest, known.name, lambda: self._writing.places)
         self._link = RedisLink(url, self._writing.beat)
         self._writing.attempt = self._link.attempt
+        self.draining = False
         self.members: Sequence[str] | None = (kin.name,) if kin else None
         self._live: dict[tuple[str, str], ReplyLog] = {}  # the logs that this process writes
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -147,6 +148,9 @@ class RedisStore:
                 Orphan(Owner(salt, found.about["tenant"]), id, found.about["recipe"], found.states, log)
             )
         return taken
+
+    def drain(self) -> None:
+        self.draining = True
 
     def leave(self, salt: str, id: str) -> None:
         if (log := self._live.get((salt, id))) is not None:

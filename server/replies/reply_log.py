@@ -104,9 +104,14 @@ class ReplyLog:
             else:
                 await self._growth()
 
+    @property
+    def has_events(self) -> bool:
+        """True if readers have an event."""
+        return bool(self._n_shown if self.guarded else self.chunks)
+
     async def begun(self) -> None:
-        """Wait until readers have an event, or the log has ended without one."""
-        while not (self._n_shown if self.guarded else self.chunks) and not self.ended:
+        """Wait until readers have an event, or the log has ended or been left without one."""
+        while not (self.has_events or self.ended or self.left):
             await self._growth()
 
     async def _growth(self) -> None:

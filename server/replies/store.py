@@ -79,6 +79,10 @@ class ReplyStore(Protocol):
         """Take up at most this many replies whose processes are gone. Call it every ORPHAN_LOOK_S."""
         ...
 
+    def drain(self) -> None:
+        """End all readers of logs that other processes write, since this one ends."""
+        ...
+
     def leave(self, salt: str, id: str) -> None:
         """Leave a log that this process writes to any other process of the pool."""
         ...

@@ -244,8 +244,7 @@ def seen_of_chat(events: list[dict[str, Any]]) -> Any:
         for choice in part["choices"]:
             at = choice["index"]
             said[at] = said.get(at, "") + (choice["delta"].get("content") or "")
-            told = choice["logprobs"] or {"content": []}
-            for one in cast("list[dict[str, Any]]", told["content"]):
+            for one in cast("list[dict[str, Any]]", (choice["logprobs"] or {}).get("content") or []):
                 logprobs[at] = logprobs.get(at, "") + f" {one['token']} {one['logprob']}"
             ends[at] = choice["finish_reason"] or ends.get(at)
     assert len({part["id"] for part in events}) == 1
@@ -281,8 +280,11 @@ def play(pool: Pool, expected: list[Any], seed: int) -> Played:
             one.join()
     until(pool.is_whole, READY_S, f"no pool again: {[lead.log[-5:] for lead in pool.leads]}")
     until(lambda: all(_is_idle(pool.health(port)) for port in pool.ports), READY_S, "a slot stays busy")
-    tracebacks = [lead.log[-30:] for lead in pool.leads if any("Traceback" in line for line in lead.log)]
-    played.problems += [f"a traceback: {log}" for log in tracebacks]
+    for lead in pool.leads:
+        log = "\n".join(lead.log)
+        lead.log.clear()
+        if "Traceback" in log:
+            played.problems.append(log[log.index("Traceback") - 500 :])
     with redis.Redis.from_url(pool.redis.url) as client:
         until(lambda: not _keys(client, "*:open:*"), READY_S, "a reply stays open")
         played.problems += [f"{key} has no TTL" for key in _keys(client, "*") if client.ttl(key) == -1]

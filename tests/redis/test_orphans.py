@@ -275,10 +275,11 @@ async def test_lost_log_is_not_taken(server: Server, monkeypatch: pytest.MonkeyP
 
         await until(is_lost)
         assert await anext(log.events(0)) == event(1)
-        server.start()
+        key = first._names.open("toy")  # pyright: ignore[reportPrivateUsage]
         with redis.Redis.from_url(server.url) as client:
-            key = first._names.open("toy")  # pyright: ignore[reportPrivateUsage]
-            client.restore(key, 60_000, kept)  # as from a disk
+            with frozen(first):
+                server.start()
+                client.restore(key, 60_000, kept)  # as from a disk
 
             async def is_withdrawn() -> bool:
                 return not client.exists(key)
