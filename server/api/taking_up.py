@@ -15,8 +15,7 @@ from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_chat
 from server.engine.request_account import CURRENT, RequestAccount
 from server.errors import BusyError, DuoError, StoreError
-from server.replies.orphans import ORPHAN_LOOK_S
-from server.replies.store import Orphan
+from server.replies.store import ORPHAN_LOOK_S, Orphan
 
 if TYPE_CHECKING:
     from server.api.served import Served

@@ -15,8 +15,6 @@ from server.replies.kept import Json
 from server.replies.redis_names import END, EVENTS, LEFT, RECIPE, STATES, TAKEN, ReplyNames, entry_id
 from server.replies.reply_log import ReplyLog
 
-ORPHAN_LOOK_S = 0.5
-"""Seconds between two looks for orphans. Half: twice the commands of an idle pool, for a sixth of the gap."""
 LEAD_MS = 3000  # milliseconds after which a lead that does not look is no member any more: six missed looks
 MOST_TERMS = 16  # writers of one reply: a reply that ends its lead must not end a pool again and again
 READ_ENTRIES = 256  # entries of a log read at a time: 10 s of tokens, with one entry per GATHER_S

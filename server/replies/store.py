@@ -9,6 +9,9 @@ from typing import Protocol, TypeAlias
 from server.replies.kept import Json, StoredResponse
 from server.replies.reply_log import LogReader, ReplyLog
 
+ORPHAN_LOOK_S = 0.5
+"""Seconds between two looks for orphans. Half: twice the commands of an idle pool, for a sixth of the gap."""
+
 Change: TypeAlias = Callable[[StoredResponse], StoredResponse]
 
 
