@@ -57,7 +57,8 @@ class BegunAnswer:
 
 def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None:
     """Return what submits the same requests again; None if they cannot be begun in the middle."""
-    if any(request.n_beams > 1 for prompt in prompts for request in prompt.requests):
+    requests = [request for prompt in prompts for request in prompt.requests]
+    if any(request.n_beams > 1 or request.pictures for request in requests):
         return None
     told = [
         {
