@@ -55,7 +55,7 @@ class BackgroundReplies:
         for salt, id in list(self._guarded):
             self.abandon(salt, id)
             replies.leave(salt, id)
-        replies.drain()
+        replies.end_readers()
 
     def stop(self, salt: str, id: str) -> asyncio.Task[None] | None:
         """Cancel a reply at its owner's request; return its task, None if it is not running."""

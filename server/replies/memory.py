@@ -71,7 +71,7 @@ class MemoryStore:
         """Return nothing: no reply outlives its process here."""
         return ()
 
-    def drain(self) -> None:
+    def end_readers(self) -> None:
         """Do nothing: all readers read what is written here."""
 
     def leave(self, salt: str, id: str) -> None:

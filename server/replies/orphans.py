@@ -148,5 +148,5 @@ def _found(entries: Entries, term: int) -> TakenLog:
         if EVENTS in fields:
             log.append(fields[EVENTS])
         states += [orjson.loads(line) for line in fields.get(STATES, b"").splitlines()]
-    log.show(len(log.chunks))
+    log.show_chunks(len(log.chunks))
     return TakenLog(orjson.loads(entries[0][1][RECIPE]), states, log, term)

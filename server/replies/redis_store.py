@@ -149,7 +149,7 @@ class RedisStore:
             )
         return taken
 
-    def drain(self) -> None:
+    def end_readers(self) -> None:
         self.draining = True
 
     def leave(self, salt: str, id: str) -> None:
@@ -307,9 +307,9 @@ class RedisStore:
         """Show readers what Redis has of a log, and follow what became of it."""
         if outcome == "lost":
             log.lost = True
-            log.unguard()
+            log.show_all()
         elif log.guarded:
-            log.show(n)
+            log.show_chunks(n)
         if outcome == "goes on" or self._live.get((salt, id)) is not log:
             return
         del self._live[salt, id]

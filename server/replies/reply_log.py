@@ -61,12 +61,12 @@ class ReplyLog:
         if not self.guarded:
             self._tell()
 
-    def show(self, n: int) -> None:
+    def show_chunks(self, n: int) -> None:
         """Give readers of a guarded log its first n chunks."""
         self._n_shown = max(n, self._n_shown)
         self._tell()
 
-    def unguard(self) -> None:
+    def show_all(self) -> None:
         """Give readers all chunks from now on."""
         self.guarded = False
         self._tell()

@@ -82,7 +82,7 @@ class ReplyStore(Protocol):
         """Take up at most this many replies whose processes are gone. Call it every ORPHAN_LOOK_S."""
         ...
 
-    def drain(self) -> None:
+    def end_readers(self) -> None:
         """End all readers of logs that other processes write, since this one ends."""
         ...
 

@@ -20,5 +20,5 @@ async def go_on(served: Served, orphan: Orphan, begun: BegunAnswer) -> None:
     write_stream(served, answer, NamedStream(orphan.id, **orphan.recipe["stream"]), orphan.log)
 
 
-async def fail(served: Served, orphan: Orphan, error: DuoError) -> None:
+async def tell_failure(served: Served, orphan: Orphan, error: DuoError) -> None:
     orphan.log.append(sse(problem.body(error)))
