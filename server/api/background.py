@@ -23,6 +23,7 @@ class BackgroundReplies:
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], tuple[Answer, asyncio.Task[None]]] = {}
+        self._left_in: ReplyStore | None = None  # where replies are left to others, once the lead drains
         self._guarded: set[tuple[str, str]] = set()  # those that another process can go on with
 
     def __len__(self) -> int:
@@ -43,6 +44,8 @@ class BackgroundReplies:
             self._guarded.discard((salt, id))
 
         task.add_done_callback(forget)
+        if self._left_in is not None:
+            self.hand_over(self._left_in)
         return task
 
     def abandon(self, salt: str, id: str) -> None:
@@ -51,7 +54,8 @@ class BackgroundReplies:
             found[0].abandon()
 
     def hand_over(self, replies: ReplyStore) -> None:
-        """Leave all replies that others can go on with, and end their readers here."""
+        """Leave all replies that others can go on with, now and from now on, and end their readers here."""
+        self._left_in = replies
         for salt, id in list(self._guarded):
             self.abandon(salt, id)
             replies.leave(salt, id)

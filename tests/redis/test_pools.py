@@ -72,7 +72,7 @@ def begun(lead: Lead, kind: str, n_deltas: int) -> list[dict[str, Any]]:
 
 def rest(lead: Lead, seen: list[dict[str, Any]], headers: dict[str, str] = ANNA) -> list[dict[str, Any]]:
     id, last = seen[0]["response"]["id"], seen[-1]["sequence_number"]
-    query = f"stream=true&starting_after={last}"
+    query = f"stream=true&starting_after={last}" if last >= 0 else "stream=true"
     told = httpx.get(f"{lead.url}/v1/responses/{id}?{query}", headers=headers, timeout=60)
     return [json.loads(line[6:]) for line in told.text.splitlines() if line.startswith("data: ")]
 
@@ -132,6 +132,19 @@ def test_same_lead_goes_on_after_a_restart(url: str):
     with lead_at(url, step_s=0.0) as lead:
         seen += rest(lead, seen)
         check_whole(seen)
+
+
+def test_late_reply_is_left_too(url: str):
+    chat = {"messages": [{"role": "user", "content": HELLO}], "stream": True, "max_tokens": 9}
+    with lead_at(url) as second, lead_at(url) as first:
+        first.served.background.hand_over(first.served.replies)
+        named = {"X-Conversation-Id": "0b5c", **ANNA}
+        assert httpx.post(f"{first.url}/v1/chat/completions", json=chat, headers=named).status_code == 503
+        body = {**asked("plain"), "background": True}
+        queued = httpx.post(f"{first.url}/v1/responses", json=body, headers=ANNA).json()
+        until(lambda: len(second.served.background), "nobody took it up")
+        seen = [{"response": queued, "sequence_number": -1}]
+        check_whole(rest(second, seen))
 
 
 def test_other_key_gets_nothing_of_it(url: str):
