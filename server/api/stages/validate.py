@@ -42,6 +42,10 @@ COUNTED_BYTES = 1 << 20
 """Bytes in which marks are counted at a time."""
 
 
+IN_SPECULATIVE = frozenset({"exactness", "drafters"})
+"""Fields of `speculative` that mean nothing else: beside it, a promise that was asked for would be lost."""
+
+
 async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
     """Call `work` on a prompt thread, and return its result.
 
@@ -138,6 +142,8 @@ def validated(form: type[B], data: dict[str, Any]) -> B:
         body = form.model_validate(data)
     except ValidationError as error:
         raise invalid(error, data) from error
+    if "speculative" in form.model_fields and (misplaced := IN_SPECULATIVE & data.keys()):
+        raise FieldError(min(misplaced), "belongs in the object `speculative`")
     for name, neutral in form.unsupported.items():
         if data.get(name) is not None and data[name] not in neutral:
             raise UnsupportedFieldError(name)

@@ -284,6 +284,8 @@ UNHONOURABLE: list[tuple[Any, str | None]] = [
     ({**BODY, "speculative": {"drafters": "d"}}, "speculative.drafters"),
     ({**BODY, "speculative": {"k": 1}}, "speculative.k"),
     ({**BODY, "speculative": "off"}, "speculative"),
+    ({**BODY, "exactness": "width-stable"}, "exactness"),
+    ({**BODY, "drafters": []}, "drafters"),
     ({**BODY, "max_tokens": "20"}, "max_tokens"),
     ({**BODY, "stream": "yes"}, "stream"),
     ({**BODY, "timings_per_token": 1}, "timings_per_token"),
