@@ -165,7 +165,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def name_calls(self, id: str) -> None:
-        """Derive the ids of calls from that of the answer: whoever goes on with it gives them the same."""
+        """Derive the ids of calls from the answer's id. A lead that continues it then gives the same ids."""
 
         def call_id(n: int) -> str:
             return f"call_{derived(id, f'{self.index} {n}')[:24]}"

@@ -12,9 +12,9 @@
 
 <owner> and <tenant> are digests: no client can choose another's name, and no name reveals a salt.
 An entry's id is "<term * 2^40 + events>-0", where <events> counts the log's events up to the end of this
-entry. The end of a log is such an entry with "-1". The first writer of a log has the term 0; whoever takes it
-up begins the next term by an entry without events. Ids only grow, so Redis refuses all entries of earlier
-terms from then on: two never write, and of two who take a log up one is refused.
+entry. The end of a log is such an entry with "-1". The first writer of a log has the term 0. A process that
+takes the log up begins the next term by an entry without events. Ids only grow, so Redis then refuses all
+entries of earlier terms. Two processes never write one log: of two that take it up, one is refused.
 
 All keys have a time to live.
 """

@@ -33,8 +33,8 @@ class LogReader(Protocol):
 class ReplyLog:
     """Implements LogReader for a reply that is written by this process. For the event loop only.
 
-    Readers of a guarded log get only what the store has acknowledged: whoever goes on with the reply, should
-    this process die, knows it too.
+    Readers of a guarded log get only what the store has acknowledged. So if this process dies, the one that
+    continues the reply knows every event that a client has seen.
     """
 
     def __init__(self, *, guarded: bool = False) -> None:

@@ -58,7 +58,7 @@ def asked(kind: str) -> dict[str, Any]:
 
 
 def begun(lead: Lead, kind: str, n_deltas: int) -> list[dict[str, Any]]:
-    """Begin a background response, and return its events until there are so many deltas."""
+    """Begin a background response, and return its events up to the one with the n_deltas-th delta."""
     seen = list[dict[str, Any]]()
     body = {**asked(kind), "background": True, "stream": True}
     with httpx.stream("POST", f"{lead.url}/v1/responses", json=body, headers=ANNA, timeout=60) as stream:

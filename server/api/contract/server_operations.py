@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from server.api.contract.operation import FIND, LOOK, OPEN, Operation
+
+NO_PAGE: dict[int, Any] = {
+    404: {
+        "description": "The server was started with --no-ui.",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+}
+"""Responses by status for a page of a server without pages."""
 
 OF_SERVER: dict[str, Operation] = {
     "GET /v1/props": Operation(
@@ -226,12 +236,7 @@ OF_SERVER: dict[str, Operation] = {
         answer="The chat page; what it loads is below /web.",
         other={"text/html": {"schema": {"type": "string"}}},
         errors=(),
-        special={
-            404: {
-                "description": "The server was started with --no-ui.",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-            }
-        },
+        special=NO_PAGE,
         public=True,
     ),
     "GET /status": Operation(
@@ -240,12 +245,7 @@ OF_SERVER: dict[str, Operation] = {
         answer="A page with what the server does, live.",
         other={"text/html": {"schema": {"type": "string"}}},
         errors=(),
-        special={
-            404: {
-                "description": "The server was started with --no-ui.",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-            }
-        },
+        special=NO_PAGE,
         public=True,
     ),
     "GET /lend": Operation(
@@ -254,12 +254,7 @@ OF_SERVER: dict[str, Operation] = {
         answer="The page; what it loads is below /lend/page, and it answers over a WebSocket, /lend/socket.",
         other={"text/html": {"schema": {"type": "string"}}},
         errors=(),
-        special={
-            404: {
-                "description": "The server was started with --no-ui.",
-                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-            }
-        },
+        special=NO_PAGE,
         public=True,
     ),
     "GET /lend/model": Operation(

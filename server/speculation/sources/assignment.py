@@ -41,8 +41,8 @@ class Yield:
     def wait(self, n_tokens: int) -> None:
         """Count n_tokens committed while the drafter had no place.
 
-        Once these are so many that the tokens it failed to guess no longer matter (made_good_after), its
-        record is cleared, and it is tried again, since it may have changed.
+        After made_good_after(missed) such tokens the drafter's record is cleared. The drafter is then tried
+        again, since it may have changed.
         """
         self._n_waited += n_tokens
         if made_good_after(self.missed) < self._n_waited:
