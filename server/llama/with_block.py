@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import Backend, Batch, Hidden, Logits, PredictionBlock, Vocabulary
+from server.llama.backend import Backend, Batch, Hidden, Logits, PredictionBlock
+from server.llama.over_model import OverModel
 
 logger = logging.getLogger("duo.llama")
 
@@ -80,44 +81,18 @@ class Path(NamedTuple):
     hidden: Hidden | None  # the block's hidden row if `token` is a guess, None if it is committed
 
 
-class WithBlock:
+class WithBlock(OverModel):
     """Implements Backend over a model and its prediction block. Closes neither."""
 
-    vocab: Vocabulary
-    name: str
-    chat_template: str | None
-    n_cells: int
-    n_ctx: int
-    n_seqs: int
-    n_batch: int
-    can_trim: bool
-    n_tail: int
-    can_copy: bool
-    can_share: bool
-    can_shift: bool
-    overlaps: bool
-
     def __init__(self, backend: Backend, block: PredictionBlock) -> None:
+        super().__init__(backend)
         self._backend = backend
         self.block = block
-        self.vocab, self.name, self.chat_template = backend.vocab, backend.name, backend.chat_template
-        self.n_cells, self.n_ctx = backend.n_cells, backend.n_ctx
-        self.n_seqs, self.n_batch = backend.n_seqs, backend.n_batch
-        self.can_trim, self.n_tail, self.can_copy = backend.can_trim, backend.n_tail, backend.can_copy
-        self.can_share, self.can_shift = backend.can_share, backend.can_shift
-        self.overlaps = backend.overlaps
-        self.length, self.intact = backend.length, backend.intact
         self._nothing = np.zeros(block.n_embd, dtype=np.float32)  # the row before the first position
         self._waiting = [_Waiting() for _ in range(backend.n_seqs)]
         self._late: set[int] = set()  # sequences that the block evaluates during the model's next decode
         self.failed = False
         self.n_unknown = 0  # positions that the block evaluated without the row before them
-
-    def decode(self, batch: Batch) -> Logits:
-        finish = self.start(batch)
-        if batch.meanwhile is not None and self.overlaps:
-            batch.meanwhile()
-        return finish()
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
         started = self._backend.start(batch)

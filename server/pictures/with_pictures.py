@@ -8,7 +8,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import PICTURE_IDS, Backend, Batch, Hidden, Logits, Vocabulary
+from server.llama.backend import PICTURE_IDS, Backend, Batch, Hidden, Logits
+from server.llama.over_model import OverModel
 from server.pictures.picture import PicturePart
 from server.pictures.registry import Pictures
 
@@ -23,41 +24,16 @@ class ReadsRows(Backend, Protocol):
     def read_rows(self, batch: Batch, rows: Hidden, *, together: bool) -> None: ...
 
 
-class WithPictures:
+class WithPictures(OverModel):
     """Implements Backend over a model. Does not own it."""
 
-    vocab: Vocabulary
-    name: str
-    chat_template: str | None
-    n_cells: int
-    n_ctx: int
-    n_seqs: int
-    n_batch: int
-    can_trim: bool
-    n_tail: int
-    can_copy: bool
-    can_share: bool
-    can_shift: bool
-    overlaps: bool
-
     def __init__(self, backend: ReadsRows, pictures: Pictures) -> None:
+        super().__init__(backend)
         self._backend = backend
         self._pictures = pictures
-        self.vocab, self.name, self.chat_template = backend.vocab, backend.name, backend.chat_template
-        self.n_cells, self.n_ctx = backend.n_cells, backend.n_ctx
-        self.n_seqs, self.n_batch = backend.n_seqs, backend.n_batch
-        self.can_trim, self.n_tail, self.can_copy = backend.can_trim, backend.n_tail, backend.can_copy
-        self.can_share, self.can_shift = backend.can_share, backend.can_shift
-        self.overlaps = backend.overlaps
-        self.length, self.intact, self.trim = backend.length, backend.intact, backend.trim
+        self.trim = backend.trim
         self.save, self.load, self.copy = backend.save, backend.load, backend.copy
         self.shift, self.close = backend.shift, backend.close
-
-    def decode(self, batch: Batch) -> Logits:
-        finish = self.start(batch)
-        if batch.meanwhile is not None and self.overlaps:
-            batch.meanwhile()
-        return finish()
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
         if max(batch.tokens, default=0) < PICTURE_IDS:
