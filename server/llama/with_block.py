@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import Backend, Batch, Hidden, Logits, PredictionBlock
-from server.llama.over_model import OverModel
+from server.llama.backend import Backend, Batch, Hidden, Logits, OverModel, PredictionBlock
 
 logger = logging.getLogger("duo.llama")
 

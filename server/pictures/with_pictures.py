@@ -8,8 +8,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import PICTURE_IDS, Backend, Batch, Hidden, Logits
-from server.llama.over_model import OverModel
+from server.llama.backend import PICTURE_IDS, Backend, Batch, Hidden, Logits, OverModel
 from server.pictures.picture import PicturePart
 from server.pictures.registry import Pictures
 
