@@ -19,7 +19,7 @@ from tests.process.duo import READY_S, Duo, until
 pytestmark = [pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(240)]
 
 TOY = Path(__file__).parents[2] / "server" / "models" / "duo-tiny-q8_0.gguf"
-ASKED: dict[str, Any] = {"max_tokens": 96, "ignore_eos": True, "exactness": "width-stable"}
+ASKED: dict[str, Any] = {"max_tokens": 96, "ignore_eos": True, "speculative": {"exactness": "width-stable"}}
 
 
 @pytest.fixture(scope="module")
