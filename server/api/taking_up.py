@@ -15,7 +15,7 @@ from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_chat
 from server.engine.request_account import CURRENT, RequestAccount
 from server.errors import BusyError, DuoError, StoreError
-from server.replies.store import ORPHAN_LOOK_S, Orphan
+from server.replies.store import ORPHAN_POLL_S, Orphan
 
 if TYPE_CHECKING:
     from server.api.served import Served
@@ -38,7 +38,7 @@ class TakingUp:
         self._ways = ways
         self._tasks = set[asyncio.Task[None]]()
         if served.replies.members is not None:
-            self._keep(self._look())
+            self._keep(self._poll())
 
     def close(self) -> None:
         for task in self._tasks:
@@ -49,11 +49,11 @@ class TakingUp:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Take up what slots are free for, or one reply at a time if none is: others may have some."""
         places, replies = self._served.places, self._served.replies
         while not places.closed:
-            await asyncio.sleep(ORPHAN_LOOK_S)
+            await asyncio.sleep(ORPHAN_POLL_S)
             with contextlib.suppress(StoreError):
                 for orphan in await replies.take_up(places.n_at_once or min(1, places.n_free)):
                     self._keep(self._go_on(orphan))

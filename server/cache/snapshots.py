@@ -57,7 +57,7 @@ class Snapshots:
         self._unasked: str | None = None  # the key that fetch_ahead() is reading
         self._counts = TierCounts()
         self._hearing: dict[str, Hear] = {}  # by salt
-        self._look_for_news()
+        self._take_in_changes()
 
     def keeps(self, n_tokens: int, n_bytes: float, idle: int = 0) -> bool:
         """Return True if a state put now would stay in memory until `idle` other states have been used."""
@@ -77,7 +77,7 @@ class Snapshots:
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:
-                self._look_for_news()
+                self._take_in_changes()
 
     def hear(self, salt: str, heard: Hear) -> None:
         """Call heard() with the tokens of each snapshot of this salt that another lead saves."""
@@ -85,7 +85,7 @@ class Snapshots:
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:
         """Return the snapshot with the longest common prefix, preferring memory. Not counted as a use."""
-        self._look_for_news()
+        self._take_in_changes()
         return self._catalogue.longest(tokens, self._salt_digest(salt))
 
     def conversations(self, salt: str = "", *, most: int) -> list[tuple[int, ...]]:
@@ -95,7 +95,7 @@ class Snapshots:
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
         """Return True if put() would add nothing to any tier; if so and `used`, count a use."""
-        self._look_for_news()
+        self._take_in_changes()
         key = self._redundant_entry(tokens, salt)
         if key is not None and used:
             self._use_entry(key)
@@ -265,7 +265,7 @@ class Snapshots:
                 self._counts.lost += 1
                 self._disk.reconsider(self._catalogue.entries)
 
-    def _look_for_news(self) -> None:
+    def _take_in_changes(self) -> None:
         """Take in what the background threads did, and what other leads added and removed."""
         self._settle_reports()
         if self._disk:

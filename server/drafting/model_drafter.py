@@ -116,7 +116,7 @@ class ModelDrafter:
         if step.grown:
             self._times.guess_s.observe((self._clock() - decoded) / len(step.grown))
         if self._starts_early:
-            self._look_ahead(sessions, decoded)
+            self._start_planned(sessions, decoded)
         if not step.behind and step.n_paths and step.is_timed:  # no session is catching up
             self.td.observe((decoded if self._started else self._clock()) - began)
         return [session for session, _ in step.grown]
@@ -159,7 +159,7 @@ class ModelDrafter:
         for session in paths:
             session.n_kv += 1
 
-    def _look_ahead(self, sessions: Sequence[DraftSession], now: float) -> None:
+    def _start_planned(self, sessions: Sequence[DraftSession], now: float) -> None:
         """Plan and start the next decode; if it is started already, check whether a new plan would equal it.
 
         No decode is started if a message waits or a session catches up. Raises BackendError.

@@ -123,7 +123,7 @@ class EngineThread:
         self._commands.put(None)
         while self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, JOIN_S)
-            self.watchdog.look(work=True)
+            self.watchdog.check(work=True)
             if lost := self.lost():
                 raise lost
         await asyncio.sleep(0)  # let the last events be delivered
@@ -199,9 +199,9 @@ class EngineThread:
         """Return the number of live generations, except those that only precompute. Safe from any thread."""
         return sum(not generation.precompute for generation in list(self._generations.values()))
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the thread's progress, which stuck() and lost() report. Call it a few times a second."""
-        self.watchdog.look(bool(self._generations))
+        self.watchdog.check(bool(self._generations))
 
     def stuck(self) -> str | None:
         """Return a message if there is work but no step has finished for long, else None."""

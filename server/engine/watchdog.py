@@ -7,7 +7,7 @@ import time
 
 # Seconds without a finished step until health tells. Half: slow steps look stuck; twice: it is told late.
 STEP_STUCK_S = 60.0
-LOOK_S = 1.0  # maximum seconds that count between two looks: a process that was suspended is not stuck
+MAX_CHECK_S = 1.0  # maximum seconds that count between two checks: a process that was suspended is not stuck
 
 
 class Watchdog:
@@ -22,7 +22,7 @@ class Watchdog:
         self.clock = time.monotonic
         self._limit_s = limit_s or math.inf
         self._n_begun = self._n_seen = 0
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._silent_s = 0.0
 
     def step(self) -> None:
@@ -33,10 +33,10 @@ class Watchdog:
         """Stop watching; called on the engine's thread after the last step."""
         self._n_begun = 0
 
-    def look(self, work: bool) -> None:
+    def check(self, work: bool) -> None:
         """Check for progress; called on the event loop a few times a second. `work`: there is work to do."""
         now = self.clock()
-        passed, self._looked_at = min(now - self._looked_at, LOOK_S), now
+        passed, self._checked_at = min(now - self._checked_at, MAX_CHECK_S), now
         waits = work and self._n_begun and self._n_begun == self._n_seen
         self._n_seen, self._silent_s = self._n_begun, self._silent_s + passed if waits else 0.0
 

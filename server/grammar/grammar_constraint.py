@@ -164,13 +164,13 @@ def _compile_lark(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGram
     first = matcher.deep_copy()
     first.compute_bitmask()
     _check_matcher(first, param)
-    _look_ahead(matcher.deep_copy(), param)
+    _check_beginning(matcher.deep_copy(), param)
     if first.is_error():
         raise InvalidRequestError(f"no token of this model can begin what the {param} wants", param=param)
     return CompiledGrammar((matcher, make()), vocabulary, param, lark)
 
 
-def _look_ahead(matcher: LLMatcher, param: str) -> None:
+def _check_beginning(matcher: LLMatcher, param: str) -> None:
     """Raise InvalidRequestError if the grammar is too large, perhaps only behind a forced beginning."""
     matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()

@@ -85,7 +85,7 @@ class ThinkingBudget:
         self._left -= self._inside
         piece = self._vocabulary.piece(token, special=True)
         text = self._character.decode(piece)
-        self._look_for_mark(self._ordinary.guarded(token, text))
+        self._find_marker(self._ordinary.guarded(token, text))
         self._close_at_limit()
 
     def forced(self) -> tuple[int, ...]:
@@ -113,7 +113,7 @@ class ThinkingBudget:
             self._taken = self._taken and inner.allows(token)
         return self._taken or not self._forced
 
-    def _look_for_mark(self, text: str) -> None:
+    def _find_marker(self, text: str) -> None:
         mark = self._marks[self._inside]
         self._tail += text
         if mark in self._tail:

@@ -71,7 +71,7 @@ class AttentionChoice:
         """True if this lead chose flash attention, because the options left it open."""
         return bool(self._what)
 
-    def look_again(
+    def measure_again(
         self, model: LoadedModel, options: LlamaOptions, make: Callable[[], LlamaContext] = LlamaContext
     ) -> None:
         """Time the model again, unless the recorded times still hold. The next start uses the new times.

@@ -20,7 +20,7 @@ from server.stop_signals import leave_if_told
 
 logger = logging.getLogger("duo.lead")
 
-# Seconds without a reply before a measurement begins, and between two looks for a running reply. Half: a user
+# Seconds without a reply before a measurement begins, and between checks for a running reply. Half: a user
 # who opens the page and types at once waits for a decode of the measurement; twice: it begins 2 s later.
 QUIET_S = 2.0
 POLL_S = 0.1

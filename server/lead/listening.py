@@ -152,7 +152,7 @@ class DrainingServer(uvicorn.Server):
         """Log when the engine makes no progress, and when it does again; fail once it is given up."""
         if self.failure is not None:
             return
-        self._engine.look()
+        self._engine.check()
         why = self._engine.stuck()
         if bool(why) != self._stuck:
             self._stuck = bool(why)

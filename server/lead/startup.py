@@ -249,7 +249,7 @@ def _idle_work(
             engine.command(lambda _: known.calibrate(times))
 
     def time_attention(make: Callable[[], LlamaContext]) -> None:
-        attention.look_again(backend.model, backend.options, make)
+        attention.measure_again(backend.model, backend.options, make)
 
     measurements = [time_steps] * bool(n_timed) + [time_attention] * attention.was_asked
     work: list[Measurement] = [lambda _: site.once_idle(), lambda _: prepare(backend.vocab)]

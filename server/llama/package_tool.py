@@ -24,7 +24,7 @@ from server.stop_signals import leave_if_told
 
 logger = logging.getLogger("duo.loading")
 
-POLL_S = 0.1  # seconds between two looks at the tool. Twice: a start after a download waits 0.1 s longer
+POLL_S = 0.1  # seconds between two checks of the tool. Twice: a start after a download waits 0.1 s longer
 PROGRESS_S = 2.0  # seconds between two lines about the progress: 93 MB take 10 s at 10 MB/s. Half: 10 lines
 TOOL_GRACE_S = 5.0  # seconds that the tool has to end by itself, removing what it wrote
 RETRIES = 2  # after failed connections; pip's own 5 take 8 s to say that there is no network

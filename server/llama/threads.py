@@ -25,7 +25,7 @@ from server.llama.library import C
 
 logger = logging.getLogger("duo.llama")
 
-# Seconds between two looks at what other programs use; a look takes 61 us with two cores. Two looks in a row
+# Seconds between two measurements of what other programs use; one takes 61 us with two cores. Two of them
 # must agree, so that work of half a second, such as loading a page, costs no thread. Half: it does; twice: a
 # program that starts goes unnoticed for two seconds.
 PERIOD_S = 0.5
@@ -71,13 +71,13 @@ class Threads:
         """
         now = time.monotonic()
         if now >= self._due:
-            self._look_at_cores(now)
+            self._measure_cores(now)
         n = max(self.most) if all_of_them else self.n
         if n != self._in_use:
             self._in_use = n
             C.llama_set_n_threads(self._handle, *(min(n, most) for most in self.most))
 
-    def _look_at_cores(self, now: float) -> None:
+    def _measure_cores(self, now: float) -> None:
         before, self._used = self._used, used_by_others(self._cores)
         if before is None or self._used is None:
             self._due, self.n = math.inf, max(self.most)

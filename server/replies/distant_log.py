@@ -10,7 +10,7 @@ from server.errors import LostReplyError
 from server.replies.redis_names import END, EVENTS, entry_id, of_entry
 from server.replies.reply_log import EVENT_END, LogReader, ReplyLog, without_first
 
-DISTANT_POLL_S = 0.05  # between two looks at a log that another lead writes; a person notices twice that
+DISTANT_POLL_S = 0.05  # between two polls of a log that another lead writes; a person notices twice that
 
 Entry = tuple[bytes, dict[bytes, bytes]]
 
@@ -55,7 +55,7 @@ class DistantLog:
             elif await self._store.is_written(self._salt, self._id):
                 await asyncio.sleep(DISTANT_POLL_S)
             else:
-                gone = True  # unless it ended meanwhile, which the next look tells
+                gone = True  # unless it ended meanwhile, which the next poll tells
 
 
 class MovingLog:

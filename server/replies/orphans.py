@@ -15,7 +15,7 @@ from server.replies.kept import Json
 from server.replies.redis_names import END, EVENTS, LEFT, RECIPE, STATES, TAKEN, ReplyNames, entry_id
 from server.replies.reply_log import ReplyLog
 
-LEAD_MS = 3000  # milliseconds after which a lead that does not look is no member any more: six missed looks
+LEAD_MS = 3000  # milliseconds after which a lead that does not poll is no member any more: six missed polls
 MOST_TERMS = 16  # writers of one reply: a reply that ends its lead must not end a pool again and again
 READ_ENTRIES = 256  # entries of a log read at a time: 10 s of tokens, with one entry per GATHER_S
 
@@ -41,7 +41,7 @@ class Orphans:
     """The unfinished replies of one kin of leads, as one of them sees them."""
 
     def __init__(self, names: ReplyNames, kin: str, name: str, own: Callable[[], set[str]]) -> None:
-        """Begin to look.
+        """Begin without orphans.
 
         Args:
             names: Names of the pool's keys.
@@ -54,13 +54,13 @@ class Orphans:
         self._open = names.open(kin)
         self._name = name
         self._own = own
-        self._silent = set[str]()  # places of logs without a lease at the last look
+        self._silent = set[str]()  # places of logs without a lease at the last poll
         self.members: tuple[str, ...] = ()  # names of the leads that live
 
-    def look(self, client: redis.Redis, most: int, *, settled: bool) -> list[TakenLog]:
+    def poll(self, client: redis.Redis, most: int, *, settled: bool) -> list[TakenLog]:
         """Take up at most this many orphans.
 
-        A writer that is only late renews its lease before the second look that finds none.
+        A writer that is only late renews its lease before the second poll that finds none.
 
         Args:
             client: The connection.

@@ -133,12 +133,12 @@ class RedisStore:
         if not self._kin:
             return ()
 
-        def look(client: redis.Redis) -> list[TakenLog]:
+        def poll(client: redis.Redis) -> list[TakenLog]:
             settled = time.monotonic() - self._link.up_since > SETTLED_S
-            return self._orphans.look(client, most, settled=settled)
+            return self._orphans.poll(client, most, settled=settled)
 
         taken = list[Orphan]()
-        all_found = await self._answer(look)
+        all_found = await self._answer(poll)
         self.members = self._orphans.members
         for found in all_found:
             salt, id, log = found.about["salt"], found.about["id"], found.log

@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias
 from server.replies.kept import Json, StoredResponse
 from server.replies.reply_log import LogReader, ReplyLog
 
-ORPHAN_LOOK_S = 0.5
-"""Seconds between two looks for orphans. Half: twice the commands of an idle pool, for a sixth of the gap."""
+ORPHAN_POLL_S = 0.5
+"""Seconds between two polls for orphans. Half: twice the commands of an idle pool, for a sixth of the gap."""
 
 Change: TypeAlias = Callable[[StoredResponse], StoredResponse]
 
@@ -79,7 +79,7 @@ class ReplyStore(Protocol):
         ...
 
     async def take_up(self, most: int) -> Sequence[Orphan]:
-        """Take up at most this many replies whose processes are gone. Call it every ORPHAN_LOOK_S."""
+        """Take up at most this many replies whose processes are gone. Call it every ORPHAN_POLL_S."""
         ...
 
     def end_readers(self) -> None:

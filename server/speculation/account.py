@@ -15,10 +15,10 @@ from typing import NamedTuple, cast
 # Share of all tokens that a source may lose. Twice: 1 percent more is lost; half: a source that begins to
 # help pauses twice as long.
 LOSS = 0.01
-# Share of all steps spent in looks at what they take without a source: a quarter of what a source may lose.
+# Share of all steps spent in probes of what they take without a source: a quarter of what a source may lose.
 # Twice: half a percent of a group's gain is lost; half: a machine that became quicker hides for twice as long
 # that a drafter slows it.
-LOOK_SHARE = LOSS / 4
+PROBE_FRACTION = LOSS / 4
 
 
 def made_good_after(lost: float) -> float:
@@ -33,7 +33,7 @@ class Terms(NamedTuple):
     forget: float = 0.0  # share of the gain that is forgotten per step
     patience: float = 0.0  # evidence that the account needs before it may pause the source
     per_step: float = 0.0  # maximum cost of one step while there is no gain
-    warm_up: int = 0  # steps of a look: a pause, at first and now and then, to time steps without the source
+    warm_up: int = 0  # steps of a probe: a pause, at first and now and then, to time steps without the source
 
 
 class Account:
@@ -48,7 +48,7 @@ class Account:
         "_n_worked",
         "_terms",
         "allowance",
-        "is_look",
+        "is_probe",
         "net",
         "paused",
     )
@@ -56,7 +56,7 @@ class Account:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self.paused = terms.warm_up  # steps until the source may work; 0: it may now
-        self.is_look = terms.warm_up > 0  # the source pauses only to time steps without it
+        self.is_probe = terms.warm_up > 0  # the source pauses only to time steps without it
         self._begin()
 
     def _begin(self) -> None:
@@ -64,7 +64,7 @@ class Account:
         self.allowance = self._terms.per_step  # maximum cost of the next step
         self._lost = 0.0  # loss since the gain was highest
         self._evidence = 0.0
-        self._n_worked = 0  # steps since the last look
+        self._n_worked = 0  # steps since the last probe
 
     @property
     def is_active(self) -> bool:
@@ -80,7 +80,7 @@ class Account:
         """Count a step in which the source paused."""
         self.paused -= 1
         if not self.paused:
-            self.is_look = False
+            self.is_probe = False
 
     def book(
         self, net: float, *, stake: float | None = None, evidence: float = 1.0, n_sessions: int = 1
@@ -102,8 +102,8 @@ class Account:
         least = -terms.stake if stake is None else -stake
         if self.net < least and self._evidence >= terms.patience:
             self._pause(n_sessions)
-        elif terms.warm_up and self._n_worked >= terms.warm_up / LOOK_SHARE:
-            self.paused, self.is_look, self._n_worked = terms.warm_up, True, 0
+        elif terms.warm_up and self._n_worked >= terms.warm_up / PROBE_FRACTION:
+            self.paused, self.is_probe, self._n_worked = terms.warm_up, True, 0
 
     def _pause(self, n_sessions: int) -> None:
         """Pause until the loss is only the share LOSS of the tokens made since, and begin to count anew.
@@ -111,13 +111,13 @@ class Account:
         n_sessions is the number of sessions that make tokens in a step.
         """
         steps = math.ceil(made_good_after(self._lost) / n_sessions)
-        self.paused, self.is_look = max(1, self._terms.warm_up, steps), False
+        self.paused, self.is_probe = max(1, self._terms.warm_up, steps), False
         self._begin()
 
     def pause_for(self, steps: int) -> None:
         """Pause for the number of steps remembered from before a restart."""
         self.paused = max(self._terms.warm_up, steps)
-        self.is_look = 0 < self.paused <= self._terms.warm_up
+        self.is_probe = 0 < self.paused <= self._terms.warm_up
 
     def for_more_sessions(self) -> Account:
         """Return a copy of this account for steps with more sessions, which begins without a gain.

@@ -16,15 +16,15 @@ CREDIT = 5.0
 # Share of a group's gain that is forgotten per step: about the last 100 steps count. Half: one hard line
 # decides about the text; twice: a group that began to hurt does so for twice as long.
 FORGET = 0.01
-# Steps of a look, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time steps
+# Steps of a probe, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time steps
 # without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short reply
 # has no guesses.
-LOOK_STEPS = 16
+PROBE_STEPS = 16
 # Seconds that a drafter that joins may cost until one of its guesses is right. Half: where a step takes 1 ms,
 # but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
 # a second more.
 TRIAL_S = 1.0
-OF_GROUP = Terms(CREDIT, FORGET, warm_up=LOOK_STEPS)
+OF_GROUP = Terms(CREDIT, FORGET, warm_up=PROBE_STEPS)
 OF_INLINE = Terms(CREDIT, FORGET)
 OF_TRIAL = Terms(TRIAL_S)  # in seconds
 
@@ -82,7 +82,7 @@ class DrafterHost:
             on_trial = bool(self.new)
         if self.account:
             account = self.account.of(n)
-            if account.is_active or account.is_look:
+            if account.is_active or account.is_probe:
                 account.book(net / n, stake=math.inf if on_trial else CREDIT)
 
 

@@ -29,12 +29,12 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
         )
         limit = next(affordable, most)
     kinds = sorted([(share, sure), (1.0 - share, unsure)], reverse=True)
-    prospects = [(one, gain.chain(right, min(most, _looked_ahead(right)))) for one, right in kinds]
+    prospects = [(one, gain.chain(right, min(most, _most_guesses_in_a_row(right)))) for one, right in kinds]
     acceptance = share * sure + (1.0 - share) * unsure
     return DraftPath(limit, most, speculated.hits, acceptance, prospects)
 
 
-def _looked_ahead(acceptance: float) -> int:
+def _most_guesses_in_a_row(acceptance: float) -> int:
     """Return how many guesses in a row are the fewest that are all right with a probability below LEAST."""
     return 1 + int(math.log(LEAST) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
 

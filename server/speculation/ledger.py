@@ -14,9 +14,9 @@ from server.engine.proposer import CountsBySource, Step, StepTiming
 from server.estimators import Median, Ratio
 from server.speculation.account import Account, GroupAccount, Terms
 from server.speculation.drafter_host import (
-    LOOK_STEPS,
     OF_GROUP,
     OF_INLINE,
+    PROBE_STEPS,
     Charge,
     DrafterHost,
     host_name,
@@ -81,7 +81,7 @@ class Ledger:
         self._renewed_for, self._n_until_renewed = 0, 0  # number of sessions; steps
         self._n_calm = SETTLED  # steps since a drafter on the lead's cores had a session
         self._n_passed = 0  # steps in a row in which nobody was asked
-        self._n_asked, self._looked_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
+        self._n_asked, self._lookup_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
         self._calm_td_s = 0.0  # of a round of guesses of the model in the lead while drafters leave its cores
         self._calm_spent_s = Ratio(KEEP_RATE)  # seconds of all its guesses in such a step
 
@@ -159,22 +159,22 @@ class Ledger:
         self._wait(plan)
         if self.times.shapes.steady:
             self._learn_shape(plan)
-        if plan.looked_s:
-            self._looked_s += plan.looked_s
+        if plan.lookup_s:
+            self._lookup_s += plan.lookup_s
         if plan.asked:
             self._learn_guesses(step, plan)
         if timing is None:
             return
         n_asked, self._n_asked = self._n_asked or 1, 0
-        looked_s, self._looked_s = self._looked_s, 0.0
-        # of steps in a row in which no source was asked, after two looks: learning takes 3 percent of 1 ms
-        if self._n_passed > 2 * LOOK_STEPS and self._n_passed % REFRESH:
+        lookup_s, self._lookup_s = self._lookup_s, 0.0
+        # of steps in a row in which no source was asked, after two probes: learning takes 3 percent of 1 ms
+        if self._n_passed > 2 * PROBE_STEPS and self._n_passed % REFRESH:
             return
         self._book_inline(plan, timing)
         self.rates.learn(plan, timing, calm=calm)
         if self.policy.gate:
-            looked_s = self._looked(plan, timing, looked_s, n_asked) if self.lookup else 0.0
-            self._book(step, timing, looked_s, self._charge(plan, timing, calm, n_asked))
+            lookup_s = self._lookup_cost_s(plan, timing, lookup_s, n_asked) if self.lookup else 0.0
+            self._book(step, timing, lookup_s, self._charge(plan, timing, calm, n_asked))
 
     def _learn_guesses(self, step: Step, plan: DraftPlan) -> None:
         """Learn from a step in which a source was asked."""
@@ -199,9 +199,9 @@ class Ledger:
                         speculated.account.wait()
         for group in self._groups:
             if n_active and (account := group.of(n_active)).paused:
-                # a look of lookups counts only steps that only decode and ask no source
+                # a probe of lookups counts only steps that only decode and ask no source
                 is_seen = group is self.lookup and is_passed and plan.rows
-                if not account.is_look or is_seen:
+                if not account.is_probe or is_seen:
                     account.wait()
         if self._td is not None:
             self._book_probe(plan)
@@ -274,8 +274,8 @@ class Ledger:
             if account.is_active:
                 account.book(net / n, stake=self.stake)
 
-    def _looked(self, plan: DraftPlan, timing: StepTiming, looked_s: float, n_asked: int) -> float:
-        """Return the seconds that lookups took in n_asked steps; looked_s was measured within the lookups.
+    def _lookup_cost_s(self, plan: DraftPlan, timing: StepTiming, lookup_s: float, n_asked: int) -> float:
+        """Return the seconds that lookups took in n_asked steps; lookup_s was measured within the lookups.
 
         If only lookups guess, these are the seconds outside the decode beyond those of undrafted steps, since
         asking for guesses and verifying them take Python time as well.
@@ -286,8 +286,8 @@ class Ledger:
         elif plan.guessers.lookup and not plan.guessers.models:
             usual_s = self.rates.python.usual_s("passed", n)
             if usual_s is not None:
-                return max(looked_s, n_asked * (outside_s - n * usual_s))
-        return looked_s
+                return max(lookup_s, n_asked * (outside_s - n * usual_s))
+        return lookup_s
 
     def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool | None, n_asked: int) -> Charge:
         """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows."""
@@ -317,10 +317,10 @@ class Ledger:
         self.rates.python.told(timing, outside_s, n_told, guessing=guessing)
         return n_told * self.rates.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
 
-    def _book(self, step: Step, timing: StepTiming, looked_s: float, charge: Charge) -> None:
+    def _book(self, step: Step, timing: StepTiming, lookup_s: float, charge: Charge) -> None:
         """Count a step's gains, less its costs, in the accounts of lookups and drafters.
 
-        Lookups took looked_s seconds; `charge` has the costs of the drafters.
+        Lookups took lookup_s seconds; `charge` has the costs of the drafters.
         """
         plan = cast(DraftPlan, step.plan)
         n, tallies = timing.n_sessions, [outcome.tally for outcome in step.outcomes]
@@ -328,15 +328,15 @@ class Ledger:
         for host, machine in self.machines.items():
             if host in plan.working:  # otherwise the accounts of all its sessions pause
                 machine.book(n, _sum(tallies, machine.ids), plan.guess_cost, charge)
-            elif machine.account and (account := machine.account.of(plan.step.n_active)).is_look:
+            elif machine.account and (account := machine.account.of(plan.step.n_active)).is_probe:
                 account.wait()
         if was_on_trial:
             self._regroup()
         if self.lookup:
             n_verified, n_right = _sum(tallies, (LOOKUP,))
             account = self.lookup.of(n)
-            if account.is_active or account.is_look:  # lookups guess in a look if a model does
-                net = n_right - plan.guess_cost * n_verified - self.rates.plain_rate * looked_s
+            if account.is_active or account.is_probe:  # lookups guess in a probe if a model does
+                net = n_right - plan.guess_cost * n_verified - self.rates.plain_rate * lookup_s
                 account.book(net / n)
 
 

@@ -66,16 +66,16 @@ class Speculated:
             tree.commit(tokens[tree.position :], self.hits)
         return tree
 
-    def is_quiet(self, looks: bool) -> bool:
+    def is_quiet(self, uses_lookups: bool) -> bool:
         """Return True if no source, except perhaps a grammar, has a guess.
 
-        Lookups count only if `looks` is True.
+        Lookups count only if `uses_lookups` is True.
         """
         if self._tree.n_below and self.tree.n_below:  # a tree without guesses need not be updated
             return False
         if self.prediction is not None:
             return False
-        if not looks or self.lookup is None:
+        if not uses_lookups or self.lookup is None:
             return True
         self.keep_up()
         return not self.lookup.follows

@@ -50,7 +50,7 @@ class Speculator(Proposer):
         self._lookups = Lookups(self._sessions, clock)
         td, source = (inline.td, inline.source) if inline else (None, "")
         self.ledger = Ledger(policy, times or StepTimes(policy.max_rows), self._sessions, td, source)
-        self._looks = policy.lookup and not policy.overlaps  # texts are indexed between steps
+        self._uses_lookups = policy.lookup and not policy.overlaps  # texts are indexed between steps
         self._met: object = None  # the drafters by machine that the ledger knows
         self._n_expected = 0  # sessions whose client expects a reply
         self._wire_ids = itertools.count(secrets.randbits(48) << 16)
@@ -78,9 +78,9 @@ class Speculator(Proposer):
 
     def plan(self, step: Upcoming) -> DraftPlan:
         guessers, n, n_rows = self._take_in(step.n_active), step.n_deciding, step.n_rows
-        looked_s = 0.0
-        if self._looks:
-            looked_s = self._lookups.index(self.ledger.rates.plain_s, guesses=guessers.lookup)
+        lookup_s = 0.0
+        if self._uses_lookups:
+            lookup_s = self._lookups.index(self.ledger.rates.plain_s, guesses=guessers.lookup)
         if n and (step.has_grammar or not self._nobody_guesses(guessers)):
             plan = self._asked(step, guessers)
         else:
@@ -89,8 +89,8 @@ class Speculator(Proposer):
         if self._inline and guessers.inline and n and n_rows > n and self._model_gains:
             beside = [self._sessions[id] for id in step.prompts() if id in self._sessions]
             plan.spent_s += self._inline.read_prompts(beside, plan.drafting)
-        if looked_s:
-            plan.looked_s += looked_s
+        if lookup_s:
+            plan.lookup_s += lookup_s
         n_all = n_rows + plan.n_guesses
         if n_all > 1 and not plan.width and step.may_pad():
             plan.width = self.ledger.times.padded(n_all, step.n_cells)
@@ -180,7 +180,7 @@ class Speculator(Proposer):
         began = self._clock() if lookups_alone else 0.0
         plan = self._quiet(asks, step, guessers) or self._guessed(asks, step, guessers)
         if lookups_alone:
-            plan.looked_s = self._clock() - began  # nothing would be chosen without lookups
+            plan.lookup_s = self._clock() - began  # nothing would be chosen without lookups
         return plan
 
     def _quiet(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> DraftPlan | None:
@@ -204,7 +204,7 @@ class Speculator(Proposer):
         view = self._view(asks, step, guessers)
         if self._policy.gate and not self.ledger.times.knows(step.n_rows) and not view.is_stable:
             return DraftPlan()  # what a plain step costs has to be known first
-        looked_s = self._begin(view, step)
+        lookup_s = self._begin(view, step)
         spent_s, charges = 0.0, None
         if guessers.inline and self._inline and any(ask.limit > 0 for ask in asks):
             spent_s, charges = self._draft(self._inline, view)
@@ -217,7 +217,7 @@ class Speculator(Proposer):
         else:
             plan = planner.plan(view)
         plan.charges = add_charges(plan.charges, charges)
-        plan.spent_s, plan.looked_s, plan.drafting = spent_s, looked_s, drafting
+        plan.spent_s, plan.lookup_s, plan.drafting = spent_s, lookup_s, drafting
         if plan.n_guesses:
             plan.plain_s = min(view.price.plain_s, self.ledger.rates.calm_s(step.n_rows, step.n_cells))
         return plan
@@ -247,20 +247,20 @@ class Speculator(Proposer):
 
     def _begin(self, view: View, step: Upcoming) -> float:
         """Graft guesses of grammars, clients and earlier texts; return the seconds taken."""
-        looks = view.guessers.lookup
-        began = self._clock() if looks else 0.0
-        row_s = self.ledger.times.row_s(step.n_rows, step.n_cells) if looks and view.shape is None else 0.0
+        lookups = view.guessers.lookup
+        began = self._clock() if lookups else 0.0
+        row_s = self.ledger.times.row_s(step.n_rows, step.n_cells) if lookups and view.shape is None else 0.0
         view.least, least = least_probabilities(view, row_s)
         for ask, speculated in zip(view.asks, view.sessions, strict=True):
             if ask.limit <= 0:
                 continue
             if speculated.prediction is not None:
                 speculated.expect(ask.limit)
-            if looks:
+            if lookups:
                 speculated.look_up(ask.limit, least)
             if ask.forced:
                 speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
-        return self._clock() - began if looks else 0.0
+        return self._clock() - began if lookups else 0.0
 
     # -- the model in the lead ----------------------------------------
 

@@ -109,7 +109,7 @@ class DraftPlan(Plan):
     working: Sequence[str] = ()  # machines whose drafters have a session
     charges: Mapping[int, float] | None = None  # tokens that models' guesses cost, by session
     guess_cost: float = 0.0  # tokens of undrafted steps in the time of each verified guess
-    looked_s: float = 0.0  # seconds of lookups
+    lookup_s: float = 0.0  # seconds of lookups
     drafting: Drafting | None = None  # what the model in the lead did
     is_stable: bool = False  # the step's width does not depend on guesses
 

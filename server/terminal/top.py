@@ -38,32 +38,32 @@ class TopSettings(ClientSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sample:
     """The state of a lead at one time, by its /health and /metrics."""
 
     at: float  # seconds of a monotonic clock
     health: Mapping[str, Any]  # the body of /health
     totals: Mapping[str, float]  # counters, by metric name
 
-    def since(self, before: Look, name: str) -> float:
+    def since(self, before: Sample, name: str) -> float:
         """Return how much a counter has grown since `before`, or since 0 if the lead was restarted."""
         now, then = self.totals.get(name, 0.0), before.totals.get(name, 0.0)
         return now - then if now >= then else now
 
 
-def look(client: httpx.Client) -> Look:
+def sample(client: httpx.Client) -> Sample:
     """Ask a lead for its state. Raises StartupError if none answers."""
     health, metrics = answer_of(client, "/health"), answer_of(client, "/metrics")
     if metrics.status_code != 200:
         raise StartupError(f"{client.base_url} is not a lead: its /metrics answers {metrics.status_code}")
     try:
         totals = {
-            sample.name: sample.value
+            one.name: one.value
             for family in text_string_to_metric_families(metrics.text)
-            for sample in family.samples
-            if not sample.labels
+            for one in family.samples
+            if not one.labels
         }
-        return Look(time.monotonic(), {"drafters": [], **health.json()}, totals)
+        return Sample(time.monotonic(), {"drafters": [], **health.json()}, totals)
     except (ValueError, TypeError) as error:
         raise StartupError(f"{client.base_url} is not a lead: {error}") from error
 
@@ -72,23 +72,23 @@ def top(settings: TopSettings) -> int:
     """Run until Ctrl-C. Raises StartupError if no lead answers at first."""
     console = Console(highlight=False)
     with settings.client(httpx.Timeout(5)) as client:
-        before = look(client)
+        before = sample(client)
         if settings.once:
             time.sleep(settings.interval)
-            console.print(view(look(client), before))
+            console.print(view(sample(client), before))
             return 0
         with contextlib.suppress(KeyboardInterrupt):
             watch(console, client, before, lambda: time.sleep(settings.interval))
     return 0
 
 
-def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[], None]) -> None:
-    """Look again after every wait(), until wait() raises; go on while no lead answers."""
+def watch(console: Console, client: httpx.Client, before: Sample, wait: Callable[[], None]) -> None:
+    """Sample again after every wait(), until wait() raises; go on while no lead answers."""
     with Live(view(before, before), console=console, screen=True, auto_refresh=False) as live:
         while True:
             wait()
             try:
-                now = look(client)
+                now = sample(client)
             except StartupError as error:
                 live.update(Text(error.message, "red"), refresh=True)
                 continue
@@ -96,12 +96,12 @@ def watch(console: Console, client: httpx.Client, before: Look, wait: Callable[[
             before = now
 
 
-def view(now: Look, before: Look) -> RenderableType:
-    """Return the screen: a summary of what happened between two looks, and a table of drafters."""
+def view(now: Sample, before: Sample) -> RenderableType:
+    """Return the screen: a summary of what happened between two samples, and a table of drafters."""
     return Group(_summary_text(now, before), Text(), _drafter_table(now))
 
 
-def _summary_text(now: Look, before: Look) -> RenderableType:
+def _summary_text(now: Sample, before: Sample) -> RenderableType:
     health = now.health
     seconds = now.at - before.at
     tokens = now.since(before, "duo:tokens_predicted_total")
@@ -124,7 +124,7 @@ def _summary_text(now: Look, before: Look) -> RenderableType:
     return grid
 
 
-def _drafter_table(now: Look) -> RenderableType:
+def _drafter_table(now: Sample) -> RenderableType:
     drafters: list[dict[str, Any]] = now.health["drafters"]
     if not drafters:
         return Text("no drafters", "dim")

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 AGAIN_S = 0.1
 """Seconds between two attempts to end a block; leaving a block takes far less."""
-LOOKS = 10
+POLLS = 10
 """Checks per time limit, so a call ends at most a tenth of its limit late.
 
 Twice as many would wake a thread twice a second, instead of once, while templates are rendered.
@@ -108,7 +108,7 @@ class TimeLimit:
         """
         while self._watched or self._blocks:  # a new call may have relied on _watched
             self._watched = True
-            time.sleep(self._seconds / LOOKS)
+            time.sleep(self._seconds / POLLS)
             now = time.monotonic()
             for block in list(self._blocks):
                 if block.due_at <= now:

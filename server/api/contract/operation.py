@@ -8,11 +8,11 @@ from typing import Any
 
 OPEN = (431, 500)
 """Errors of routes that need no key."""
-LOOK = (401, 403, 431, 500, 503)
+READ = (401, 403, 431, 500, 503)
 """Errors of routes that read no body."""
-FIND = (*LOOK, 404)
+FIND = (*READ, 404)
 """Errors of routes that look for something by its name."""
-TEXT_WORK = (*LOOK, 400, 408, 413, 415, 429)
+TEXT_WORK = (*READ, 400, 408, 413, 415, 429)
 """Errors of routes that read a body."""
 EMBEDDING_WORK = (*TEXT_WORK, 404, 501)
 """Errors of routes that need a model of their own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.contract.operation import FIND, LOOK, OPEN, Operation
+from server.api.contract.operation import FIND, OPEN, READ, Operation
 
 NO_PAGE: dict[int, Any] = {
     404: {
@@ -20,7 +20,7 @@ OF_SERVER: dict[str, Operation] = {
         summary="The model, and what requests get that do not say otherwise, as llama-server tells it.",
         answer="Properties of the server.",
         told=("Props",),
-        errors=LOOK,
+        errors=READ,
     ),
     "GET /v1/models": Operation(
         id="listModels",
@@ -38,7 +38,7 @@ OF_SERVER: dict[str, Operation] = {
         ),
         answer="One, two or three of them.",
         told=("ModelList", "AnthropicModelList"),
-        errors=LOOK,
+        errors=READ,
     ),
     "GET /v1/models/{id}": Operation(
         id="getModel",
@@ -109,7 +109,7 @@ OF_SERVER: dict[str, Operation] = {
         summary="The LoRA adapters that the model was loaded with, and their scales.",
         answer="In the order in which they were given.",
         told=("Adapters",),
-        errors=LOOK,
+        errors=READ,
     ),
     "POST /lora-adapters": Operation(
         id="setAdapters",
@@ -161,7 +161,7 @@ OF_SERVER: dict[str, Operation] = {
             "context, -32002 no such handle, -32003 the time limit."
         ),
         told=("RpcReply", "RpcBatchReply"),
-        errors=(*LOOK, 408, 413, 415, 429),
+        errors=(*READ, 408, 413, 415, 429),
         special={204: {"description": "There were notifications only."}},
     ),
     "GET /slots": Operation(
@@ -169,7 +169,7 @@ OF_SERVER: dict[str, Operation] = {
         summary="The places for conversations in the KV cache, and what runs in them. Counts only.",
         answer="All of them, in order of their ids.",
         told=("Slots",),
-        errors=(*LOOK, 501),
+        errors=(*READ, 501),
     ),
     "POST /slots/{id}": Operation(
         id="actOnSlot",
@@ -195,7 +195,7 @@ OF_SERVER: dict[str, Operation] = {
         body_description="For save and restore.",
         answer="Done.",
         told=("SlotSaved", "SlotRestored", "SlotErased"),
-        errors=(*LOOK, 408, 413, 415, 429),
+        errors=(*READ, 408, 413, 415, 429),
         special={
             400: {
                 "description": (
@@ -270,7 +270,7 @@ OF_SERVER: dict[str, Operation] = {
         ),
         answer="The file. Its ETag is its SHA-256.",
         other={"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        errors=(*LOOK, 501),
+        errors=(*READ, 501),
         special={
             206: {
                 "description": "Some of its bytes.",
@@ -297,6 +297,6 @@ OF_SERVER: dict[str, Operation] = {
             "text/plain": {"schema": {"type": "string"}},
             "application/openmetrics-text": {"schema": {"type": "string"}},
         },
-        errors=(*LOOK, 501),
+        errors=(*READ, 501),
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from server.api.contract.operation import FIND, LOOK, TEXT_WORK, Operation
+from server.api.contract.operation import FIND, READ, TEXT_WORK, Operation
 
 ID: Mapping[str, Any] = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
 ITEM: Mapping[str, Any] = {**ID, "name": "item_id"}
@@ -112,7 +112,7 @@ OF_STORED: dict[str, Operation] = {
         parameters=(CONVERSATION, SALT),
         answer="Done, or there was none.",
         status=204,
-        errors=(*LOOK, 400),
+        errors=(*READ, 400),
     ),
     "POST /v1/streams/lookup": Operation(
         id="lookUpStreams",

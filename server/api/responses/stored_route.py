@@ -32,7 +32,7 @@ MOST_ITEMS = 100
 """Maximum items of a page, as OpenAI has it."""
 CANCEL_S = 5.0
 """Seconds to wait for another lead to cancel its reply. The lead looks for cancellations ten times in 5 s."""
-CANCEL_LOOK_S = 0.05  # seconds between two checks whether the reply has ended
+CANCEL_POLL_S = 0.05  # seconds between two checks whether the reply has ended
 
 Event = dict[str, Any]
 
@@ -138,7 +138,7 @@ async def _ended(served: Served, salt: str, stored: StoredResponse) -> StoredRes
         deadline = asyncio.get_running_loop().time() + CANCEL_S
         while stored.runs and asyncio.get_running_loop().time() < deadline:
             await served.replies.cancel(salt, stored.id)  # each time: who writes it may change
-            await asyncio.sleep(CANCEL_LOOK_S)
+            await asyncio.sleep(CANCEL_POLL_S)
             stored = await served.replies.get(salt, stored.id) or stored
     return await served.replies.get(salt, stored.id) or stored
 

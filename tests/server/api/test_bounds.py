@@ -281,7 +281,7 @@ def test_stuck_engine_shows_in_health(caplog: pytest.LogCaptureFixture):
     with hanging() as (lead, backend, responses):
         assert httpx.get(f"{lead.url}/health").status_code == 200
         for _ in range(100):
-            lead.thread.look()
+            lead.thread.check()
         health = httpx.get(f"{lead.url}/health")
         assert (health.status_code, health.json()["status"]) == (503, "stuck")
         assert re.fullmatch(r"no step of the model has finished for \d+ s", health.json()["reason"])

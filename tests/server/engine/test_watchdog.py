@@ -42,7 +42,7 @@ def watching(limit_s: float | None = None) -> Watchdog:
 
 def looks(one: Watchdog, n: int, *, work: bool = True) -> None:
     for _ in range(n):
-        one.look(work)
+        one.check(work)
 
 
 def test_watchdog_sleeps_during_loading():
@@ -61,13 +61,13 @@ def test_stuck_step_is_given_up():
     one.step()
     looks(one, int(STEP_STUCK_S) + 1)
     assert one.complaint is None
-    one.look(True)
+    one.check(True)
     assert one.complaint == "no step of the model has finished for 61 s"
     assert not one.gives_up
     looks(one, int(STEP_STUCK_S))
     assert one.gives_up
     one.step()
-    one.look(True)
+    one.check(True)
     assert one.complaint is None
     assert not one.gives_up
 
@@ -90,7 +90,7 @@ def test_stopped_process_is_not_stuck():
     one.step()
     looks(one, 2)
     clock.now += 86_400
-    one.look(True)
+    one.check(True)
     assert not one.gives_up
     assert one.complaint is None
 
@@ -171,7 +171,7 @@ async def test_conversations_that_rested_come_back_from_disk(tmp_path: Path, mon
         reply = thread.submit(request(b"something else", max_tokens=8))
         await asyncio.to_thread(backend.until_step, n_begun + 1)
         while (lost := thread.lost()) is None:
-            thread.look()
+            thread.check()
         thread.abandon(lost)
         [events] = [some async for some in reply]
         assert events[-1] == Failed(lost)

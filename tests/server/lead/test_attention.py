@@ -111,7 +111,7 @@ def started(options: LlamaOptions) -> Kind:
     """Return what a start chooses, which looks again while idle."""
     choice = AttentionChoice()
     kind = choice(NO_MODEL, options)
-    choice.look_again(NO_MODEL, options)
+    choice.measure_again(NO_MODEL, options)
     return kind
 
 

@@ -37,7 +37,7 @@ class StartedEngine:
     async def stop(self) -> None:
         self.n_stopped += 1
 
-    def look(self) -> None: ...
+    def check(self) -> None: ...
 
     def stuck(self) -> str: ...  # pyright: ignore[reportReturnType]
 

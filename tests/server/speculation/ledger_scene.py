@@ -71,7 +71,7 @@ class Taught:
         tally: CountsBySource | None = None,
         *,
         guess_cost: float = 0.0,
-        looked_s: float = 0.0,
+        lookup_s: float = 0.0,
         spent_s: float = 0.0,
         timing: StepTiming = TIMING,
     ) -> None:
@@ -79,7 +79,7 @@ class Taught:
         n, self.ledger.charge = timing.n_sessions, charge or Charge()
         plan = DraftPlan(asked=not self.guessers.nobody, spent_s=spent_s)
         plan.step, plan.rows = Upcoming(n, n), n
-        plan.guessers, plan.guess_cost, plan.looked_s = self.guessers, guess_cost, looked_s
+        plan.guessers, plan.guess_cost, plan.lookup_s = self.guessers, guess_cost, lookup_s
         machines = self.ledger.machines.items()
         plan.working = [host for host, one in machines if any(record.n_assigned for record in one.records)]
         self.ledger.learn(Step(plan, timing, [Outcome(1, timing.n_tokens, tally or {})]))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from server.speculation.account import LOOK_SHARE, LOSS, Account, GroupAccount, Terms
+from server.speculation.account import LOSS, PROBE_FRACTION, Account, GroupAccount, Terms
 from server.speculation.drafter_host import CREDIT, FORGET, OF_GROUP, OF_INLINE
 from server.speculation.speculated import IN_SESSION
 
@@ -61,18 +61,18 @@ def test_harmful_group_rests_after_credit():
 
 def test_undrafted_steps_are_measured_first():
     group = GroupAccount(OF_GROUP)
-    assert group.of(1).is_look
+    assert group.of(1).is_probe
     assert run(group, 1.0, WAIT - 1) == (0.0, 0)
-    steps = round(10 * WAIT / LOOK_SHARE)
+    steps = round(10 * WAIT / PROBE_FRACTION)
     _, n_on = run(group, 1.0, steps)
-    assert (1 - LOOK_SHARE) * steps < n_on < (1 - 0.7 * LOOK_SHARE) * steps
+    assert (1 - PROBE_FRACTION) * steps < n_on < (1 - 0.7 * PROBE_FRACTION) * steps
 
 
 def test_helping_group_returns():
     group = GroupAccount(OF_INLINE)
     run(group, -0.5, 500)
     assert not group.of(1).is_active
-    assert not group.of(1).is_look
+    assert not group.of(1).is_probe
     _, n_on = run(group, 1.0, 3000)
     assert n_on > 1500
 

@@ -13,7 +13,7 @@ from server.engine.proposer import NOTHING, OpenedSession, Outcome, Proposal, St
 from server.engine.request import Speculation
 from server.estimators import Median
 from server.speculation.account import LOSS
-from server.speculation.drafter_host import LOOK_STEPS, Charge
+from server.speculation.drafter_host import PROBE_STEPS, Charge
 from server.speculation.hits import HitRates, SessionHitRates
 from server.speculation.ledger import EVIDENCE_ALONE, EVIDENCE_HEARD, Ledger
 from server.speculation.policy import Policy
@@ -140,7 +140,7 @@ def test_drafter_costs_slower_decodes(
             plan.working = list(priced.machines) if record.n_assigned else []
             timing = StepTiming(plan.rows, 9, decode_s, decode_s + plan.spent_s, 3, 1)
             priced.learn(Step(plan, timing, ()))
-    assert all(charge.crowded == 0.0 for charge, _ in charges[:LOOK_STEPS])
+    assert all(charge.crowded == 0.0 for charge, _ in charges[:PROBE_STEPS])
     found = [charge for charge, resting in charges if not resting][-2:]
     plain, wide = sorted(found, key=lambda charge: charge.crowded)
     rate = priced.rates.plain_rate

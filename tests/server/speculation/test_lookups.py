@@ -13,7 +13,7 @@ from server.engine.request import Speculation
 from server.estimators import Median
 from server.sampling.params import SamplingParams
 from server.speculation import planner
-from server.speculation.drafter_host import CREDIT, LOOK_STEPS
+from server.speculation.drafter_host import CREDIT, PROBE_STEPS
 from server.speculation.lookups import INDEX_SHARE, Lookups, index
 from server.speculation.policy import Policy
 from server.speculation.rates import KNOWN
@@ -92,7 +92,7 @@ def test_indexing_is_free_during_gpu(overlaps: bool, monkeypatch: pytest.MonkeyP
         return most
 
     monkeypatch.setattr(Speculated, "index", slow)
-    assert take_in(speculator).looked_s == (0.0 if overlaps else 1.0)
+    assert take_in(speculator).lookup_s == (0.0 if overlaps else 1.0)
 
 
 ALONE, BESIDE = Guessers(lookup=True), Guessers(lookup=True, inline=True)
@@ -103,21 +103,21 @@ def test_lone_lookups_pay_slower_steps():
     ledger = Taught(lookup=True).ledger
     quiet, asked = (StepTiming(2, 9, 1.0, 1.0 + outside_s, 2, 2) for outside_s in (2.0, 5.0))
 
-    def looked_s(
+    def lookup_s(
         guessers: Guessers, *, n_asked: int = 1, spent_s: float = 0.0, searched_s: float = 1.0
     ) -> float:
         ledger._n_passed = 0
         plan = DraftPlan(guessers=guessers, spent_s=spent_s)
-        return ledger._looked(plan, asked, searched_s, n_asked)
+        return ledger._lookup_cost_s(plan, asked, searched_s, n_asked)
 
-    assert looked_s(ALONE) == 1.0, "nothing is known of others"
+    assert lookup_s(ALONE) == 1.0, "nothing is known of others"
     ledger._n_passed = 1
     for _ in range(KNOWN):
-        assert ledger._looked(DraftPlan(asked=False), quiet, 0.0, 1) == 0.0
-    assert looked_s(ALONE) == 3.0
-    assert looked_s(BESIDE) == 1.0
-    assert looked_s(ALONE, n_asked=3) == 9.0, "two steps more, which prompts were in"
-    assert looked_s(ALONE, spent_s=4.0, searched_s=0.0) == 0.0, "a draft model took the rest"
+        assert ledger._lookup_cost_s(DraftPlan(asked=False), quiet, 0.0, 1) == 0.0
+    assert lookup_s(ALONE) == 3.0
+    assert lookup_s(BESIDE) == 1.0
+    assert lookup_s(ALONE, n_asked=3) == 9.0, "two steps more, which prompts were in"
+    assert lookup_s(ALONE, spent_s=4.0, searched_s=0.0) == 0.0, "a draft model took the rest"
 
 
 @pytest.mark.parametrize(("guessers", "charged"), [(ALONE, 4.0), (BESIDE, 1.0)])
@@ -141,7 +141,7 @@ def test_choosing_and_searching_are_charged(
     monkeypatch.setattr(Speculated, "look_up", search)
     monkeypatch.setattr(ScoredTree, "offer", choose)
     monkeypatch.setattr(planner, "choose_guessers", Mock(return_value=guessers))
-    assert ask(speculator, Ask(1, 4)).looked_s == pytest.approx(charged)
+    assert ask(speculator, Ask(1, 4)).lookup_s == pytest.approx(charged)
 
 
 def test_resting_lookups_index_ended_texts():
@@ -167,19 +167,19 @@ def test_warm_up_lookups_are_accounted():
     taught.ledger.rates.plain_rate = 1.0
     for _ in range(100):
         n_on += taught.serve().lookup
-        taught.learn(looked_s=0.5)
+        taught.learn(lookup_s=0.5)
     assert taught.serve().inline
     assert n_on == CREDIT / 0.5 + 1
 
 
-@pytest.mark.parametrize(("looked_s", "pause"), [(0.01, False), (0.05, True)])
-def test_unprofitable_lookups_pause(looked_s: float, pause: bool):
+@pytest.mark.parametrize(("lookup_s", "pause"), [(0.01, False), (0.05, True)])
+def test_unprofitable_lookups_pause(lookup_s: float, pause: bool):
     """One of 32 steps has a right guess of a lookup, whose row takes a tenth of a step."""
     taught = Taught(lookup=True)
-    taught.warm_up(LOOK_STEPS)
+    taught.warm_up(PROBE_STEPS)
     taught.ledger.rates.plain_rate = 1.0
     taught.ledger.rates.learn = Mock()
     for i in range(1000):
         right = taught.serve().lookup and i % 32 == 31
-        taught.learn(None, {LOOKUP: (1, 1)} if right else {}, guess_cost=0.1, looked_s=looked_s)
+        taught.learn(None, {LOOKUP: (1, 1)} if right else {}, guess_cost=0.1, lookup_s=lookup_s)
     assert taught.serve().lookup is not pause

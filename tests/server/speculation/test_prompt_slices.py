@@ -121,7 +121,7 @@ async def test_watchdog_takes_slices_for_work():
         for n in range(1, n_slices + 1):
             await asyncio.to_thread(drafts.until_step, n)
             for _ in range(looks):
-                thread.look()
+                thread.check()
             assert thread.stuck() is None
             drafts.allow(1)
         assert n_slices * looks >= 5 * STEP_STUCK_S

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from server.cli import main
 from server.errors import StartupError
-from server.terminal.top import Look, look, view, watch
+from server.terminal.top import Sample, sample, view, watch
 from tests.http_lead import Lead
 
 HEALTH: dict[str, Any] = {
@@ -54,7 +54,7 @@ def shown(renderable: RenderableType) -> dict[str, str]:
 def test_rates_span_two_looks():
     grown = (100.0, 40.0, 80.0, 60.0, 500.0)
     later = {name: total + n for (name, total), n in zip(TOTALS.items(), grown, strict=True)}
-    lines = shown(view(Look(12.0, HEALTH, later), Look(10.0, HEALTH, TOTALS)))
+    lines = shown(view(Sample(12.0, HEALTH, later), Sample(10.0, HEALTH, TOTALS)))
     assert lines["state"] == "ok"
     assert lines["tokens/s"] == "50"
     assert lines["tokens/step"] == "2.50"
@@ -66,19 +66,21 @@ def test_rates_span_two_looks():
 
 
 def test_restarted_lead_never_runs_backwards():
-    lines = shown(view(Look(12.0, HEALTH, {"duo:tokens_predicted_total": 40.0}), Look(10.0, HEALTH, TOTALS)))
+    lines = shown(
+        view(Sample(12.0, HEALTH, {"duo:tokens_predicted_total": 40.0}), Sample(10.0, HEALTH, TOTALS))
+    )
     assert lines["tokens/s"] == "20"
     assert lines["tokens/step"] == "-"
 
 
 def test_drafters_have_a_line_each():
-    now = Look(1.0, HEALTH, TOTALS)
+    now = Sample(1.0, HEALTH, TOTALS)
     lines = shown(view(now, now))
     assert lines["drafter"].split() == ["model", "tokens", "accepted", "fresh", "late"]
     assert lines["near"].split() == ["tiny", "200", "75", "%", "90", "7"]
     assert "refused: vocabularies differ" in lines["odd"]
     assert "rests: it is too slow" in lines["calm"]
-    none = Look(1.0, {**HEALTH, "drafters": []}, TOTALS)
+    none = Sample(1.0, {**HEALTH, "drafters": []}, TOTALS)
     assert "no drafters" in shown(view(none, none))
 
 
@@ -92,7 +94,7 @@ def test_once_prints_one_snapshot(lead: Lead, capsys: pytest.CaptureFixture[str]
     assert "laptop" in out
     assert "refused: vocabulary sizes differ" in out
     with httpx.Client(base_url=lead.url) as client:
-        assert look(client).totals["duo:tokens_predicted_total"] >= 10
+        assert sample(client).totals["duo:tokens_predicted_total"] >= 10
 
 
 def test_top_survives_a_lost_lead():
@@ -117,7 +119,7 @@ def test_top_survives_a_lost_lead():
 
     with httpx.Client(base_url="http://lead", transport=httpx.MockTransport(answer)) as client:
         with pytest.raises(KeyboardInterrupt):
-            watch(console, client, look(client), wait)
+            watch(console, client, sample(client), wait)
     assert ["tokens/s" in screen for screen in screens] == [True, True, False, True]
     assert "no lead answers" in screens[2]
 
@@ -143,4 +145,4 @@ def test_somebody_else_is_not_a_lead(path: str, status: int, text: str):
 
     with httpx.Client(base_url="http://lead", transport=httpx.MockTransport(answer)) as client:
         with pytest.raises(StartupError, match="is not a lead"):
-            look(client)
+            sample(client)
