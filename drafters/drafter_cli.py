@@ -27,7 +27,7 @@ from server.speculation.wire.bus import Bus
 from server.speculation.wire.presence import Presence, unique_id
 from server.speculation.wire.redis_client import check
 from server.speculation.wire.streams import RedisBus
-from server.stop_signals import end_when_told, take_over
+from server.stop_signals import raise_when_requested, take_over
 from server.terminal.console import LogConsole, log_to
 
 logger = logging.getLogger("duo.drafter")
@@ -63,7 +63,7 @@ def run(settings: DrafterSettings) -> int:
         raise StartupError("no Redis to meet leads on: give the URL of the lead's with --redis or DUO_REDIS")
     id = unique_id(settings.name or platform.node())
     check(url, settings.pool, f"drafter:{id}")
-    end_when_told()
+    raise_when_requested()
     with ExitStack() as stack:
         kind = assemble(settings, stack)
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, _on_threads(settings))

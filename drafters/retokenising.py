@@ -39,13 +39,13 @@ class Growing:
         self._rest += self._decoder.decode(data)
         rest = self._tokens_of_rest(self._rest)
         tokens = [*self._start, *self._done, *rest]
-        self._settle_head(rest)
+        self._finalise_head(rest)
         return tokens
 
     def _tokens_of_rest(self, text: str, *, follows: bool = False) -> list[int]:
         return tokens_of(self._vocab, text, follows=follows or bool(self._done))
 
-    def _settle_head(self, rest: list[int]) -> None:
+    def _finalise_head(self, rest: list[int]) -> None:
         """Make the tokens before a late space final, so that only the text behind it is tokenised again.
 
         Most vocabularies begin a word with a space. Nothing is done if a cut there would change the tokens.

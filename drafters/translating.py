@@ -13,7 +13,7 @@ from server.speculation.wire.messages import Open, chain_start
 
 
 @dataclass(slots=True)
-class _Twin:
+class _Translation:
     """A lead's session in the drafter's own tokens, as of n_opened Open messages and n_committed tokens."""
 
     text: Growing
@@ -35,68 +35,87 @@ class TranslatingDrafter(Drafter):
         self.td = drafter.td
         self._own = own
         self._target = target
-        self._twins: dict[int, _Twin] = {}  # by session
+        self._translations: dict[int, _Translation] = {}  # by session
 
     def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
         self._drafter.watch(news, wake)
 
     def obstacle(self, session: DraftSession) -> str | None:
-        twin = self._twins.get(session.id)
-        seen = twin.n_committed if twin and twin.n_opened == session.n_opened else 0
+        translation = self._translations.get(session.id)
+        seen = translation.n_committed if translation and translation.n_opened == session.n_opened else 0
         new = session.tokens[seen : session.n_committed]
         if new and (min(new) < 0 or max(new) >= self._target.size):
             return f"it has tokens outside its vocabulary of {self._target.size}"
-        own = self._translated_twin(session).own
+        own = self._current_translation(session).own
         return self._drafter.obstacle(own) if own is not None else None
 
     def wants(self, session: DraftSession) -> bool:
         if session.lost or session.n_ahead >= session.max_ahead:
             return False
-        twin = self._twins.get(session.id)
-        if twin is None or (twin.n_opened, twin.n_committed) != (session.n_opened, session.n_committed):
+        translation = self._translations.get(session.id)
+        if translation is None or (translation.n_opened, translation.n_committed) != (
+            session.n_opened,
+            session.n_committed,
+        ):
             return True
-        return twin.own is not None and not twin.text.unfinished and self._drafter.wants(twin.own)
+        return (
+            translation.own is not None
+            and not translation.text.unfinished
+            and self._drafter.wants(translation.own)
+        )
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
-        twins = [(session, self._translated_twin(session)) for session in sessions]
-        wanted = [t.own for _, t in twins if t.own and not t.text.unfinished and self._drafter.wants(t.own)]
+        translations = [(session, self._current_translation(session)) for session in sessions]
+        wanted = [
+            t.own for _, t in translations if t.own and not t.text.unfinished and self._drafter.wants(t.own)
+        ]
         full = bool(wanted) and self._drafter.advance(wanted) is None
-        grown = [session for session, twin in twins for _ in range(self._lengthen_path(session, twin))]
+        grown = [
+            session
+            for session, translation in translations
+            for _ in range(self._lengthen_path(session, translation))
+        ]
         return grown if grown or not full else None
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        twin = self._twins.pop(session.id, None)
-        if twin is not None and twin.own is not None:
-            self._drafter.close(twin.own, keep=keep)
+        translation = self._translations.pop(session.id, None)
+        if translation is not None and translation.own is not None:
+            self._drafter.close(translation.own, keep=keep)
 
-    def _translated_twin(self, session: DraftSession) -> _Twin:
-        """Return the session's translation into the drafter's own tokens (its twin), up to date.
+    def _current_translation(self, session: DraftSession) -> _Translation:
+        """Return the session in the drafter's own tokens, up to date.
 
-        The twin has all committed tokens. Its guesses that agree with them stay.
+        It has all committed tokens. Its guesses that agree with them stay.
         """
-        twin = self._twins.get(session.id)
-        own = twin.own if twin else None
-        if twin is None or twin.n_opened != session.n_opened:
-            twin = self._twins[session.id] = _Twin(Growing(self._own), session.n_opened, own)
-        if twin.n_committed == session.n_committed:
-            return twin
-        new = session.tokens[twin.n_committed : session.n_committed]
-        tokens = tuple(twin.text.extend(text_of(self._target, new)))
-        twin.n_committed, twin.n_guesses = session.n_committed, -1
+        translation = self._translations.get(session.id)
+        own = translation.own if translation else None
+        if translation is None or translation.n_opened != session.n_opened:
+            translation = self._translations[session.id] = _Translation(
+                Growing(self._own), session.n_opened, own
+            )
+        if translation.n_committed == session.n_committed:
+            return translation
+        new = session.tokens[translation.n_committed : session.n_committed]
+        tokens = tuple(translation.text.extend(text_of(self._target, new)))
+        translation.n_committed, translation.n_guesses = session.n_committed, -1
         if tokens and own is None:
-            twin.own = DraftSession(_open_in_own(session, tokens))
+            translation.own = DraftSession(_open_in_own(session, tokens))
         elif tokens and own is not None:
             before = tuple(own.tokens[: own.n_committed])
             own.reopen(_open_in_own(session, tokens), anew=tokens[: len(before)] != before)
-        return twin
+        return translation
 
-    def _lengthen_path(self, session: DraftSession, twin: _Twin) -> int:
-        """Add the guesses of the session's translation (`twin`) to its path; return the number added."""
-        if twin.own is None or twin.text.unfinished or twin.n_guesses == twin.own.n_ahead:
+    def _lengthen_path(self, session: DraftSession, translation: _Translation) -> int:
+        """Add the translated guesses to the session's path; return the number added."""
+        if (
+            translation.own is None
+            or translation.text.unfinished
+            or translation.n_guesses == translation.own.n_ahead
+        ):
             return 0
-        twin.n_guesses = twin.own.n_ahead
-        more = self._drafter.wants(twin.own)
-        return session.lengthen(translated(twin.own.path.guesses, self._own, self._target, more=more))
+        translation.n_guesses = translation.own.n_ahead
+        more = self._drafter.wants(translation.own)
+        return session.lengthen(translated(translation.own.path.guesses, self._own, self._target, more=more))
 
 
 def _open_in_own(session: DraftSession, tokens: tuple[int, ...]) -> Open:

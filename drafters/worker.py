@@ -148,11 +148,11 @@ class Worker:
         """
         now, td_us = self._clock(), self._td_us
         apart_s = max(PUBLISH_S, MESSAGE_S * len(self._busy))
-        due = all_of_it or now + td_us / 1e6 - self._published_at > apart_s
+        all_of_it = all_of_it or now + td_us / 1e6 - self._published_at > apart_s
         for session in self._sessions.values():
-            if session.lost or (session.path.n_published and not due):
+            if session.lost or (session.path.n_published and not all_of_it):
                 continue
-            for draft in session.take_drafts(self._own.id, td_us, due=due):
+            for draft in session.take_drafts(self._own.id, td_us, all_of_it=all_of_it):
                 self._bus.send(session.lead, draft)
                 self._published_at = now
 

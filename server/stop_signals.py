@@ -2,7 +2,7 @@
 
 While a process starts, a signal raises an exception, so that the process leaves through its with blocks. Such
 an exception is lost if Python is running a callback of llama.cpp or a garbage collection. So the signal is
-remembered, and long work calls leave_if_told().
+remembered, and long work calls leave_if_requested().
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-_told: type[BaseException] | None = None  # exception of the latest signal; None before the first
+_requested: type[BaseException] | None = None  # exception of the latest signal; None before the first
 
 
-def was_told() -> bool:
+def stop_requested() -> bool:
     """Return True if a signal has asked this process to end. Safe from any thread."""
-    return _told is not None
+    return _requested is not None
 
 
-def leave_if_told() -> None:
+def leave_if_requested() -> None:
     """Raise SystemExit(0), or KeyboardInterrupt after Ctrl-C, if a signal has asked this process to end."""
-    if _told is not None:
-        _leave_by(_told)
+    if _requested is not None:
+        _leave_by(_requested)
 
 
-def end_when_told() -> None:
-    """Make signals that ask to end raise the exception of leave_if_told(), until take_over() is called."""
-    global _told
-    _told = None
+def raise_when_requested() -> None:
+    """Make signals that ask to end raise leave_if_requested()'s exception, until take_over() is called."""
+    global _requested
+    _requested = None
     _handle_signals(lambda number: _leave_by(_remember_signal(number)))
 
 
 def take_over(end: Callable[[], object]) -> None:
     """Make the first signal that asks to end call `end` instead of raising an exception.
 
-    A second signal raises the exception of leave_if_told(). If a signal came before this call, the call
+    A second signal raises the exception of leave_if_requested(). If a signal came before this call, the call
     raises that exception.
     """
 
     def note(number: int) -> None:
-        leave_if_told()
+        leave_if_requested()
         _remember_signal(number)
         end()
 
     _handle_signals(note)
-    leave_if_told()
+    leave_if_requested()
 
 
 def take_hangups_for_ends() -> None:
@@ -64,9 +64,9 @@ def _handle_signals(work: Callable[[int], object]) -> None:
 
 
 def _remember_signal(number: int) -> type[BaseException]:
-    global _told
-    _told = KeyboardInterrupt if number == signal.SIGINT else SystemExit
-    return _told
+    global _requested
+    _requested = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    return _requested
 
 
 def _leave_by(kind: type[BaseException]) -> NoReturn:

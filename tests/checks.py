@@ -57,7 +57,7 @@ def check_prefixes(cache: PrefixCache) -> None:
 
 def check_snapshots(snapshots: Snapshots) -> None:
     """Check that the books of the tiers agree."""
-    snapshots._settle_reports()
+    snapshots._run_reports()
     catalogue = snapshots._catalogue
     check_catalogue(catalogue)
     staying = catalogue.held_bytes - catalogue.leaving_bytes

@@ -93,7 +93,7 @@ def _loggers_are_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedF
 @pytest.fixture(autouse=True)
 def _signals_are_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     """Restore the handlers of signals: a command that the test ran here has its own."""
-    monkeypatch.setattr(stop_signals, "_told", None)
+    monkeypatch.setattr(stop_signals, "_requested", None)
     before = [(number, signal.getsignal(number)) for number in SIGNALS]
     yield
     for number, handler in before:

@@ -71,7 +71,7 @@ class Answer(ABC):
         self._next: Sequence[Event] = ()
         self.stopped = False  # by stop()
         self.forgotten = False  # its owner deleted it, so nothing of it is kept any more
-        self._told_loss = False
+        self._loss_sent = False
         self.owner = Owner(body.salt, tenant())
         self.refusal: DuoError | None = None  # error of write_to() before the engine started the request
 
@@ -105,7 +105,7 @@ class Answer(ABC):
         await grown(self._choices)
         self._remember_replies()
         whole = self._whole_json()
-        await self._settle()
+        await self._flush_store()
         return whole
 
     async def chunks(self) -> AsyncGenerator[bytes]:
@@ -124,7 +124,7 @@ class Answer(ABC):
                 choice.wake()
             self._remember_replies()
             closing = b"".join(self._closing_events())
-            await self._settle()
+            await self._flush_store()
             self._closed = True
             yield closing
         except DuoError as error:
@@ -159,8 +159,8 @@ class Answer(ABC):
             if not self._abandoned:
                 if keep is not None:
                     keep()
-                await self._settle()
-                await self._served.replies.settled()
+                await self._flush_store()
+                await self._served.replies.flush()
                 log.end()
 
     async def _relive(self, begun: BegunAnswer) -> None:
@@ -220,10 +220,10 @@ class Answer(ABC):
 
     def _loss_event(self) -> bytes:
         """Return a warning that the log can no longer be stored; empty from the second call on."""
-        told, self._told_loss = self._told_loss, True
+        told, self._loss_sent = self._loss_sent, True
         return b"" if told else LOSS
 
-    async def _settle(self) -> None:
+    async def _flush_store(self) -> None:
         """Wait until other requests can read what this answer has stored."""
         return
 

@@ -116,8 +116,8 @@ def create_waiting_app(state: Health, edge: Edge) -> Starlette:
     """Return the application for the time in which the model loads: pages, health, and 503 for all else."""
 
     async def waiting(request: Request) -> Response:
-        if tell := health.ROUTES.get(request.url.path):
-            return tell(state)
+        if handler := health.ROUTES.get(request.url.path):
+            return handler(state)
         loading = BusyError("the server is loading its model", draining=True)
         return problem.respond(loading, request.url.path)
 
@@ -151,7 +151,7 @@ def routes() -> list[BaseRoute]:
         _health_route("/health", health.health),
     ]
     return [
-        *(_health_route(path, tell) for path, tell in health.ROUTES.items() if path != health.V1),
+        *(_health_route(path, handler) for path, handler in health.ROUTES.items() if path != health.V1),
         Mount("/v1", routes=v1),
         *api,
         _generating_route("/completion", native.create),
@@ -237,9 +237,9 @@ def _generating_route(path: str, handler: Callable[[Request, Served], Awaitable[
     return _route_to(path, with_place)
 
 
-def _health_route(path: str, tell: Callable[[Health], Response]) -> Route:
+def _health_route(path: str, handler: Callable[[Health], Response]) -> Route:
     async def endpoint(request: Request) -> Response:
-        return tell(request.state.served.state())
+        return handler(request.state.served.state())
 
     return Route(path, endpoint, methods=["GET"])
 

@@ -11,7 +11,7 @@ from typing import Any
 from server.api.begun import BegunChoice, Note
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
-from server.api.pacing import Pace, Untold
+from server.api.pacing import Pace, UnsentPieces
 from server.api.sourced_text import SourcedText
 from server.api.statistics import evaluating, timings
 from server.engine.events import Committed, Event, Failed, Finished, Progress, Started, Stats
@@ -79,8 +79,8 @@ class ReplyChoice:
         hear = self._sourced.feed if self._sourced else None
         self._text = ReplyText(vocabulary, self._reader, aligned=self._aligned, begins=begins, hear=hear)
         self._text.silence(body.stop_token_ids or ())
-        self._untold = Untold()
-        self._told: list[Piece] = []
+        self._unsent = UnsentPieces()
+        self._sent: list[Piece] = []
         self.n_reasoning = 0  # tokens of thoughts and their marks that were sent
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
@@ -93,7 +93,7 @@ class ReplyChoice:
         self._of_prompt: list[TokenLogprobs] = []  # logprobs of the prompt's tokens but the first
         self._most_ms = body.t_max_predict_ms
         self._out_of_time = False
-        self._silent = not body.tells_reply
+        self._silent = not body.reports_reply
 
     @property
     def ended(self) -> bool:
@@ -112,11 +112,11 @@ class ReplyChoice:
 
         The caller has to call wake() after each portion that it takes.
         """
-        self._untold.pace = Pace(frame_s)
+        self._unsent.pace = Pace(frame_s)
 
     def wake(self) -> None:
         """Have the generation's iterator wake its reader when more tokens are due."""
-        if not self.ended and (at := self._untold.next_at) is not None:
+        if not self.ended and (at := self._unsent.next_at) is not None:
             self.generation.wake_in(max(0.0, at - monotonic()))
 
     def see(self, events: Iterable[Event]) -> None:
@@ -141,7 +141,7 @@ class ReplyChoice:
     def _end_reply(self, event: Finished) -> None:
         # OpenAI's finish_reason, once the reply has ended without an error
         reason = "length" if self._silent or self._out_of_time else event.reason
-        self._untold.add(self._text.end(reason))
+        self._unsent.add(self._text.end(reason))
         self.reason = self._text.finish_reason(reason)
         if self.reason == "stop" and self.message.calls and not self._reader.broken_off:
             self.reason = "tool_calls"
@@ -196,11 +196,11 @@ class ReplyChoice:
 
     def _read_step(self, step: Committed) -> None:
         """Read the step's tokens; hold some tokens back if this makes the stream more even."""
-        if self._untold.spreads(len(step.tokens), step.at):
-            n_settled = self._reader.n_settled
-            self._untold.spread(n_settled, self._text.feed_each(step), step.plain_s, monotonic())
+        if self._unsent.spreads(len(step.tokens), step.at):
+            n_parsed = self._reader.n_parsed
+            self._unsent.spread(n_parsed, self._text.feed_each(step), step.plain_s, monotonic())
         else:
-            self._untold.add(self._text.feed(step))
+            self._unsent.add(self._text.feed(step))
 
     def _is_late(self) -> bool:
         late = 0 < self._most_ms < (self._last_at - self._first_at) * 1e3
@@ -217,7 +217,7 @@ class ReplyChoice:
                 }
             )
 
-    def progress_told(self) -> Iterator[dict[str, Any]]:
+    def take_progress(self) -> Iterator[dict[str, Any]]:
         """Yield fields of chunks that report the evaluation of the prompt; yield each report once."""
         told, self._progress = self._progress, []
         for one in told:
@@ -226,12 +226,12 @@ class ReplyChoice:
 
     def portion(self) -> Portion:
         """Take the part of the reply to be sent now; a token waits until its characters are complete."""
-        due, n_settled = self._untold.take(self._reader.n_settled, monotonic(), ends=self.ended)
+        due, n_parsed = self._unsent.take(self._reader.n_parsed, monotonic(), ends=self.ended)
         pieces = coalesced(due)
-        self._told += pieces
+        self._sent += pieces
         if not self._aligned or not (pieces or self.reason):
             return Portion(pieces)
-        told = self._text.completed(n_settled)
+        told = self._text.completed(n_parsed)
         self.n_reasoning += sum(one.start < self._reader.n_thought for one in told)
         logprobs = tokens = sources = None
         if self._with_logprobs:
@@ -240,7 +240,7 @@ class ReplyChoice:
         if self._with_tokens:
             tokens = [self._tokens[one.position] for one in told]
         if self._sourced is not None:
-            sources = self._sourced.told(told, self._reader)
+            sources = self._sourced.take_sources(told, self._reader)
         return Portion(pieces, logprobs, tokens, sources)
 
     def stats(self) -> Stats:
@@ -251,7 +251,7 @@ class ReplyChoice:
         return Stats(
             n_prompt=self._started.n_prompt,
             n_cached=self._started.n_cached,
-            n_predicted=text.n_predicted - self._untold.n_waiting,
+            n_predicted=text.n_predicted - self._unsent.n_waiting,
             n_steps=text.n_steps,
             prompt_ms=(self._first_at - self._started.at) * 1e3 if told else 0.0,
             predicted_ms=(self._last_at - self._first_at) * 1e3 if told else 0.0,
@@ -262,7 +262,7 @@ class ReplyChoice:
     @property
     def message(self) -> Message:
         """Return the reply so far."""
-        return folded([*self._told, *self._untold.pieces])
+        return folded([*self._sent, *self._unsent.pieces])
 
     @property
     def said(self) -> tuple[Message, list[int]]:

@@ -96,7 +96,7 @@ class CompletionAnswer(Answer):
     def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
         """Yield the new chunks of a choice; the last choice to end also sends usage and timings."""
         portion = self._next_portion(choice)
-        for told in choice.progress_told():
+        for told in choice.take_progress():
             nothing = self._choice_json(choice.index, self._delta(()), Portion())
             yield self._chunk_event([nothing], **self._no_usage, **told)
         if portion.pieces:

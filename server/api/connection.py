@@ -33,7 +33,7 @@ WRITE_S = 60.0
 """Seconds in which a client must read what is buffered for it, as in nginx (send_timeout)."""
 RESERVED = 256
 """File descriptors kept free for the model, the cache, the bus and the log."""
-TOLD_S = 60.0
+FULL_LOG_S = 60.0
 """Minimum seconds between two log lines about refused connections."""
 
 
@@ -49,13 +49,13 @@ class ConnectionBounds:
     head_s: float = HEAD_S
     write_s: float = WRITE_S
     most: int = field(default_factory=_most_connections)  # connections at a time
-    _told_at: float = float("-inf")
+    _logged_at: float = float("-inf")
 
-    def tell_full(self) -> None:
-        """Log that clients are refused, at most once in TOLD_S."""
+    def log_full(self) -> None:
+        """Log that clients are refused, at most once in FULL_LOG_S."""
         now = time.monotonic()
-        if now - self._told_at >= TOLD_S:
-            self._told_at = now
+        if now - self._logged_at >= FULL_LOG_S:
+            self._logged_at = now
             logger.warning(
                 "%d connections are open: more are refused until one ends (raise ulimit -n)", self.most
             )
@@ -75,7 +75,7 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         if len(self.connections) > self._bounds.most:
-            self._bounds.tell_full()
+            self._bounds.log_full()
             transport.abort()
         else:
             self._await_head()

@@ -78,7 +78,7 @@ async def create_native(request: Request, served: Served) -> Response:
     return await _embed_inputs(request, served, _native_json)
 
 
-async def _embed_inputs(request: Request, served: Served, tell: Callable[..., bytes]) -> Response:
+async def _embed_inputs(request: Request, served: Served, to_json: Callable[..., bytes]) -> Response:
     if served.embedding is None:
         raise NotSupportedError(
             "this server does not embed: start it with --embedding-model FILE, or without --no-embeddings"
@@ -89,8 +89,8 @@ async def _embed_inputs(request: Request, served: Served, tell: Callable[..., by
     ids = await aside(request, _input_ids, embedder, body)
     vectors = await unless_gone(request, served.embedding.worker.embed(ids, tenant()))
     served.traffic.embedded(sum(map(len, ids)))
-    tell = tell if body.input is not None else _native_json
-    return Json(await asyncio.to_thread(tell, served.embedding.card.id, body, ids, vectors))
+    to_json = to_json if body.input is not None else _native_json
+    return Json(await asyncio.to_thread(to_json, served.embedding.card.id, body, ids, vectors))
 
 
 def _check_request(served: Served, embedding: Embedding, body: EmbeddingRequest) -> None:

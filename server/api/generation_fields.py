@@ -222,12 +222,12 @@ class GenerationFields(SharedFields, StructuredFields):
         return True
 
     @property
-    def tells_prompt(self) -> bool:
+    def reports_prompt(self) -> bool:
         """True if logprobs of the prompt are returned."""
         return False
 
     @property
-    def tells_reply(self) -> bool:
+    def reports_reply(self) -> bool:
         """True if tokens of the reply are returned. If False, the engine still draws one."""
         return True
 

@@ -23,7 +23,7 @@ def defaults_json(params: SamplingParams) -> dict[str, Any]:
     return {name: getattr(params, name) for name in names} | OFF
 
 
-def told_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
+def slot_params_json(body: GenerationFields, n_predict: int) -> dict[str, Any]:
     """Return what GET /slots shows of a request besides sampling parameters, without any text."""
     return {
         "ignore_eos": bool(body.ignore_eos),

@@ -65,7 +65,7 @@ class HeldSchemas:
             check_form(function.schema_of_arguments, place(i))
             schema = _argument_schema(function, i)
             if function.strict:
-                with _telling_of(function):
+                with _naming_strict(function):
                     found[function.name] = _without_annotations(allowance, schema, i)
             else:
                 found[function.name] = self._allowed_part(allowance, function, schema, i)
@@ -87,7 +87,7 @@ class HeldSchemas:
         for i, function in calls.functions:
             schema = schemas[function.name]
             try:
-                with _telling_of(function):
+                with _naming_strict(function):
                     self.grammars.check(schema, place(i))
                     self.grammars.check_rules(rules_of(function.name, schema), place(i))
             except InvalidRequestError as error:
@@ -148,7 +148,7 @@ def place(tool: int) -> str:
 
 
 @contextmanager
-def _telling_of(function: FunctionDefinition) -> Generator[None]:
+def _naming_strict(function: FunctionDefinition) -> Generator[None]:
     """Add to the errors raised in this context that the function is strict."""
     try:
         yield

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("duo.api")
 
-WORTH_SETTLING = 16
+MIN_PREFILLED = 16
 """Minimum tokens to evaluate ahead for the next turn."""
 LATER_S = 0.02
 """Seconds after a reply until it is remembered, unless a request needs it sooner.
@@ -106,7 +106,7 @@ class History:
         request: GenerationRequest,
         said: tuple[Message, Sequence[int]],
         *,
-        settle: bool,
+        prefill: bool,
     ) -> None:
         """Remember a reply LATER_S from now, in a task.
 
@@ -114,12 +114,12 @@ class History:
             asked: The prompt that the reply answers.
             request: The request to the engine.
             said: The message, and its tokens including a stop token.
-            settle: Also evaluate the beginning of the next turn.
+            prefill: Also evaluate the beginning of the next turn.
         """
-        remember = partial(self._remember_reply, asked, request, said, settle)
+        remember = partial(self._remember_reply, asked, request, said, prefill)
         own = Context()  # no cost of this counts for the request that has ended
         remembering = asyncio.create_task(self._run_later(remember), context=own)
-        task = asyncio.create_task(self._settle_later(remembering, request), context=own)
+        task = asyncio.create_task(self._prefill_later(remembering, request), context=own)
         for doing, those in ((remembering, self._remembering), (task, self._tasks)):
             those.add(doing)
             doing.add_done_callback(those.discard)
@@ -152,7 +152,7 @@ class History:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _settle_later(self, remembering: Awaitable[list[int]], ended: GenerationRequest) -> None:
+    async def _prefill_later(self, remembering: Awaitable[list[int]], ended: GenerationRequest) -> None:
         try:
             tokens = await remembering
             if tokens:
@@ -168,7 +168,7 @@ class History:
             logger.exception("cannot remember a reply: the next turn evaluates it again")
 
     def _remember_reply(
-        self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], settle: bool
+        self, asked: Prompted, request: GenerationRequest, said: tuple[Message, Sequence[int]], prefill: bool
     ) -> list[int]:
         """Remember a reply's tokens; return the first tokens of the next turn's prompt, to evaluate ahead.
 
@@ -176,7 +176,7 @@ class History:
             asked: The prompt.
             request: The request for the reply.
             said: The reply as a message, and its tokens.
-            settle: False: do not evaluate ahead.
+            prefill: False: do not evaluate ahead.
 
         Returns:
             The tokens; none if they are not worth it.
@@ -184,26 +184,26 @@ class History:
         message, generated = said
         text = self._rewritten.as_generated(asked.text, request.salt)
         self._transcript.remember(text, request.prompt, generated, request.salt)
-        if not settle:
+        if not prefill:
             return []
         messages, reply = continued(asked.messages, message.as_json, asked.setting)
-        settled = self._served.template.settled(messages, reply, asked.setting)
-        if settled is None:
+        stable = self._served.template.next_prefix(messages, reply, asked.setting)
+        if stable is None:
             return []
         known, salt = [*request.prompt, *generated], request.salt
-        tokens = self.rendered(settled, salt)
-        if _n_new(tokens, known) and self._learn_spelling(asked, settled, text, said, salt):
-            tokens = self.rendered(settled, salt)
+        tokens = self.rendered(stable, salt)
+        if _n_new(tokens, known) and self._learn_spelling(asked, stable, text, said, salt):
+            tokens = self.rendered(stable, salt)
         return tokens if _n_new(tokens, known) else []
 
     def _learn_spelling(
-        self, asked: Prompted, settled: str, prompt: str, said: tuple[Message, Sequence[int]], salt: str
+        self, asked: Prompted, stable: str, prompt: str, said: tuple[Message, Sequence[int]], salt: str
     ) -> bool:
         """Learn to replace the template's spelling of a reply by the generated one, if both mean the same.
 
         Args:
             asked: The prompt that the reply answers.
-            settled: The beginning of the next turn's prompt, which later turns do not change.
+            stable: The beginning of the next turn's prompt, which later turns do not change.
             prompt: asked.text with earlier replies as they were generated.
             said: The message and its tokens.
             salt: Only prompts of this salt use what is learnt.
@@ -213,9 +213,9 @@ class History:
         """
         message, tokens = said
         generated = self._transcript.spelled(tokens)
-        if not settled.startswith(asked.text):
+        if not stable.startswith(asked.text):
             return False
-        shown, read = settled[len(asked.text) :], as_read(self._served.vocabulary, asked.form, tokens)
+        shown, read = stable[len(asked.text) :], as_read(self._served.vocabulary, asked.form, tokens)
         n_written, n_generated = (extent(one, asked.form, message) for one in (shown, read))
         if n_written is None or n_generated is None:
             return False
@@ -225,6 +225,6 @@ class History:
 
 
 def _n_new(tokens: list[int], known: list[int]) -> int:
-    """Return the number of tokens after the prefix shared with `known`; 0 if below WORTH_SETTLING."""
+    """Return the number of tokens after the prefix shared with `known`; 0 if below MIN_PREFILLED."""
     n_new = len(tokens) - common_prefix(known, tokens)
-    return n_new if n_new >= WORTH_SETTLING else 0
+    return n_new if n_new >= MIN_PREFILLED else 0

@@ -58,7 +58,7 @@ class LegacyLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = -n_unseen
 
-    def told(self, entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    def next_entries(self, entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
         """Return the logprobs of the next tokens.
 
         text_offset is the index of the character in which the token begins. top_logprobs includes the token
@@ -67,14 +67,16 @@ class LegacyLogprobs:
         Args:
             entries: Entries of logprobs_json(). The logprob of a prompt's first token is None.
         """
-        told = {name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        next_entries = {
+            name: list[Any]() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        }
         for entry in entries:
-            told["text_offset"].append(max(0, self._offset))
-            told["tokens"].append(_legacy_text(entry))
-            told["token_logprobs"].append(entry["logprob"])
-            told["top_logprobs"].append(None if entry["logprob"] is None else _top_logprobs(entry))
+            next_entries["text_offset"].append(max(0, self._offset))
+            next_entries["tokens"].append(_legacy_text(entry))
+            next_entries["token_logprobs"].append(entry["logprob"])
+            next_entries["top_logprobs"].append(None if entry["logprob"] is None else _top_logprobs(entry))
             self._offset += len(self._decoder.decode(bytes(entry["bytes"] or ())))
-        return told
+        return next_entries
 
 
 def _top_logprobs(entry: dict[str, Any]) -> dict[str, float]:

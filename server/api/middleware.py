@@ -90,7 +90,7 @@ class RequestFrame:
                 line.ms = (time.perf_counter() - began) * 1e3
                 line.key = scope.get("state", {}).get("caller", NOBODY).name
                 line.body = bytes(body.kept)
-                line.tell()
+                line.log()
 
 
 def _request_id(scope: Scope) -> str:

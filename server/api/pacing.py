@@ -34,7 +34,7 @@ class Pace:
     Times are in seconds: `at` by the engine's clock, `now` by the event loop's.
     """
 
-    __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_step_s", "_told_at", "n_waiting")
+    __slots__ = ("_at", "_every_s", "_frame_s", "_next_frame", "_sent_at", "_step_s", "n_waiting")
 
     def __init__(self, frame_s: float = FRAME_S) -> None:
         """Begin a stream with at least frame_s between portions; shorter steps are sent at once."""
@@ -43,7 +43,7 @@ class Pace:
         self._at = 0.0  # time of the latest step
         self._step_s = 0.0
         self._every_s = 0.0  # seconds between two tokens
-        self._told_at = 0.0  # time at which the last token that was sent was due
+        self._sent_at = 0.0  # time at which the last token that was sent was due
         self._next_frame = 0.0
 
     def spreads(self, n: int, at: float) -> bool:
@@ -66,38 +66,38 @@ class Pace:
         elif self.n_waiting:
             self._every_s = min(plain_s or self._step_s, HELD * self._step_s / self.n_waiting)
         if was_empty:
-            self._told_at = max(self._told_at, now - self._every_s)
+            self._sent_at = max(self._sent_at, now - self._every_s)
 
     def due(self, now: float) -> int:
         """Take the tokens that are due now, and return their number."""
         n, every_s = self.n_waiting, self._every_s
         if every_s:
-            n = min(n, int((now - self._told_at) / every_s + 1e-6))
+            n = min(n, int((now - self._sent_at) / every_s + 1e-6))
         if n <= 0:
             return 0
         self.n_waiting -= n
-        self._told_at = self._told_at + n * every_s if every_s else now
+        self._sent_at = self._sent_at + n * every_s if every_s else now
         self._next_frame = now + self._frame_s
         return n
 
     @property
     def next_at(self) -> float | None:
         """Return the time when more tokens are due, by the event loop's clock; None if none wait."""
-        return max(self._next_frame, self._told_at + self._every_s) if self.n_waiting else None
+        return max(self._next_frame, self._sent_at + self._every_s) if self.n_waiting else None
 
 
 _Held: TypeAlias = tuple[list[Piece], int]
-"""Pieces of a token, and the number of the reply's characters that are settled with it."""
+"""Pieces of a token, and the number of the reply's characters that are parsed after it."""
 
 
-class Untold:
+class UnsentPieces:
     """Pieces of a reply that are not sent yet."""
 
     def __init__(self) -> None:
         self.pace: Pace | None = None
         self._due: list[Piece] = []
         self._held: deque[_Held] = deque()
-        self._n_settled = 0  # settled characters before the first token that waits
+        self._n_parsed = 0  # parsed characters before the first token that waits
 
     @property
     def pieces(self) -> list[Piece]:
@@ -117,17 +117,17 @@ class Untold:
         """Note the end of a step, as Pace.spreads() does. Return False without a pace."""
         return self.pace is not None and self.pace.spreads(n, at)
 
-    def spread(self, n_settled: int, read: Sequence[_Held], plain_s: float, now: float) -> None:
+    def spread(self, n_parsed: int, read: Sequence[_Held], plain_s: float, now: float) -> None:
         """Add the tokens of a step, to be sent one by one.
 
         Args:
-            n_settled: Number of the reply's characters before the step whose meaning was certain.
-            read: The pieces of each token, and the same number after it.
+            n_parsed: Number of the reply's characters that were parsed before the step.
+            read: The pieces of each token, and n_parsed after it.
             plain_s: See Pace.step().
             now: See Pace.step().
         """
         if not self._held:
-            self._n_settled = n_settled
+            self._n_parsed = n_parsed
         told = [held for held in read if held[0]]
         self._held += told
         if self.pace is not None:
@@ -140,15 +140,15 @@ class Untold:
         else:
             self._due += pieces
 
-    def take(self, n_settled: int, now: float, *, ends: bool) -> tuple[list[Piece], int]:
+    def take(self, n_parsed: int, now: float, *, ends: bool) -> tuple[list[Piece], int]:
         """Take the pieces to be sent now; all of them if the reply `ends`.
 
         Returns:
-            The pieces, and the number of the reply's characters up to their end whose meaning is certain.
+            The pieces, and the number of the reply's characters that are parsed up to their end.
         """
         n_due = len(self._held) if ends or self.pace is None else self.pace.due(now)
         for _ in range(n_due):
-            pieces, self._n_settled = self._held.popleft()
+            pieces, self._n_parsed = self._held.popleft()
             self._due += pieces
         told, self._due = self._due, []
-        return told, self._n_settled if self._held else n_settled
+        return told, self._n_parsed if self._held else n_parsed

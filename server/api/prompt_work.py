@@ -105,10 +105,10 @@ def _work_off(jobs: SimpleQueue[Job | None]) -> None:
         work, done = job
         _own.done = done
         try:
-            tell = partial(done.set_result, work())
+            deliver = partial(done.set_result, work())
         except BaseException as error:
-            tell = partial(done.set_exception, error)
+            deliver = partial(done.set_exception, error)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            done.get_loop().call_soon_threadsafe(tell)
+            done.get_loop().call_soon_threadsafe(deliver)
         _own.done = None
-        del job, work, done, tell  # frees all of it while this waits for the next job
+        del job, work, done, deliver  # frees all of it while this waits for the next job

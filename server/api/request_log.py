@@ -63,7 +63,7 @@ class Line:
             fields["body"] = self.body[:MAX_LOGGED_BYTES].decode(errors="replace")
         return fields
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Log the line, unless a monitor made the request and it succeeded."""
         if self.path in PROBES and self.status == 200:
             return

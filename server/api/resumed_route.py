@@ -48,10 +48,10 @@ async def read_again(request: Request, served: Served) -> Response:
     log = await served.replies.log(salt, stream.id) if stream else None
     if log is None:
         raise NotFoundError("there is no stream of this conversation, or no longer", param="conv_id")
-    return Relay(_told(log, int(start)), pings=False)
+    return Relay(_bytes_or_error(log, int(start)), pings=False)
 
 
-async def _told(log: LogReader, start: int) -> AsyncIterator[bytes]:
+async def _bytes_or_error(log: LogReader, start: int) -> AsyncIterator[bytes]:
     """Yield a log's bytes; if its writer or the store is gone, the last event is the error."""
     try:
         async for chunk in bytes_from(log, start):

@@ -62,8 +62,8 @@ async def act(request: Request, served: Served) -> Response:
     began = time.perf_counter()
     counts = await (_save_slot if action == "save" else _restore_slot)(served, served.slot_files, id, body)
     ms = round((time.perf_counter() - began) * 1e3, 3)
-    told = {"id_slot": id, "filename": body.filename, **counts, "timings": {f"{action}_ms": ms}}
-    return Json(told)
+    request_fields = {"id_slot": id, "filename": body.filename, **counts, "timings": {f"{action}_ms": ms}}
+    return Json(request_fields)
 
 
 async def _save_slot(served: Served, files: NamedFiles, id: int, body: FileBody) -> dict[str, int]:
@@ -118,7 +118,7 @@ def _slot_id(text: str) -> int:
 
 def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
     """Return a slot as llama-server lists it; with fields about a reply if the slot has had one."""
-    told: dict[str, Any] = {
+    request_fields: dict[str, Any] = {
         "id": slot.id,
         "n_ctx": served.model.n_ctx,
         "speculative": slot.speculative,
@@ -126,7 +126,7 @@ def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
         "n_past": slot.n_past,
     }
     if (task := slot.task) is None:
-        return told
+        return request_fields
     piece = served.vocabulary.piece
     next_token = {
         "has_next_token": slot.busy and task.n_remaining != 0,
@@ -134,11 +134,11 @@ def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
         "n_remain": task.n_remaining if slot.busy else -1,  # -1 once the task has ended
         "n_decoded": task.n_decoded if slot.busy else 0,
     }
-    return told | {
+    return request_fields | {
         "id_task": task.id,
         "n_prompt_tokens": slot.n_past,
         "n_prompt_tokens_processed": task.n_evaluated,
         "n_prompt_tokens_cache": task.n_cached,
-        "params": {**defaults_json(task.request.sampling), **task.request.told},
+        "params": {**defaults_json(task.request.sampling), **task.request.request_fields},
         "next_token": [next_token],
     }

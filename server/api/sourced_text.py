@@ -15,7 +15,7 @@ class SourcedText:
     def __init__(self) -> None:
         self._sources: list[str | None] = []
         self._text = ""
-        self._n_told = 0
+        self._n_taken = 0
 
     def commit(self, sources: Sequence[str | None]) -> None:
         self._sources += sources
@@ -23,7 +23,7 @@ class SourcedText:
     def feed(self, text: str) -> None:
         self._text += text
 
-    def told(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
+    def take_sources(self, spans: Sequence[Span], reader: MessageReader) -> list[dict[str, str | None]]:
         """Return text and source of the tokens that are content, each once and in order.
 
         Joined, the texts are the content. A character that two tokens share belongs to the first.
@@ -32,7 +32,7 @@ class SourcedText:
         for span in spans:
             if reader.content.has(span.start, span.end):
                 start, end = reader.content.part(span.start, span.end)
-                text = unguarded(self._text[max(start, self._n_told) : end])
+                text = unguarded(self._text[max(start, self._n_taken) : end])
                 found.append({"text": text, "source": self._sources[span.position]})
-            self._n_told = max(span.end, self._n_told)
+            self._n_taken = max(span.end, self._n_taken)
         return found

@@ -119,7 +119,7 @@ class Carriers:
         self.writer = Background("duo-cache-write")
         self.reader = Background("duo-cache-read")
 
-    def settle(self) -> None:
+    def run_reports(self) -> None:
         """Call the `report` functions of all jobs that have finished since the last call, in order."""
         while True:
             try:
@@ -136,8 +136,8 @@ class Carriers:
         Args:
             what: The record.
             replaces: Keys whose files are removed once this one is written.
-            report: Called by settle() with True if the record is on disk, and the keys of files that were
-                removed to make room.
+            report: Called by run_reports() with True if the record is on disk, and the keys of files that
+                were removed to make room.
         """
 
         def job() -> None:
@@ -152,9 +152,12 @@ class Carriers:
         self.writer.submit(what.name, job)
 
     def read(self, key: str, report: Callable[[bytes | None], None], *, used: bool) -> None:
-        """Read a file in the background; then settle() calls report(payload), report(None) if it is missing.
+        """Read a file in the background.
 
-        used: Count this as a use of the file.
+        Args:
+            key: The file's key.
+            report: Called by run_reports() with the payload, None if the file is missing.
+            used: Count this as a use of the file.
         """
 
         def job() -> None:

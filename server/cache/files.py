@@ -77,8 +77,10 @@ class DiskTier:
         self._bad: set[str] = set()
         self._scanned_ns: int | None = None
         self._stamp: int | None = None
-        self._lock = threading.Lock()  # guards n_skipped and _told, since scans and reads run on two threads
-        self._told: set[str] = set()
+        self._lock = (
+            threading.Lock()
+        )  # guards n_skipped and _logged, since scans and reads run on two threads
+        self._logged: set[str] = set()
         self._warned_of_writing = False
         self._make_directory()
         if directory.stat().st_mode & 0o022:
@@ -240,8 +242,8 @@ class DiskTier:
         path, reason = self._path_of(name + ".duo"), str(error) or type(error).__name__
         with self._lock:
             self.n_skipped += 1
-            known = isinstance(error, ForeignError) and reason in self._told
-            self._told.add(reason)
+            known = isinstance(error, ForeignError) and reason in self._logged
+            self._logged.add(reason)
         logger.log(logging.INFO if known else logging.WARNING, "%s is skipped: %s", path, reason)
         if isinstance(error, CorruptError):
             _unlink_file(path)

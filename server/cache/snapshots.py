@@ -90,7 +90,7 @@ class Snapshots:
 
     def conversations(self, salt: str = "", *, most: int) -> list[tuple[int, ...]]:
         """Return the tokens of the snapshots of this salt, most recently used first."""
-        self._settle_reports()
+        self._run_reports()
         return self._catalogue.conversations(self._salt_digest(salt), most)
 
     def holds(self, tokens: Sequence[int], salt: str, *, used: bool = False) -> bool:
@@ -111,7 +111,7 @@ class Snapshots:
 
     def put(self, tokens: Sequence[int], salt: str, data: bytes, n_loaded: int = 0) -> None:
         """Keep the state of these tokens, and write it to disk in the background. n_loaded: see Entry."""
-        self._settle_reports()
+        self._run_reports()
         if not tokens:
             return
         salted = self._salt_digest(salt)
@@ -136,7 +136,7 @@ class Snapshots:
 
     def get(self, key: str, n_loaded: int = 0) -> bytes | None:
         """Return the payload and count a use; None if it is not in memory. n_loaded: see Entry."""
-        self._settle_reports()
+        self._run_reports()
         entry = self._catalogue.held.get(key)
         if entry is None:
             return None
@@ -149,7 +149,7 @@ class Snapshots:
 
     def fetch(self, key: str) -> None:
         """Read a snapshot from disk into memory for get(), or forget it if that fails; then call on_ready."""
-        self._settle_reports()
+        self._run_reports()
         if key == self._unasked:
             self._unasked = None
         self._fetch_file(key, used=True)
@@ -160,7 +160,7 @@ class Snapshots:
         The first call selects the `most` latest ones. Each is read once, after the previous one's on_ready(),
         if it fits into half of room_bytes. Reading is not counted as a use, and evicts nothing.
         """
-        self._settle_reports()
+        self._run_reports()
         if self._carriers is None:
             return False
         entries = self._catalogue.entries
@@ -181,7 +181,7 @@ class Snapshots:
 
     def forget(self, key: str) -> None:
         """Remove a snapshot from all tiers."""
-        self._settle_reports()
+        self._run_reports()
         if key not in self._catalogue.entries:
             return
         self._cancel_write(key)
@@ -193,7 +193,7 @@ class Snapshots:
         """Wait for queued writes, at most timeout_s; return the number of writes left."""
         if self._carriers:
             self._carriers.writer.wait(timeout_s)
-        self._settle_reports()
+        self._run_reports()
         return sum(entry.writing for entry in self._catalogue.entries.values())
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ class Snapshots:
 
     def _take_in_changes(self) -> None:
         """Take in what the background threads did, and what other leads added and removed."""
-        self._settle_reports()
+        self._run_reports()
         if self._disk:
             scan = self._disk.scan(self._catalogue.entries)
             self._files_gone(scan.gone)
@@ -293,9 +293,9 @@ class Snapshots:
                 if entry.data is None and not entry.loading:
                     self._catalogue.drop(key)
 
-    def _settle_reports(self) -> None:
+    def _run_reports(self) -> None:
         if self._carriers:
-            self._carriers.settle()
+            self._carriers.run_reports()
 
     def _write_done(self, key: str, ok: bool, removed: list[str]) -> None:
         self._counts.writes += ok

@@ -33,7 +33,7 @@ class Findings:
     beside_disturbed: bool = False  # the same, while a drafter beside the target was measured
 
 
-def told(findings: Findings) -> list[str]:
+def report_lines(findings: Findings) -> list[str]:
     """Return the findings as a page of text."""
     if findings.disturbed:
         return [

@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 
-from server.doctor.diagnosis import AWAY, BESIDE, INSIDE, NOBODY, Findings, told
+from server.doctor.diagnosis import AWAY, BESIDE, INSIDE, NOBODY, Findings, report_lines
 from server.doctor.examination import (
     DisturbedError,
     drafting,
@@ -84,7 +84,7 @@ def doctor(settings: DoctorSettings) -> int:
     if settings.json_output:
         print(json.dumps(asdict(findings), indent=2))
     else:
-        console.print("\n".join(told(findings)))
+        console.print("\n".join(report_lines(findings)))
     return 0
 
 

@@ -32,13 +32,16 @@ class DraftSession:
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
-        self.told = True  # the lead said something since the keeper of the KV cache last looked
+        self.has_news = True  # the lead said something since the keeper of the KV cache last looked
         self.taken: Branch | None = None
         # for the keeper of the KV cache, who empties both: guesses with the tokens committed in their place,
         # and how often a guess was wrong and no branch right
         self.evidence: list[tuple[DraftGuess, int]] = []
         self.n_mistakes = 0
-        self.settled: tuple[int, float] = 0, 0.0  # when the keeper last emptied them: tokens committed, time
+        self.learned_at: tuple[int, float] = (
+            0,
+            0.0,
+        )  # when the keeper last emptied them: tokens committed, time
         # for the worker
         self.heard_at = 0.0  # time of the lead's last message about it
         self.n_failures = 0  # failed decodes in a row
@@ -74,7 +77,7 @@ class DraftSession:
         have missed it. An Open that later commits have overtaken changes nothing, unless `anew`: the text
         itself has changed.
         """
-        self.told = True
+        self.has_news = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
         goes_on = not anew and agreed == len(tokens) and _mirrored_sampling(opened.sampling) == self.sampling
@@ -91,7 +94,7 @@ class DraftSession:
         Returns:
             False if there is a gap or a contradiction: the session is lost until the next Open.
         """
-        self.told = True
+        self.has_news = True
         known = max(0, self.n_committed - message.base)
         old, new = list(message.tokens[:known]), list(message.tokens[known:])
         chain = self.path.chain_after(0)
@@ -186,15 +189,15 @@ class DraftSession:
         """Return the branches that grow, and the one that became the path but has not moved yet, if any."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
-    def take_drafts(self, drafter: str, td_us: int, *, due: bool = True) -> Iterator[Draft]:
+    def take_drafts(self, drafter: str, td_us: int, *, all_of_it: bool = True) -> Iterator[Draft]:
         """Yield unpublished guesses as messages: the path's, then those of branches off it.
 
-        due: False to yield only first guesses, those of a path of which nothing is published yet.
+        all_of_it: False to yield only guesses of a path of which nothing is published yet.
         """
-        while self.n_unpublished and (due or not self.path.n_published):
+        while self.n_unpublished and (all_of_it or not self.path.n_published):
             yield self.path.take_draft(drafter, self.id, td_us)
         n_told = self.n_committed + self.path.n_published
-        for branch in self.branches if due else ():
+        for branch in self.branches if all_of_it else ():
             if branch.fork <= n_told and branch.n_published < len(branch.guesses):
                 yield branch.take_draft(drafter, self.id, td_us)
 

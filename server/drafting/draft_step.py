@@ -74,4 +74,4 @@ class DraftStep:
                 session.n_kv = min(session.n_kv, len(session.tokens) - 1)
             else:
                 session.branches = []
-            session.told = True
+            session.has_news = True

@@ -125,7 +125,7 @@ class DecodeTimes:
         """Return the leaves that get a row in the next decode, most probable first."""
         ranked = sorted(leaves, key=itemgetter(0), reverse=True)
         if self._gains:
-            self._settle_width([leaf.gain for leaf in ranked[: self._most]])
+            self._choose_width([leaf.gain for leaf in ranked[: self._most]])
         n, total, rate = 0, 0.0, 0.0
         for k, leaf in enumerate(ranked, start=1):
             total += leaf.gain
@@ -134,7 +134,7 @@ class DecodeTimes:
                 n, rate = k, total / seconds
         return ranked[:n]
 
-    def _settle_width(self, gains: Sequence[float]) -> None:
+    def _choose_width(self, gains: Sequence[float]) -> None:
         for n, mean in self._gains.items():
             mean.observe(sum(gains[:n]) / (self._steady[n] + n * self.guess_s.value))
         for n, mean in self._gains.items():

@@ -200,8 +200,8 @@ class ModelDrafter:
             self._finish(self._started)
             self._started.discard()
             self._started = None
-        self._settle_commits(session)
-        session.settled = 0, 0.0
+        self._learn_from_commits(session)
+        session.learned_at = 0, 0.0
         self._cache.release(session, keep=keep)
 
     # -- a step
@@ -211,11 +211,11 @@ class ModelDrafter:
 
         Those with the least to evaluate come first, those without a sequence last.
         """
-        told = [session for session in self._cache.held.values() if session.told]
-        for session in told:
-            self._settle_commits(session)
+        has_news = [session for session in self._cache.held.values() if session.has_news]
+        for session in has_news:
+            self._learn_from_commits(session)
             self._cache.trim(session)
-        if told:
+        if has_news:
             self._cache.free_branches()
         chosen = self._best_leaves(sessions)
         paths = [leaf.session for leaf in chosen if not leaf.branch and not leaf.second]
@@ -261,19 +261,19 @@ class ModelDrafter:
         step.slots.add(branch.seq)
         step.add_grown(leaf.session, branch)
 
-    def _settle_commits(self, session: DraftSession) -> None:
+    def _learn_from_commits(self, session: DraftSession) -> None:
         """Learn from the session's newly committed tokens."""
         for guessed, token in session.evidence:
             self.rule.judge(guessed, token)
         session.evidence.clear()
-        before, at = session.settled
+        before, at = session.learned_at
         if before != session.n_committed:
             now = self._clock()
-            session.settled = session.n_committed, now
+            session.learned_at = session.n_committed, now
             if before:
                 self._slack.committed(session.n_mistakes, now - at)
             session.n_mistakes = 0
-        session.told = False
+        session.has_news = False
 
 
 def _n_to_evaluate(session: DraftSession) -> float:

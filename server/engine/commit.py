@@ -45,10 +45,10 @@ class StepCommit:
             The index of the next session's first row.
         """
         session, state = work.session, self._state
-        if session.tells_prompt:
-            n_told = work.n_pending - work.completes
-            _tell_prompt(state, work, logits[at : at + n_told])
-            at += n_told
+        if session.reports_prompt:
+            n_reported = work.n_pending - work.completes
+            _report_prompt(state, work, logits[at : at + n_reported])
+            at += n_reported
         if not work.completes:
             _advance_prompt(state, work)
             return at
@@ -85,7 +85,7 @@ class StepCommit:
             raise _undrawn_error(error) from error
         nodes = verdict.nodes[: len(verdict.tokens) - 1]  # the last token stays pending, even if guessed
         if len(nodes) < len(proposal.tokens) or layout.n_pad or layout.n_shadows:
-            state.sequences.settle(session, layout, nodes)
+            state.sequences.keep_accepted(session, layout, nodes)
         else:
             session.evaluated(work.n_pending + len(nodes))
         tally = proposal.tally(verdict.nodes)
@@ -108,7 +108,7 @@ def _advance_prompt(state: EngineState, work: Work) -> None:
         state.sequences.checkpoints.mark(session.seq, session.n_kv)
 
 
-def _tell_prompt(state: EngineState, work: Work, rows: Logits) -> None:
+def _report_prompt(state: EngineState, work: Work, rows: Logits) -> None:
     """Report the logprobs of the prompt's tokens for which the step wanted logits.
 
     Each row has the logits after the token before.

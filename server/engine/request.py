@@ -68,5 +68,5 @@ class GenerationRequest:
     logprobs_of: tuple[int, ...] = ()
     """Tokens whose logprobs are reported in place of the likeliest ones."""
     pictures: Sequence[PictureSpan] = ()  # in order; none contains the prompt's last token
-    told: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    request_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the request that GET /slots shows, beside its sampling."""

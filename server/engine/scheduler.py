@@ -87,7 +87,7 @@ def plan(sessions: Sequence[Session], limits: Limits) -> list[Work]:
     return works
 
 
-def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[Work]:
+def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> list[Work]:
     """Plan at most n_rows rows of prompts.
 
     The prompt admitted first gets at least half of the rows. The others share the rest, the shortest first,
@@ -96,15 +96,15 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_told: int) -> list[
     Args:
         prompts: Sessions in prefill, in order of admission.
         n_rows: Maximum rows in all.
-        n_told: Maximum rows of a session whose prompt's logprobs are reported, since each row needs logits.
+        n_reported: Maximum rows of a session whose prompt's logprobs are reported, since these need logits.
     """
     works: list[Work] = []
-    others = sorted(prompts[1:], key=lambda other: other.n_due)
-    reserved = min(n_rows // 2, sum(other.n_due for other in others))
+    others = sorted(prompts[1:], key=lambda other: other.n_to_evaluate)
+    reserved = min(n_rows // 2, sum(other.n_to_evaluate for other in others))
     for session in (prompts[0], *others):
-        n = min(session.n_due - session.request.precompute, n_rows - reserved)
-        if session.tells_prompt:
-            n = min(n, n_told)
+        n = min(session.n_to_evaluate - session.request.precompute, n_rows - reserved)
+        if session.reports_prompt:
+            n = min(n, n_reported)
         if session.stride:
             n_prompt = session.n_prompt - session.n_kv - session.n_dropped
             n = min(n, session.stride if session.strides else n_prompt)

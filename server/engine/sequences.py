@@ -84,7 +84,7 @@ class Sequences:
     def add_prompt(self, batch: Batch, session: Session, n: int) -> None:
         """Add rows for the next n tokens of a prompt, with logits only if its logprobs are reported."""
         rows = session.tokens[session.n_kv : session.n_kv + n]
-        batch.extend(session.seq, session.n_kv, rows, n if session.tells_prompt else 0)
+        batch.extend(session.seq, session.n_kv, rows, n if session.reports_prompt else 0)
 
     def add(
         self, batch: Batch, session: Session, proposal: Proposal, n_pad: int, *, wide: bool = False
@@ -106,9 +106,9 @@ class Sequences:
         if not self._can_take_back(n + n_pad):
             self.checkpoints.before_guesses(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
-            n_told = len(rows) if session.tells_prompt else 1
+            n_reported = len(rows) if session.reports_prompt else 1
             tokens = [*rows, *proposal.tokens, *[PAD] * n_pad]
-            batch.extend(session.seq, session.n_kv, tokens, n_told + n + n_pad)
+            batch.extend(session.seq, session.n_kv, tokens, n_reported + n + n_pad)
             return RowLayout(None, n + n_pad, n_pad, 0)
         tree = branches(proposal.parents)
         assert tree.n_leaves <= self.most_leaves, f"{tree.n_leaves} leaves"
@@ -126,7 +126,7 @@ class Sequences:
         batch.extend(session.seq, base + tree.n_main, [PAD] * n_pad, n_pad)
         return RowLayout(tree, n + n_pad, n_pad, n_shadows)
 
-    def settle(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
+    def keep_accepted(self, session: Session, layout: RowLayout, nodes: Sequence[int]) -> None:
         """Keep only the pending tokens and these nodes of the proposal in the sequence.
 
         If the sequence cannot be trimmed, it keeps none of the step's tokens, and all are evaluated again.

@@ -116,7 +116,7 @@ class Session:
         self.n_again = max(0, self.n_again - n)
 
     @property
-    def tells_prompt(self) -> bool:
+    def reports_prompt(self) -> bool:
         """True if all rows need logits: the prompt's logprobs are reported, or rows follow in strides."""
         return not self.n_steps and (self.request.prompt_logprobs or self.strides)
 
@@ -126,7 +126,7 @@ class Session:
         return self.stride > 0 and not self.n_steps and self.n_kv + self.n_dropped >= self.n_prompt
 
     @property
-    def n_due(self) -> int:
+    def n_to_evaluate(self) -> int:
         """Return the number of pending tokens to evaluate now: all of them, unless the context is full.
 
         In a full context the last one waits until tokens have been dropped.

@@ -28,7 +28,7 @@ class ArgumentReader(ABC):
         self.pieces: list[Piece] = []  # pieces found so far; the caller takes them out
         self.state = CallState.MORE
         self.begun: CallBegun | None = None  # the call, once its name is known
-        self.n_told = 0  # characters of the arguments that have been put into `pieces`
+        self.n_emitted = 0  # characters of the arguments that have been put into `pieces`
         if begun:
             self._announce(begun)
 
@@ -57,7 +57,7 @@ class ArgumentReader(ABC):
 
     def _tell_arguments(self, text: str) -> None:
         assert self.begun
-        self.n_told += len(text)
+        self.n_emitted += len(text)
         self.pieces.append(Arguments(self.begun.index, text))
 
 

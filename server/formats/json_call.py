@@ -56,7 +56,7 @@ class JsonCallReader(ArgumentReader):
 
     @property
     def has_arguments(self) -> bool:
-        return self.n_told > 0 and not (self._streams and self._value is not None)
+        return self.n_emitted > 0 and not (self._streams and self._value is not None)
 
     def read(self, text: str, at: int) -> int:
         while self.state is CallState.MORE:
@@ -142,7 +142,7 @@ class JsonCallReader(ArgumentReader):
     @property
     def _is_arguments(self) -> bool:
         """True if the current value is the call's arguments: the first value under a key for arguments."""
-        return self._key in ARGUMENTS_KEYS and not (self._early or self.n_told)
+        return self._key in ARGUMENTS_KEYS and not (self._early or self.n_emitted)
 
     def _whole_value(self, value: str) -> None:
         if self._is_arguments:
@@ -172,7 +172,7 @@ class JsonCallReader(ArgumentReader):
     def _end_object(self) -> None:
         if not self.begun and self._id_last:
             self._tell_name()
-        if self.begun and not self.n_told:
+        if self.begun and not self.n_emitted:
             self._tell_arguments("{}")
         self.state = CallState.DONE if self.begun else CallState.FAILED
 

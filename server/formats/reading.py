@@ -15,7 +15,7 @@ from server.formats.description import MAX_MARKUP_HEAD, Calls, Thoughts
 from server.formats.json_call import JsonCallReader
 from server.formats.marks import Marks
 from server.formats.reader_choice import reader_of
-from server.formats.settled_text import SettledText
+from server.formats.settled_text import ParsedText
 from server.text.form import Form
 from server.text.message import CallBegun, Piece
 
@@ -23,7 +23,7 @@ _NOTHING = Thoughts("", "")
 _NO_CALLS = Calls("⟨object⟩")
 
 
-class MessageReader(SettledText):
+class MessageReader(ParsedText):
     """Reads one reply. Text with a guard in it (see guard.py) is never a mark; positions count guards."""
 
     def __init__(
@@ -224,7 +224,7 @@ class MessageReader(SettledText):
             self._named = name
             return self._read_called
         if kind == "thought" and self.form.thoughts:
-            self.n_thought = self.n_settled
+            self.n_thought = self.n_parsed
             return self._think_first
         return self._skip_silent if kind in ("call", "silent") and self.form.calls else self._read_content
 

@@ -12,7 +12,7 @@ from server.text.message import CallBegun, Content, Piece, Reasoning
 from server.text.stops import StopStrings
 
 
-class SettledText:
+class ParsedText:
     """Base of MessageReader: the text read so far, and the pieces emitted. Positions count guards."""
 
     def __init__(self, stops: Sequence[str], n_indent: int, *, plain: bool) -> None:
@@ -24,7 +24,7 @@ class SettledText:
                 reply.
             plain: True if all of the text is content.
         """
-        self.n_settled = 0  # characters whose meaning is certain
+        self.n_parsed = 0  # characters whose meaning is certain
         self.n_thought = 0  # index behind the thoughts and their marks
         self.outdented = False  # the reply ended at a line with too little indentation
         self.content = ContentSpans(plain=plain)  # which characters are content
@@ -32,7 +32,7 @@ class SettledText:
         self._indentation = Indentation(n_indent)
         self.may_stop = bool(self._stops) or n_indent > 0
         self._pieces: list[Piece] = []
-        self._buffer: str = ""  # the text from n_settled on
+        self._buffer: str = ""  # the text from n_parsed on
         self._n_plain = 0  # characters at the buffer's beginning that are known to be plain text
         self._blank: int = 0  # white space before a supposed call; it is text if there is no call
         self._ended = self._cut = False  # cut: the model would have gone on
@@ -50,7 +50,7 @@ class SettledText:
     def _drop(self, n: int) -> None:
         self._buffer, self._blank = self._buffer[n:], 0
         self._n_plain = max(0, self._n_plain - n)
-        self.n_settled += n
+        self.n_parsed += n
 
     def _tell_content(self, n: int) -> None:
         text = self._buffer[:n]
@@ -58,7 +58,7 @@ class SettledText:
             text, self.outdented = self._indentation.feed(text)
         if text:
             self._pieces.append(Content(text))
-            self.content.add(self.n_settled, self.n_settled + len(text))
+            self.content.add(self.n_parsed, self.n_parsed + len(text))
             self._drop(len(text))
 
     def _tell_up_to(self, n: int, *, mark: bool, keeps_blank: bool) -> None:
@@ -84,7 +84,7 @@ class SettledText:
 
     def _drop_thought(self, n: int) -> None:
         self._drop(n)
-        self.n_thought = self.n_settled
+        self.n_thought = self.n_parsed
 
     def _take_pieces(self) -> list[Piece]:
         """Return the pieces collected since the last call."""

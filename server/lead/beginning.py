@@ -34,7 +34,7 @@ from server.pictures.registry import Pictures
 from server.pictures.with_pictures import WithPictures
 from server.settings import LeadSettings
 from server.speculation.sources.inline import InlineModel
-from server.stop_signals import end_when_told
+from server.stop_signals import raise_when_requested
 from server.terminal.console import LogConsole, log_to
 
 logger = logging.getLogger("duo.lead")
@@ -107,7 +107,7 @@ class Loading:
 def serve(settings: LeadSettings) -> int:
     """Run duo serve: a lead, alone or with the drafters of --redis. Raises StartupError."""
     console_of(settings)  # shows what is fetched
-    end_when_told()
+    raise_when_requested()
     with closing(open_socket(settings.host, settings.port)) as listener:
         if settings.redis:
             from server.speculation.wire.redis_client import check
@@ -127,7 +127,7 @@ def serve(settings: LeadSettings) -> int:
 def run_lead(settings: LeadSettings, site: Site) -> int:
     """Load the models, serve until stopped, and leave nothing behind. Returns the exit status."""
     console_of(settings)
-    end_when_told()
+    raise_when_requested()
     settings.keys()  # reports unusable keys before anything is loaded
     tls_of(settings)
     with closing(Loading(settings, site)) as loading:

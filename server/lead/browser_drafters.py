@@ -11,7 +11,7 @@ from pathlib import Path
 from server.api.lending import BrowserLender, Lending
 from server.lead.site import Site
 from server.local.children import inherited
-from server.speculation.wire.messages import told_salt
+from server.speculation.wire.messages import hashed_salt
 
 MAX_MODEL_BYTES = 3 << 29  # 1.5 GiB: WebAssembly has 4 GiB for the file and its KV cache, a tablet less
 MAX_LINE = 1 << 16  # bytes of a message to a browser: nine times the longest. Bounds memory
@@ -36,7 +36,7 @@ class _Starter:
         """Start a drafter, which ends when its standard input closes."""
         flags = ["--kind=browser", f"--vocab-from={self.model}", f"--pool={self.pool}"]
         flags += [f"--name={lender.name}"] + [f"--lent-by={lender.name}"] * lender.is_elsewhere
-        secrets = {"DUO_REDIS": self.redis_url, "DUO_DRAFTER_LENT_SALT": told_salt(lender.salt)}
+        secrets = {"DUO_REDIS": self.redis_url, "DUO_DRAFTER_LENT_SALT": hashed_salt(lender.salt)}
         return await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "drafters", *flags),

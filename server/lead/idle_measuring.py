@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from server.llama.backend import Batch, Logits
 from server.llama.context import LlamaContext
 from server.llama.mapped_files import return_freed
-from server.stop_signals import leave_if_told
+from server.stop_signals import leave_if_requested
 
 logger = logging.getLogger("duo.lead")
 
@@ -104,6 +104,6 @@ class IdleMeasuring:
         self._left.pop(0)
 
     def _check(self) -> None:
-        leave_if_told()
+        leave_if_requested()
         if self._ending.is_set() or self._is_busy() or time.monotonic() > self._until:
             raise InterruptedMeasuringError

@@ -62,7 +62,7 @@ from server.speculation.speculator import Speculator
 from server.speculation.step_times import StepTimes
 from server.speculation.wire.presence import Presence, unique_id
 from server.speculation.wire.streams import RedisBus
-from server.stop_signals import leave_if_told, take_over
+from server.stop_signals import leave_if_requested, take_over
 from server.terminal.reply_printer import ReplyPrinter
 
 logger = logging.getLogger("duo.lead")
@@ -118,7 +118,7 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         served = _with_snapshots(served, snapshots, door)
         _until_ended(loading, _serve_http(engine, served, site.listener, door, measuring))
     logger.info("duo has ended")
-    leave_if_told()
+    leave_if_requested()
     return 0
 
 
@@ -164,7 +164,7 @@ async def _serve_http(
         try:
             engine.start()
             measuring.start()
-            with watch.telling(lambda error: loop.call_soon_threadsafe(server.fail, error) and None):
+            with watch.reporting(lambda error: loop.call_soon_threadsafe(server.fail, error) and None):
                 await server.serve(sockets=[listener])
         finally:
             if server.failure is not None:

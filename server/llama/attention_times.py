@@ -19,7 +19,7 @@ from server.llama.context import LlamaContext
 from server.llama.context_params import context_params, spare_sequence
 from server.llama.library import COMPRESSED, ROWS_ON_CPU, C, LoadedModel
 from server.llama.options import FlashAttention, LlamaOptions
-from server.stop_signals import leave_if_told
+from server.stop_signals import leave_if_requested
 
 Kind = Literal["on", "off"]
 KINDS: tuple[Kind, Kind] = "off", "on"
@@ -197,7 +197,7 @@ def _decode_s(context: LlamaContext, position: int, width: int, *, keep: bool = 
     """Decode `width` tokens in sequence 0, and return the seconds; remove the tokens unless `keep`."""
     batch = Batch()
     batch.extend(0, position, [position % 7 + i % 50 for i in range(width)], width)
-    leave_if_told()
+    leave_if_requested()
     began = time.perf_counter()
     context.decode(batch)
     seconds = time.perf_counter() - began

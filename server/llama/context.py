@@ -110,7 +110,7 @@ class LlamaContext:
         self._n_vocab = model.n_vocab
         window = int(C.llama_model_n_swa(model.handle))
         self._windows = windows_of(model, handle) if window else None
-        # tokens of the window of a model with a state, whose passed cells no twin can keep; 0: none
+        # tokens of the window of a model with a state, whose passed cells no pin can keep; 0: none
         self._unkept_window = 0 if self._windows else window
         self._only_cells = not has_state(model) and not window  # else a state may cover more than length()
 
@@ -135,7 +135,7 @@ class LlamaContext:
 
     def _evaluate(self, batch: Batch) -> None:
         """Decode what is in `rows`: this batch. Raises BackendError."""
-        self.threads.settle(all_of_them=batch.stable)
+        self.threads.choose_number(all_of_them=batch.stable)
         status = int(C.llama_decode(self.handle, self.rows.batch))
         if status:  # 1: there are too few cells
             reason = "the KV cache is full" if status == 1 else f"llama_decode returned {status}"

@@ -122,7 +122,7 @@ class Watch:
         self._lenders.append(lender)
 
     @contextmanager
-    def telling(self, on_loss: OnLoss) -> Generator[None]:
+    def reporting(self, on_loss: OnLoss) -> Generator[None]:
         """Call on_loss, on another thread, as soon as a lender is lost. Enter it once models are loaded."""
         if not self._lenders:
             yield

@@ -22,7 +22,7 @@ from server.llama.load_progress import LoadProgress
 from server.llama.options import LlamaOptions, Override, Rope, Weights
 from server.llama.parts import parts
 from server.llama.tensors import tensors, trained_context, unmatched
-from server.stop_signals import leave_if_told
+from server.stop_signals import leave_if_requested
 
 C: Any = _untyped  # ctypes bindings: their types are in the C header, not in Python
 logger = logging.getLogger("duo.llama")
@@ -139,7 +139,7 @@ def is_open(options: LlamaOptions) -> bool:
     return not computes_elsewhere(options.weights)
 
 
-def settled(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOptions:
+def with_attention(options: LlamaOptions, attention: Literal["on", "off"]) -> LlamaOptions:
     """Return the options with flash attention set to `attention`."""
     n_ubatch = options.n_ubatch or min(ROWS_ON_CPU, options.n_batch)
     return replace(options, flash_attention=attention, n_ubatch=n_ubatch)
@@ -173,7 +173,7 @@ class LoadedModel:
         forget_errors()
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(first), self._params)
         if not self.handle:
-            leave_if_told()
+            leave_if_requested()
             why = "is it complete, and its architecture known?"
             if ".nextn." in complaint():
                 why = "its prediction block is of another model: convert it again, or without the block"

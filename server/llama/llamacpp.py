@@ -26,8 +26,8 @@ from server.llama.library import (
     complaint,
     computes_elsewhere,
     is_open,
-    settled,
     tokenize,
+    with_attention,
 )
 from server.llama.mapped_files import own_memory, release_mapped
 from server.llama.options import LlamaOptions
@@ -146,7 +146,7 @@ class LlamaBackend(LlamaContext):
         try:
             _check_stands_alone(self.model, options.model_path)
             if is_open(options):
-                options = settled(options, attention(self.model, options) if attention else "off")
+                options = with_attention(options, attention(self.model, options) if attention else "off")
             self._open_context(options)
         except BaseException:
             self.close()

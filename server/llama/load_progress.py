@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from server.stop_signals import was_told
+from server.stop_signals import stop_requested
 
 logger = logging.getLogger("duo.loading")
 
@@ -19,7 +19,7 @@ class LoadProgress:
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
         self._clock = clock
-        self._began = self._told = clock()
+        self._began = self._logged_at = clock()
 
     def __call__(self, share: float, _: object = None) -> bool:
         """Log `share`, the fraction of the weights that is read, at most every EVERY_S.
@@ -27,8 +27,8 @@ class LoadProgress:
         Returns False if the process is to end.
         """
         now = self._clock()
-        if now - self._told >= EVERY_S and 0 < share < 1:
-            self._told = now
+        if now - self._logged_at >= EVERY_S and 0 < share < 1:
+            self._logged_at = now
             left_s = (now - self._began) * (1 - share) / share
             logger.info("  loading  %s: %.0f %%, about %.0f s left", self._name, 100 * share, left_s)
-        return not was_told()
+        return not stop_requested()

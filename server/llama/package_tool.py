@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from server.errors import StartupError
-from server.stop_signals import leave_if_told
+from server.stop_signals import leave_if_requested
 
 logger = logging.getLogger("duo.loading")
 
@@ -92,14 +92,14 @@ def _run_tool(command: Sequence[str], folder: Path, n_bytes: int, complaints: IO
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints, env=environment
     )
     try:
-        told_at = time.monotonic()
+        logged_at = time.monotonic()
         while True:
             try:
                 return process.wait(POLL_S)
             except subprocess.TimeoutExpired:
-                leave_if_told()
-            if time.monotonic() - told_at >= PROGRESS_S and (size := _largest_file(folder)):
-                told_at = time.monotonic()
+                leave_if_requested()
+            if time.monotonic() - logged_at >= PROGRESS_S and (size := _largest_file(folder)):
+                logged_at = time.monotonic()
                 logger.info("  fetching %.0f %% of %.0f MB", 100 * min(1, size / n_bytes), n_bytes / 1e6)
     finally:
         _end_tool(process)

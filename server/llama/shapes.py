@@ -13,7 +13,7 @@ from statistics import median
 from typing import Protocol
 
 from server.llama.backend import Batch, Logits, Vocabulary
-from server.stop_signals import leave_if_told
+from server.stop_signals import leave_if_requested
 
 CONTEXT = 64  # tokens before the timed rows. Twice: models with contexts up to 128 go unmeasured
 # Text of the timed rows. A mixture of experts reads the weights of every expert that any row chooses, and
@@ -27,7 +27,7 @@ TEXT = (
     "in range(8): print(i)` and ordinary prose."
 )
 # Untimed first decodes, and timed decodes, of each width: 111 in all for seven widths.
-SETTLE, TIMED = 4, 5
+UNTIMED, TIMED = 4, 5
 SLOW_S = 0.1  # seconds of a decode from which on graphs do not matter: measuring would take 11 s. Twice: 22 s
 # Minimum ratio of mixed to steady times at which a change counts as costly. If times scatter by a tenth,
 # chance exceeds it in 0.1 percent of starts, or 1 percent with TIMED = 3 (simulated). 1.05: in 6 percent;
@@ -109,7 +109,7 @@ def measure(backend: TimedModel, widths: Sequence[int]) -> Shapes:
 def _median_times(backend: TimedModel, widths: Sequence[int]) -> list[float]:
     """Decode the widths in turn, several times, and return the median seconds of each."""
     seconds: list[list[float]] = [[] for _ in widths]
-    for i in range(SETTLE + TIMED * len(widths)):
+    for i in range(UNTIMED + TIMED * len(widths)):
         at = i % len(widths)
         seconds[at].append(decode_s(backend, CONTEXT, widths[at]))
         backend.trim(0, CONTEXT)
@@ -127,7 +127,7 @@ def decode_s(backend: TimedModel, position: int, width: int) -> float:
     text = backend.vocab.tokenize(TEXT, special=False)
     batch = Batch()
     batch.extend(0, position, [text[i % len(text)] for i in range(position, position + width)], width)
-    leave_if_told()
+    leave_if_requested()
     began = time.perf_counter()
     backend.decode(batch)
     return time.perf_counter() - began

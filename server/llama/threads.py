@@ -63,7 +63,7 @@ class Threads:
         self._due = time.monotonic() + PERIOD_S if self._used is not None else math.inf
         self._in_use = max(self.most)
 
-    def settle(self, *, all_of_them: bool = False) -> None:
+    def choose_number(self, *, all_of_them: bool = False) -> None:
         """Set the number of computing threads before a decode.
 
         Args:

@@ -1,8 +1,8 @@
 """Make sequences with sliding windows trimmable: keep, save and load the cells that a window has passed.
 
 llama.cpp overwrites a cell that the window of its sequence has passed, and omits it from a saved state. But
-it never overwrites a cell of two sequences. So each sequence here has a twin that shares its cells, and a
-saved state has a part for each window of the sequence.
+it never overwrites a cell of two sequences. Each sequence has a pin: a second sequence with the same cells.
+A saved state has a part for each window of the sequence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from server.llama.backend import Batch
 from server.llama.library import C
 from server.llama.options import MAX_SEQS
 
-MOST_SEQS = (MAX_SEQS - 1) // 2  # maximum sequences of a context: each has a twin, and one more is the dock
+MOST_SEQS = (MAX_SEQS - 1) // 2  # maximum sequences of a context: each has a pin, and one more is the dock
 CHUNKED = ("llama4",)  # architectures whose window is a token's chunk of the text, not the tokens before it
 _PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # save or load only layers with a window
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
@@ -39,7 +39,7 @@ class Windows:
         self._handle, self._memory = handle, C.llama_get_memory(handle)
         self._window, self._chunked = window, chunked
         self._dock = int(C.llama_n_seq_max(handle)) - 1  # the sequence for a part that is saved or loaded
-        self._n_kept = [0] * self._dock  # leading positions that the twin of each sequence shares
+        self._n_kept = [0] * self._dock  # leading positions that the pin of each sequence shares
 
     def grow(self, batch: Batch) -> None:
         """Keep the cells of an evaluated batch before the window passes them."""
@@ -52,27 +52,27 @@ class Windows:
             self._keep_cells(seq, length)
 
     def _keep_cells(self, seq: int, length: int) -> None:
-        """Make the twin of `seq` share its first `length` positions.
+        """Make the pin of `seq` share its first `length` positions.
 
-        A twin is a second sequence with the same cells, which llama.cpp therefore does not overwrite.
+        The pin is a second sequence with the same cells, which llama.cpp therefore does not overwrite.
         """
-        C.llama_memory_seq_cp(self._memory, seq, self._twin_of(seq), self._n_kept[seq], length)
+        C.llama_memory_seq_cp(self._memory, seq, self._pin_of(seq), self._n_kept[seq], length)
         self._n_kept[seq] = length
 
     def trim(self, seq: int, length: int) -> None:
-        """Remove positions >= length from the twin, the second sequence that keeps the cells of `seq`."""
+        """Remove positions >= length from the pin, the second sequence that keeps the cells of `seq`."""
         if self._n_kept[seq] > length:
-            C.llama_memory_seq_rm(self._memory, self._twin_of(seq), length, -1)
+            C.llama_memory_seq_rm(self._memory, self._pin_of(seq), length, -1)
             self._n_kept[seq] = length
 
     def cut(self, seq: int, start: int, end: int) -> None:
-        """Remove positions start to end from the sequence's twin, which shares its cells (see the module).
+        """Remove positions start to end from the sequence's pin, which shares its cells.
 
         Call it before the sequence's later positions move to `start`.
         """
         n_kept = self._n_kept[seq]
         if n_kept > start:
-            C.llama_memory_seq_rm(self._memory, self._twin_of(seq), start, end)
+            C.llama_memory_seq_rm(self._memory, self._pin_of(seq), start, end)
             self._n_kept[seq] = max(start, n_kept - (end - start))
 
     def save(self, seq: int, length: int, state: bytes) -> bytes:
@@ -103,7 +103,7 @@ class Windows:
         for part in earlier:
             try:
                 self._dock_part(part)
-                for target in (seq, self._twin_of(seq)):
+                for target in (seq, self._pin_of(seq)):
                     C.llama_memory_seq_cp(self._memory, self._dock, target, -1, -1)
             finally:
                 C.llama_memory_seq_rm(self._memory, self._dock, -1, -1)
@@ -139,7 +139,7 @@ class Windows:
         """Return the first position of the window that ends before position `end`."""
         return (end - 1) // self._window * self._window if self._chunked else max(0, end - self._window)
 
-    def _twin_of(self, seq: int) -> int:
+    def _pin_of(self, seq: int) -> int:
         return self._dock + 1 + seq
 
 

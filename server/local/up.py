@@ -28,7 +28,7 @@ from server.local.embedded import EmbeddedServer
 from server.local.placement import NO_DRAFTS, Machine, Placement, place
 from server.settings import UpSettings
 from server.speculation.wire.redis_url import without_password
-from server.stop_signals import end_when_told
+from server.stop_signals import raise_when_requested
 from server.terminal.console import LogConsole, log_to
 
 HERE, ELSEWHERE = "on this machine only", "from other machines too"
@@ -39,7 +39,7 @@ def up(settings: UpSettings) -> int:
     if settings.draft_model and not settings.draft_model.is_file():
         raise StartupError(f"no model file at {settings.draft_model}: give a GGUF file with --draft-model")
     log_to(LogConsole(highlight=False), settings.log_format)
-    end_when_told()
+    raise_when_requested()
     with ExitStack() as stack:
         listener = stack.enter_context(open_socket(settings.host, settings.port))
         settings = _with_threads(prepared(settings))

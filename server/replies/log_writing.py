@@ -179,7 +179,7 @@ class LogWriting:
             queued = [self._queue_part(pipe, part, renews=renews) for part in due]
             replies = iter(pipe.execute(raise_on_error=False))
         answers = [{kind: _checked(next(replies)) for kind in kinds} for kinds in queued]
-        return [self._settle(client, part, answer) for part, answer in zip(due, answers, strict=True)]
+        return [self._finish_part(client, part, answer) for part, answer in zip(due, answers, strict=True)]
 
     def _queue_part(self, pipe: Any, part: _Part, *, renews: bool) -> list[str]:
         """Queue commands; return a name for each."""
@@ -207,7 +207,7 @@ class LogWriting:
             queued += ["renewed", "awaited"]
         return queued
 
-    def _settle(self, client: redis.Redis, part: _Part, answer: dict[str, Any]) -> Outcome:
+    def _finish_part(self, client: redis.Redis, part: _Part, answer: dict[str, Any]) -> Outcome:
         """Return what became of a part by the answers to its commands, and finish or renew its lease."""
         one, n_events = part.of, part.of.log.last[part.n - 1] + 1 if part.n else 0
         if answer.get("added", True) is None:

@@ -104,7 +104,7 @@ class MemoryStore:
         log = self._logs.get((salt, id))
         return log is not None and not log.ended
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Return at once: what was put is kept already."""
 
     async def close(self) -> None:

@@ -57,7 +57,7 @@ class Orphans:
         self._silent = set[str]()  # places of logs without a lease at the last poll
         self.members: tuple[str, ...] = ()  # names of the leads that live
 
-    def poll(self, client: redis.Redis, most: int, *, settled: bool) -> list[TakenLog]:
+    def poll(self, client: redis.Redis, most: int, *, leases_known: bool) -> list[TakenLog]:
         """Take up at most this many orphans.
 
         A writer that is only late renews its lease before the second poll that finds none.
@@ -65,7 +65,7 @@ class Orphans:
         Args:
             client: The connection.
             most: Maximum orphans.
-            settled: False soon after an outage, when living writers may not have renewed their leases.
+            leases_known: False soon after an outage, when live writers may not have renewed their leases.
         """
         self._meet(client)
         known = cast("dict[bytes, bytes]", client.hgetall(self._open))
@@ -79,7 +79,7 @@ class Orphans:
         for place, writer, awaited in zip(places, told[::2], told[1::2], strict=True):
             if not awaited:
                 client.hdel(self._open, place)
-            elif writer == LEFT or (writer is None and settled and place in self._silent):
+            elif writer == LEFT or (writer is None and leases_known and place in self._silent):
                 free.append(place)
             elif writer is None:
                 silent.add(place)

@@ -50,7 +50,7 @@ class RedisLink:
         self._thread: threading.Thread | None = None
         self._down_since: float | None = None  # this and what follows: for the thread only
         self._tried_at = float("-inf")
-        self._told = False
+        self._outage_logged = False
         self.up_since = time.monotonic()  # when the latest outage, however short, was over
 
     def ask(self, work: Callable[[redis.Redis], T], *, talks: bool = True) -> Future[T]:
@@ -86,7 +86,7 @@ class RedisLink:
         Raises:
             StoreError: Redis does not answer, or refuses.
         """
-        if self._told and time.monotonic() - self._tried_at < PROBE_S:
+        if self._outage_logged and time.monotonic() - self._tried_at < PROBE_S:
             raise StoreError.unreachable()
         while True:
             try:
@@ -96,14 +96,14 @@ class RedisLink:
             except (RedisError, OSError) as error:
                 self._note_failure(error)
                 self._tried_at = time.monotonic()
-                if self._told or self._closing.wait(LINK_RETRY_S):
+                if self._outage_logged or self._closing.wait(LINK_RETRY_S):
                     raise StoreError.unreachable() from error
                 continue
-            if self._told:
+            if self._outage_logged:
                 logger.warning("the Redis server at %s is back: replies are stored there again", self._place)
             if self._down_since is not None:
                 self.up_since = time.monotonic()
-            self._down_since, self._told = None, False
+            self._down_since, self._outage_logged = None, False
             return result
 
     def close(self) -> None:
@@ -117,8 +117,8 @@ class RedisLink:
     def _note_failure(self, error: Exception) -> None:
         now = time.monotonic()
         self._down_since = now if self._down_since is None else self._down_since
-        if not self._told and now - self._down_since >= PATIENCE_S:
-            self._told = True
+        if not self._outage_logged and now - self._down_since >= PATIENCE_S:
+            self._outage_logged = True
             what = "replies are kept in this process until it is back"
             logger.warning("the Redis server at %s keeps no replies (%s): %s", self._place, error, what)
 

@@ -25,7 +25,7 @@ from server.replies.redis_names import CANCEL, ReplyNames, is_id, owner_of, plac
 from server.replies.reply_log import LogReader, ReplyLog
 from server.replies.store import Change, Orphan, Owner
 
-STORE_SETTLE_S = (
+FLUSH_TIMEOUT_S = (
     1.0  # seconds that the end of an answer waits for its puts: an outage must not delay it longer
 )
 CLOSE_S = 2.0  # for queued commands when the lead ends, as long as for one answer of Redis
@@ -34,7 +34,9 @@ CLOSE_S = 2.0  # for queued commands when the lead ends, as long as for one answ
 MOST_DOCUMENT = 15 << 20
 ITEM_BYTES = 384  # of Redis's memory for an item's name: 345 as measured over 600,000 of them (Valkey 9.1)
 CHANGES = 16  # tries of a change, if other changes of the same response interfere
-SETTLED_S = 3.0  # after an outage until no lease means no writer: a living one renews its lease within 1 s
+LEASES_RENEWED_S = (
+    3.0  # after an outage until no lease means no writer: a living one renews its lease within 1 s
+)
 
 T = TypeVar("T")
 
@@ -134,8 +136,8 @@ class RedisStore:
             return ()
 
         def poll(client: redis.Redis) -> list[TakenLog]:
-            settled = time.monotonic() - self._link.up_since > SETTLED_S
-            return self._orphans.poll(client, most, settled=settled)
+            leases_known = time.monotonic() - self._link.up_since > LEASES_RENEWED_S
+            return self._orphans.poll(client, most, leases_known=leases_known)
 
         taken = list[Orphan]()
         all_found = await self._answer(poll)
@@ -175,10 +177,10 @@ class RedisStore:
         key = self._names.awaited(salt, id)
         return bool(await self._answer(lambda client: client.exists(key)))
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         with contextlib.suppress(StoreError, TimeoutError):
             await asyncio.wait_for(
-                asyncio.wrap_future(self._link.ask(lambda _: None, talks=False)), STORE_SETTLE_S
+                asyncio.wrap_future(self._link.ask(lambda _: None, talks=False)), FLUSH_TIMEOUT_S
             )
 
     async def close(self) -> None:

@@ -37,7 +37,7 @@ class Orphan:
 class ReplyStore(Protocol):
     """Keeps responses and logs. For the event loop only. A get finds everything that was put before.
 
-    Async methods, except settled() and close(), raise StoreError if the store does not answer.
+    Async methods, except flush() and close(), raise StoreError if the store does not answer.
     """
 
     members: Sequence[str] | None
@@ -100,10 +100,10 @@ class ReplyStore(Protocol):
         """Return True if a process writes this log."""
         ...
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Wait until every put so far has succeeded or failed."""
         ...
 
     async def close(self) -> None:
-        """Wait as settled() does, and release the store's connections."""
+        """Wait as flush() does, and release the store's connections."""
         ...

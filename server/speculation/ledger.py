@@ -35,7 +35,7 @@ INSIDE = "in the lead"  # the group of the draft model
 # best: 12 where it could double the speed. Half: two sessions of the bundled pair reach 1.21 of the undrafted
 # speed instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way --sessions 2).
 STAKED = 25.0
-SETTLED = 4  # steps until a drafter that pauses has ended its work
+STEPS_TO_STOP = 4  # steps until a drafter that pauses has ended its work
 
 # Evidence that a step gives the account of a session (IN_SESSION): with guesses for this session alone, with
 # messages; 1 with guesses for several sessions
@@ -79,7 +79,7 @@ class Ledger:
         self._known: Mapping[str, object] = {}  # accounts before the restart, by name
         self._has_times = False  # step times are known
         self._renewed_for, self._n_until_renewed = 0, 0  # number of sessions; steps
-        self._n_calm = SETTLED  # steps since a drafter on the lead's cores had a session
+        self._n_calm = STEPS_TO_STOP  # steps since a drafter on the lead's cores had a session
         self._n_passed = 0  # steps in a row in which nobody was asked
         self._n_asked, self._lookup_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
         self._calm_td_s = 0.0  # of a round of guesses of the model in the lead while drafters leave its cores
@@ -155,7 +155,7 @@ class Ledger:
         plan, timing = step.plan, step.timing
         assert isinstance(plan, DraftPlan)
         n = self._n_calm = 0 if plan.working and self._is_crowded(plan) else self._n_calm + 1
-        calm = n > SETTLED or (None if n else False)
+        calm = n > STEPS_TO_STOP or (None if n else False)
         self._wait(plan)
         if self.times.shapes.steady:
             self._learn_shape(plan)
@@ -311,11 +311,11 @@ class Ledger:
         """Return the tokens that sending to drafters and choosing among their guesses cost in this step."""
         if not self.machines:
             return 0.0
-        n_told = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0
+        n_sent = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0
         guessing = plan.n_guesses > 0
         outside_s = max(0.0, timing.step_s - timing.decode_s - plan.spent_s)
-        self.rates.python.told(timing, outside_s, n_told, guessing=guessing)
-        return n_told * self.rates.python.drafters_cost(rate, guessing=guessing) if n_told else 0.0
+        self.rates.python.observe_messages(timing, outside_s, n_sent, guessing=guessing)
+        return n_sent * self.rates.python.drafters_cost(rate, guessing=guessing) if n_sent else 0.0
 
     def _book(self, step: Step, timing: StepTiming, lookup_s: float, charge: Charge) -> None:
         """Count a step's gains, less its costs, in the accounts of lookups and drafters.

@@ -64,22 +64,22 @@ class PythonTimes:
         one = self._medians[kind, n_sessions.bit_length()]
         return one.value if one.count >= KNOWN else None
 
-    def told(self, timing: StepTiming, outside_s: float, n_told: int, *, guessing: bool) -> None:
-        """Learn from a step in which drafters had n_told sessions.
+    def observe_messages(self, timing: StepTiming, outside_s: float, n_sent: int, *, guessing: bool) -> None:
+        """Learn from a step in which drafters had n_sent sessions.
 
         Args:
             timing: Times of the step.
             outside_s: Its seconds outside the decode.
-            n_told: Sessions that drafters have.
+            n_sent: Sessions that drafters have.
             guessing: Guesses were verified.
         """
         n = timing.n_sessions
-        if n_told or not guessing:  # otherwise the guesses are not drafters'
-            self.observe("guessing" if guessing else "told" if n_told else "quiet", n, outside_s)
-        if not n_told:
+        if n_sent or not guessing:  # otherwise the guesses are not drafters'
+            self.observe("guessing" if guessing else "told" if n_sent else "quiet", n, outside_s)
+        if not n_sent:
             self._drafters_s = {False: 0.0, True: 0.0}
             return
-        share = n / n_told
+        share = n / n_sent
         more_s = self.more_s("guessing" if guessing else "told", "quiet", n)
         self._drafters_s[guessing] = more_s and share * more_s
 
@@ -175,7 +175,7 @@ class Rates:
         if calm is False and self.calm is times:
             self.calm = deepcopy(times)
         shapes = times.shapes if times.shapes.steady else None
-        if not plan.is_shape and (shapes is None or shapes.is_settled(rows)):
+        if not plan.is_shape and (shapes is None or shapes.is_steady(rows)):
             times.observe(rows, cells, timing.decode_s)
             if calm and self.calm is not times:
                 self.calm.observe(rows, cells, timing.decode_s)

@@ -75,7 +75,7 @@ class ShapeTimes:
         """True if padding can pay on this machine."""
         return bool(self.steady)
 
-    def is_settled(self, n_rows: int) -> bool:
+    def is_steady(self, n_rows: int) -> bool:
         """Return True if a step of n_rows rows now takes its usual time."""
         return all(rows == n_rows for rows in self._rows)
 

@@ -36,13 +36,13 @@ class Speculated:
     prediction: PredictedReply | None = field(init=False)
     n_prompt: int = field(init=False)  # tokens of the prompt
     n_indexed: int = 0  # leading tokens that are in `lookup`
-    n_told: int = 0  # leading tokens that its drafters have been sent
+    n_sent: int = 0  # leading tokens that its drafters have been sent
     # drafters that have the session, by id
     drafters: dict[str, Yield] = field(default_factory=dict[str, Yield])
     # what drafters contributed, by id, including those that left
     yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
     # by drafter: number of committed tokens from which on it may be sent the session again
-    told_again: dict[str, int] = field(default_factory=dict[str, int])
+    resent: dict[str, int] = field(default_factory=dict[str, int])
     heard: bool = False  # one of its current drafters has sent guesses
     is_spared: bool = False  # no drafter may have it
     account: Account = field(default_factory=lambda: Account(IN_SESSION))  # its models' account
@@ -92,15 +92,15 @@ class Speculated:
             return True
         return any(one in wanted or one.rsplit("-", 2)[0] in wanted for one in source.split(" & "))
 
-    def may_tell_again(self, drafter: str, n_ahead: int) -> bool:
+    def may_resend(self, drafter: str, n_ahead: int) -> bool:
         """Return True if the session may be sent again to a drafter whose draft was lost; count that as done.
 
         The first time that is at once. Then n_ahead more tokens must be committed, since further drafts may
         be on the way that are lost for the same reason.
         """
-        if self.tree.position < self.told_again.get(drafter, 0):
+        if self.tree.position < self.resent.get(drafter, 0):
             return False
-        self.told_again[drafter] = self.tree.position + n_ahead
+        self.resent[drafter] = self.tree.position + n_ahead
         return True
 
     @property

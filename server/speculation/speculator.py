@@ -129,7 +129,7 @@ class Speculator(Proposer):
         """Send drafters what was committed."""
         for speculated in self._sessions.values():
             if speculated.drafters:
-                remote.tell(speculated)
+                remote.send_commits(speculated)
 
     # -- for others ----------------------------------------
 

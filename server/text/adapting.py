@@ -49,7 +49,7 @@ def adapted(
     messages: Sequence[Message],
     tools: Sequence[Tool],
     manners: Manners,
-    tell: Tell = lambda _: None,
+    log: Tell = lambda _: None,
     texts: ClientTexts = NO_CONTROLS,
 ) -> list[Message]:
     """Return the messages in the form that the template takes, their texts guarded.
@@ -58,34 +58,34 @@ def adapted(
         messages: As the client has sent them.
         tools: Tools of the request, guarded already.
         manners: Forms of messages that the template takes.
-        tell: Called with a sentence about each adaptation that the template makes necessary.
+        log: Called with a sentence about each adaptation that the template makes necessary.
         texts: Guards the texts that the client has written.
     """
     named = messages if manners.idless else list(with_ids(messages))
-    told = [_adapt_message(message, manners, tell, texts) for message in named]
+    told = [_adapt_message(message, manners, log, texts) for message in named]
     told = told if manners.empty else [message for message in told if not _is_empty(message)]
     if tools and not manners.tools:
-        tell("no tools: they are described to the model in words")
+        log("no tools: they are described to the model in words")
         told = _describe_tools(told, tools, manners)
     if manners.joined:
-        told = _join_instructions(told, tell)
-    told = _without_system(told, manners, tell)
-    told = _with_calls(told, manners, tell)
-    told = told if manners.begins else _begun_by_user(told, tell)
-    return told if manners.repeated else _join_repeated_roles(told, tell)
+        told = _join_instructions(told, log)
+    told = _without_system(told, manners, log)
+    told = _with_calls(told, manners, log)
+    told = told if manners.begins else _begun_by_user(told, log)
+    return told if manners.repeated else _join_repeated_roles(told, log)
 
 
-def _with_calls(messages: list[Message], manners: Manners, tell: Tell) -> list[Message]:
+def _with_calls(messages: list[Message], manners: Manners, log: Tell) -> list[Message]:
     """Return the messages with calls and results in the form that the template takes."""
     told = messages
     if not manners.calls or not manners.results:
         return _written_out(told, manners)
-    told = told if manners.orphans else list(_without_orphans(told, tell))
-    told = told if manners.unanswered else list(_all_answered(told, tell))
+    told = told if manners.orphans else list(_without_orphans(told, log))
+    told = told if manners.unanswered else list(_all_answered(told, log))
     if manners.bare or manners.null:
-        told = list(_split_content_from_calls(told, manners, tell))
-    told = told if manners.several else list(_one_by_one(told, tell))
-    return told if manners.followed else list(_insert_replies(told, tell))
+        told = list(_split_content_from_calls(told, manners, log))
+    told = told if manners.several else list(_one_by_one(told, log))
+    return told if manners.followed else list(_insert_replies(told, log))
 
 
 def text_of(content: Any) -> str:
@@ -95,7 +95,7 @@ def text_of(content: Any) -> str:
     return str(content or "")
 
 
-def _adapt_message(message: Message, manners: Manners, tell: Tell, texts: ClientTexts) -> Message:
+def _adapt_message(message: Message, manners: Manners, log: Tell, texts: ClientTexts) -> Message:
     """Adapt one message without looking at its neighbours."""
     role = message["role"]
     guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
@@ -104,7 +104,7 @@ def _adapt_message(message: Message, manners: Manners, tell: Tell, texts: Client
     if role == "developer" and not manners.developer:
         new["role"] = "system"
     if isinstance(new["content"], list) and new["role"] not in manners.parts:
-        tell("no lists as content: their parts are joined by line breaks")
+        log("no lists as content: their parts are joined by line breaks")
         new["content"] = text_of(new["content"])
     if message.get("reasoning_content"):
         new = _place_thoughts(new, manners)
@@ -201,12 +201,12 @@ def _is_empty(message: Message) -> bool:
     return message["role"] == "assistant" and not any(said)
 
 
-def _without_orphans(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+def _without_orphans(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
     """Turn results without a preceding call into messages of the user."""
     called = False
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
         if of_tools and not called:
-            tell("no results without a call: they are shown as the user's")
+            log("no results without a call: they are shown as the user's")
             yield _as_users(run)
             continue
         for message in run:
@@ -214,14 +214,14 @@ def _without_orphans(messages: Sequence[Message], tell: Tell) -> Iterator[Messag
             yield message
 
 
-def _all_answered(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+def _all_answered(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
     """Add a result for each call without one, behind the results that exist."""
     open = dict[str, None]()
     for message in [*messages, None]:
         if message is not None and message["role"] == "tool":
             open.pop(message.get("tool_call_id") or next(iter(open), ""), None)
         elif open and message is not None:
-            tell("no calls without a result: one that says so is put behind them")
+            log("no calls without a result: one that says so is put behind them")
             yield from ({"role": "tool", "tool_call_id": id, "content": _NO_RESULT} for id in open)
             open.clear()
         if message is not None:
@@ -236,7 +236,7 @@ def _spell_calls(message: Message, syntax: Calls) -> Message:
     return {**rest, "content": "\n".join(said)}
 
 
-def _split_content_from_calls(messages: Sequence[Message], manners: Manners, tell: Tell) -> Iterator[Message]:
+def _split_content_from_calls(messages: Sequence[Message], manners: Manners, log: Tell) -> Iterator[Message]:
     """Move content beside calls to a message of its own, if the template would not show both."""
     for message in messages:
         content = message.get("content")
@@ -244,14 +244,14 @@ def _split_content_from_calls(messages: Sequence[Message], manners: Manners, tel
             yield message
             continue
         if content:
-            tell("no content beside calls: it is shown as a message of its own")
+            log("no content beside calls: it is shown as a message of its own")
             yield {"role": message["role"], "content": content}
             if not manners.repeated:
                 yield _GO_ON
         yield {**message, "content": None if manners.null else ""}
 
 
-def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+def _one_by_one(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
     """Split a message with several calls: one message for each call, each followed by its result."""
     waiting: list[Message] = []
     for message in messages:
@@ -265,7 +265,7 @@ def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
             yield from waiting
             waiting.clear()
         if len(calls) > 1:
-            tell("only one call in a message: more are shown one by one")
+            log("only one call in a message: more are shown one by one")
             rest = {"role": "assistant", "content": message.get("content") and ""}
             waiting = [{**(rest if n else message), "tool_calls": [call]} for n, call in enumerate(calls)]
         else:
@@ -273,12 +273,12 @@ def _one_by_one(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
     yield from waiting
 
 
-def _insert_replies(messages: Sequence[Message], tell: Tell) -> Iterator[Message]:
+def _insert_replies(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
     """Insert a short reply between a tool's result and a user's message."""
     last = ""
     for message in messages:
         if (last, message["role"]) == ("tool", "user"):
-            tell("no user's message behind a tool's result: a reply of one word is put between them")
+            log("no user's message behind a tool's result: a reply of one word is put between them")
             yield {"role": "assistant", "content": "OK."}
         last = message["role"]
         yield message
@@ -295,50 +295,50 @@ def _describe_tools(messages: list[Message], tools: Sequence[Tool], manners: Man
     return [{**first, "content": _join_paragraphs(first.get("content"), text)}, *rest]
 
 
-def _join_instructions(messages: Sequence[Message], tell: Tell) -> list[Message]:
+def _join_instructions(messages: Sequence[Message], log: Tell) -> list[Message]:
     """Join all system and developer messages at the beginning into one."""
     first = list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages))
     if len(first) < 2:
         return list(messages)
-    tell("one system or developer message at the beginning: several are joined")
+    log("one system or developer message at the beginning: several are joined")
     content = _join_paragraphs(*(message.get("content") for message in first))
     return [{**first[0], "content": content}, *messages[len(first) :]]
 
 
-def _without_system(messages: Sequence[Message], manners: Manners, tell: Tell) -> list[Message]:
+def _without_system(messages: Sequence[Message], manners: Manners, log: Tell) -> list[Message]:
     """Change the role of system and developer messages that the template would not show."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
     if told and n_first == len(told) and not manners.unasked:
-        tell("no system message alone: the last one becomes the user's")
+        log("no system message alone: the last one becomes the user's")
         return [*told[:-1], {**told[-1], "role": "user"}]
     known = {"system": manners.system, "developer": manners.developer}
     later = [role for role, is_known in known.items() if is_known and role in manners.later]
     for i, message in enumerate(told):
         role = message["role"]
         if role in known and not (known[role] and (i < n_first or role in later)):
-            tell("no system messages, or only as the first: others become the user's")
+            log("no system messages, or only as the first: others become the user's")
             told[i] = {**message, "role": later[0] if later else "user"}
     return told
 
 
-def _begun_by_user(messages: list[Message], tell: Tell) -> list[Message]:
+def _begun_by_user(messages: list[Message], log: Tell) -> list[Message]:
     """Insert a short message of the user before an assistant's message that comes first."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in _INSTRUCTIONS), None)
     if first is None or messages[first]["role"] != "assistant":
         return messages
-    tell("no assistant that begins: a message of the user's is put before it")
+    log("no assistant that begins: a message of the user's is put before it")
     return [*messages[:first], _GO_ON, *messages[first:]]
 
 
-def _join_repeated_roles(messages: Sequence[Message], tell: Tell) -> list[Message]:
+def _join_repeated_roles(messages: Sequence[Message], log: Tell) -> list[Message]:
     """Join consecutive messages of one role, except for calls and results."""
     told: list[Message] = []
     for message in messages:
         last = told[-1] if told else {}
         plain = message["role"] in ("user", "assistant") and not message.get("tool_calls")
         if plain and last.get("role") == message["role"] and not last.get("tool_calls"):
-            tell("no messages of one role that follow each other: they are joined")
+            log("no messages of one role that follow each other: they are joined")
             content = _join_paragraphs(last.get("content"), message.get("content"))
             told[-1] = {**last, **message, "content": content}
         else:

@@ -70,14 +70,14 @@ class ReplyText(Tally):
         return self._read_text(text)
 
     def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
-        """Return, for each token of the step, its pieces and the number of settled characters after it.
+        """Return, for each token of the step, its pieces and the number of parsed characters after it.
 
-        A character is settled once its meaning is certain: content, thoughts, a call, or a mark. Tokens after
+        A character is parsed once its meaning is certain: content, thoughts, a call, or a mark. Tokens after
         a stop string are omitted.
         """
         read = list[tuple[list[Piece], int]]()
         for text in self._token_texts(step.tokens):
-            read.append((self._read_text(text), self.reader.n_settled))
+            read.append((self._read_text(text), self.reader.n_parsed))
             if self.stopped:
                 break
         if (n := len(read)) < len(step.tokens):
@@ -120,7 +120,7 @@ class ReplyText(Tally):
 
         Stop tokens are left out, and so are tokens that lie wholly within a stop string.
         """
-        cut = self.stopped and n_characters == self.reader.n_settled
+        cut = self.stopped and n_characters == self.reader.n_parsed
         return self._alignment.released(n_characters, cut=cut) if self._alignment else []
 
     def finish_reason(self, reason: FinishReason) -> str:

@@ -97,7 +97,7 @@ class ChatTemplate:
         self._of_calls = with_tools or source
         most = min(room.n_ctx * room.longest, _MAX_RENDERED)
         self._sandboxed = Sandboxed(source, bos=bos, eos=eos, most=most)
-        self._told = set[str]()
+        self._logged = set[str]()
         self._with_tools = (
             ChatTemplate(with_tools, bos=bos, eos=eos, room=room, controls=self._controls)
             if with_tools and with_tools != source
@@ -201,10 +201,10 @@ class ChatTemplate:
         text, _, _ = self._render_followed(before, last, setting).partition(_FOLLOWING)
         return text
 
-    def settled(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
-        """Return how the prompt of the next turn will begin in any case, once `reply` is in the history.
+    def next_prefix(self, messages: Sequence[Message], reply: Message, setting: Setting = BARE) -> str | None:
+        """Return the prefix of the next turn's prompt that is known once `reply` is in the history.
 
-        This beginning depends neither on what the user writes then nor on what called tools return. It may
+        It depends neither on what the user writes then nor on what called tools return. It may
         differ from this turn's prompt and generated text, since templates trim texts, drop thoughts, and
         write calls in their own way. None if the template refuses the messages, or shows no following
         message.
@@ -240,7 +240,7 @@ class ChatTemplate:
         manners = self.manners
         try:
             given = self._client_texts.of(list(setting.tools))
-            told = adapted(messages, given, manners, self._tell_once, self._client_texts)
+            told = adapted(messages, given, manners, self._log_once, self._client_texts)
             tools = described(given) if manners.described else given
             wanted = {key: one for key, one in setting.variables.items() if self._sandboxed.wants(key)}
             variables = {**setting.variables, **self._client_texts.of(wanted)}
@@ -312,10 +312,10 @@ class ChatTemplate:
         except Exception:
             return None
 
-    def _tell_once(self, what: str) -> None:
+    def _log_once(self, what: str) -> None:
         """Log this sentence about an adaptation, but only once."""
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._logged:
+            self._logged.add(what)
             logger.info("the model's chat template takes %s", what)
 
 

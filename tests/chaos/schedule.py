@@ -102,7 +102,7 @@ class Chaos:
                     heals[turn.fault.name].callback(turn.fault.apply(self.system, Random(turn.seed)))
                     continue
                 if turn.fault.till_told and _lead_lives(turns):
-                    until(lambda: _told(turn.fault, log[n_logged:]), CALM_S, "an outage is not told")  # noqa: B023
+                    until(lambda: _sent(turn.fault, log[n_logged:]), CALM_S, "an outage is not told")  # noqa: B023
                 heals[turn.fault.name].close()
 
     def _audit(self) -> None:
@@ -142,7 +142,7 @@ class Chaos:
         links = "".join(re.findall("(lost|back)", " ".join(line for line in lines if "Redis server" in line)))
         if "lostlost" in links:
             found.append(f"an outage is told again and again:\n{text}")
-        untold = [turn.fault for turn in turns if not _told(turn.fault, lines)]
+        untold = [turn.fault for turn in turns if not _sent(turn.fault, lines)]
         return found + [f"the log does not say {fault.says!r}:\n{text}" for fault in untold]
 
 
@@ -151,5 +151,5 @@ def _lead_lives(turns: list[Turn]) -> bool:
     return all(turn.fault.target != "lead" for turn in turns)
 
 
-def _told(fault: Fault, lines: list[str]) -> bool:
+def _sent(fault: Fault, lines: list[str]) -> bool:
     return re.search(fault.says, "\n".join(lines)) is not None

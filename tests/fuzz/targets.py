@@ -157,7 +157,7 @@ def replies(data: bytes) -> None:
         parts += parted.feed(text[at : at + size])
     parts += parted.end()
     assert coalesced(pieces) == coalesced(parts)
-    assert whole.n_settled == parted.n_settled == len(text)
+    assert whole.n_parsed == parted.n_parsed == len(text)
 
 
 def _text(data: bytes) -> str:

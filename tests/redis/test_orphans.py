@@ -28,7 +28,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let leases end within the test, and outages be over at once."""
     monkeypatch.setattr(log_writing, "LEASE_MS", 100)
     monkeypatch.setattr(log_writing, "RENEWED_S", 0.02)
-    monkeypatch.setattr(redis_store, "SETTLED_S", 0.0)
+    monkeypatch.setattr(redis_store, "LEASES_RENEWED_S", 0.0)
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ async def test_orphan_is_taken_up_once(url: str):
         log.append(events(0, 1))
         log.append(event(2), b'{"n":1}')
         log.append(event(3), b'{"n":2}')
-        await first.settled()
+        await first.flush()
         with frozen(first):
             taken = await taken_by(second, third)
             [orphan] = [one for found in taken for one in found]
@@ -108,13 +108,13 @@ async def test_late_writer_is_fenced(url: str):
         log = first.begin_log(ANNA, "resp_1", RECIPE)
         first.put(ANNA, stored(status="in_progress"))
         log.append(event(0))
-        await first.settled()
+        await first.flush()
         reader = asyncio.ensure_future(read(await found_log(first)))
         with frozen(first):
             log.append(events(1, 2))
             [[orphan]] = await taken_by(second)
             orphan.log.append(event(1))
-            await second.settled()
+            await second.flush()
             first.put(ANNA, stored(status="of the late writer"))
         log.append(event(3))
         second.put(ANNA, stored(status="completed"))
@@ -128,7 +128,7 @@ async def test_late_writer_is_fenced(url: str):
         await until(is_told)
         assert log.taken
         first.put(ANNA, stored(status="of the late writer"))
-        await first.settled()
+        await first.flush()
         kept = await second.get(ANNA.salt, "resp_1")
         assert kept == stored(status="completed")
         assert await read(await found_log(first)) == events(0, 1, 2, 3, 4)
@@ -138,10 +138,10 @@ async def test_living_writer_keeps_its_log(url: str):
     async with lead(url, "a") as first, lead(url, "b") as second, lead(url, "c", "other") as third:
         log = first.begin_log(ANNA, "resp_1", RECIPE)
         log.append(event(0))
-        await first.settled()
+        await first.flush()
         assert await taken_by_nobody(first, second)
         first.leave(ANNA.salt, "resp_1")
-        await first.settled()
+        await first.flush()
         assert await taken_by_nobody(third)
         [[orphan]] = await taken_by(second)
         assert await read(log) == event(0)
@@ -153,10 +153,10 @@ async def test_left_log_needs_no_second_look(url: str):
         logs = [first.begin_log(ANNA, f"resp_{i}", RECIPE) for i in range(3)]
         for log in logs:
             log.append(event(0))
-        await first.settled()
+        await first.flush()
         for i in range(3):
             first.leave(ANNA.salt, f"resp_{i}")
-        await first.settled()
+        await first.flush()
         taken = [*await second.take_up(2), *await second.take_up(2)]
         assert sorted(orphan.id for orphan in taken) == ["resp_0", "resp_1", "resp_2"]
         for orphan in taken:
@@ -167,7 +167,7 @@ async def test_log_without_recipe_is_not_taken(url: str):
     async with lead(url, "a") as first, lead(url, "b") as second:
         log = first.begin_log(ANNA, "resp_1")
         log.append(event(0))
-        await first.settled()
+        await first.flush()
         with frozen(first):
             assert await taken_by_nobody(second)
             assert await taken_by_nobody(second)
@@ -178,7 +178,7 @@ async def test_nobody_waits_for_ever(url: str, monkeypatch: pytest.MonkeyPatch):
     async with lead(url, "a") as first, lead(url, "b") as second:
         log = first.begin_log(ANNA, "resp_1", RECIPE)
         log.append(event(0))
-        await first.settled()
+        await first.flush()
         with frozen(first):
             reading = (await found_log(second)).events(-1)
             assert await anext(reading) == event(0)
@@ -191,12 +191,12 @@ async def test_deadly_reply_ends_few_leads(url: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(orphans, "MOST_TERMS", 2)
     async with lead(url, "a") as first, lead(url, "b") as second:
         first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
-        await first.settled()
+        await first.flush()
         first.leave(ANNA.salt, "resp_1")
-        await first.settled()
+        await first.flush()
         [[orphan]] = await taken_by(second)
         second.leave(ANNA.salt, "resp_1")
-        await second.settled()
+        await second.flush()
         assert await taken_by_nobody(first)
         with pytest.raises(LostReplyError):
             await read(await found_log(first))
@@ -222,9 +222,9 @@ async def test_readers_get_what_is_stored(url: str):
 async def test_other_key_finds_no_orphan(url: str):
     async with lead(url, "a") as first, lead(url, "b") as second:
         first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
-        await first.settled()
+        await first.flush()
         first.leave(ANNA.salt, "resp_1")
-        await first.settled()
+        await first.flush()
         [[orphan]] = await taken_by(second)
         assert await second.log(BERT.salt, "resp_1") is None
         assert not await second.is_written(BERT.salt, "resp_1")
@@ -238,9 +238,9 @@ async def test_deleted_reply_is_not_taken(url: str):
     async with lead(url, "a") as first, lead(url, "b") as second:
         first.put(ANNA, stored())
         first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
-        await first.settled()
+        await first.flush()
         first.leave(ANNA.salt, "resp_1")
-        await first.settled()
+        await first.flush()
         assert await second.delete(ANNA, "resp_1")
         assert await taken_by_nobody(first, second)
 
@@ -259,11 +259,11 @@ async def test_lost_log_is_not_taken(server: Server, monkeypatch: pytest.MonkeyP
     """Its readers know more than Redis."""
     monkeypatch.setattr(redis_link, "PATIENCE_S", 0.0)
     monkeypatch.setattr(redis_link, "PROBE_S", 0.01)
-    monkeypatch.setattr(redis_store, "SETTLED_S", 60.0)
+    monkeypatch.setattr(redis_store, "LEASES_RENEWED_S", 60.0)
     async with lead(server.url, "a") as first:
         log = first.begin_log(ANNA, "resp_1", RECIPE)
         log.append(event(0))
-        await first.settled()
+        await first.flush()
         with redis.Redis.from_url(server.url) as client:
             assert client.hlen(first._names.open("toy")) == 1  # pyright: ignore[reportPrivateUsage]
             kept = client.dump(first._names.open("toy")) or b""  # pyright: ignore[reportPrivateUsage]

@@ -86,7 +86,7 @@ async def test_another_lead_reads_a_running_log(url: str):
     async with opened(url) as first, opened(url) as second:
         log = first.begin_log(ANNA, "resp_1")
         log.append(events(0, 1))
-        await first.settled()
+        await first.flush()
         assert await second.is_written(ANNA.salt, "resp_1")
         assert await second.log(BERT.salt, "resp_1") is None
         whole = asyncio.ensure_future(read(await found_log(second)))
@@ -94,7 +94,7 @@ async def test_another_lead_reads_a_running_log(url: str):
         for number in range(2, 600):
             log.append(event(number))
             if number % 100 == 0:
-                await first.settled()
+                await first.flush()
         log.end()
         assert await whole == events(*range(600))
         assert await part == events(*range(3, 600))
@@ -107,7 +107,7 @@ async def test_cancel_reaches_the_writing_lead(url: str):
     async with opened(url) as first, opened(url) as second:
         first.on_cancel = lambda salt, id: asked.append((salt, id))
         log = first.begin_log(ANNA, "resp_1")
-        await first.settled()
+        await first.flush()
         await second.cancel(BERT.salt, "resp_1")
         await second.cancel(ANNA.salt, "resp_1")
 
@@ -124,7 +124,7 @@ async def test_gone_writer_is_told(url: str, client: redis.Redis, monkeypatch: p
     async with opened(url) as first, opened(url) as second:
         log = first.begin_log(ANNA, "resp_1")
         log.append(event(0))
-        await first.settled()
+        await first.flush()
         first._link.close()  # pyright: ignore[reportPrivateUsage]  # as a lead that is killed
 
         async def is_gone() -> bool:
@@ -168,7 +168,7 @@ async def test_huge_document_stays_in_its_process(url: str, monkeypatch: pytest.
         assert await store.get(ANNA.salt, "resp_huge") == huge
         assert await other.get(ANNA.salt, "resp_huge") is None
         store.put(ANNA, stored("conv_1"))
-        await store.settled()
+        await store.flush()
         with pytest.raises(StoreError):
             await store.change(
                 ANNA, "conv_1", lambda one: with_items(one, [{"id": "msg_1", "text": "x" * 1000}])
@@ -206,7 +206,7 @@ async def test_overdue_keys_go_by_themselves(url: str, client: redis.Redis):
         log.append(event(0))
         store.put(ANNA, stored(output=[{"id": "msg_1"}]))
         log.end()
-        await store.settled()
+        await store.flush()
 
         async def are_gone() -> bool:
             return not cast(list[bytes], client.keys("*"))
@@ -217,7 +217,7 @@ async def test_overdue_keys_go_by_themselves(url: str, client: redis.Redis):
 async def test_changes_of_two_leads_both_count(url: str):
     async with opened(url) as first, opened(url) as second:
         first.put(ANNA, stored("conv_1"))
-        await first.settled()
+        await first.flush()
 
         async def add(store: RedisStore, n: int) -> None:
             for i in range(20):
@@ -237,7 +237,7 @@ async def test_outage_leaves_readers_and_says_so(server: Server, monkeypatch: py
     async with opened(server.url) as store:
         log = store.begin_log(ANNA, "resp_1")
         log.append(event(0))
-        await store.settled()
+        await store.flush()
         reader = asyncio.ensure_future(read(log))
         server.kill()
         log.append(event(1))
@@ -268,7 +268,7 @@ async def test_outage_leaves_readers_and_says_so(server: Server, monkeypatch: py
 
         await until(is_back)
         store.put(ANNA, stored("resp_3"))
-        await store.settled()
+        await store.flush()
         async with opened(server.url) as other:
             assert await other.get(ANNA.salt, "resp_3") == stored("resp_3")
 
@@ -277,10 +277,10 @@ async def test_emptied_server_loses_the_log(url: str, client: redis.Redis):
     async with opened(url) as store:
         log = store.begin_log(ANNA, "resp_1")
         log.append(event(0))
-        await store.settled()
+        await store.flush()
         client.flushall()
         log.append(event(1))
-        await store.settled()
+        await store.flush()
 
         async def is_lost() -> bool:
             return log.lost
@@ -288,7 +288,7 @@ async def test_emptied_server_loses_the_log(url: str, client: redis.Redis):
         await until(is_lost)
         store.put(ANNA, stored())
         log.end()
-        await store.settled()
+        await store.flush()
         assert await read(await found_log(store)) == events(0, 1)
 
 
@@ -296,15 +296,15 @@ async def test_hanging_server_holds_nobody(server: Server, monkeypatch: pytest.M
     monkeypatch.setattr(redis_link, "PATIENCE_S", 0.0)
     async with opened(server.url) as store:
         log = store.begin_log(ANNA, "resp_1")
-        await store.settled()
+        await store.flush()
         assert server.process is not None
         os.kill(server.process.pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
             log.append(event(0))
             store.put(ANNA, stored())
-            await store.settled()
-            assert time.monotonic() - began < 2 * redis_store.STORE_SETTLE_S
+            await store.flush()
+            assert time.monotonic() - began < 2 * redis_store.FLUSH_TIMEOUT_S
             log.end()
             assert await read(log) == event(0)
             with pytest.raises(StoreError):

@@ -84,9 +84,9 @@ async def test_lead_stores_replies(guarded: Server):
     try:
         left = store.begin_log(owner, "resp_2", {})
         left.append(event(0))
-        await store.settled()
+        await store.flush()
         store.leave("salt", "resp_2")
-        await store.settled()
+        await store.flush()
         assert [orphan.id for orphan in await store.take_up(1)] == ["resp_2"]
         log = store.begin_log(owner, "resp_1")
         log.append(event(0))

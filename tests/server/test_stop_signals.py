@@ -12,7 +12,13 @@ from server.llama.library import LoadedModel
 from server.llama.load_progress import LoadProgress
 from server.llama.options import Weights
 from server.settings import BUNDLED_MODEL
-from server.stop_signals import end_when_told, leave_if_told, take_hangups_for_ends, take_over, was_told
+from server.stop_signals import (
+    leave_if_requested,
+    raise_when_requested,
+    stop_requested,
+    take_hangups_for_ends,
+    take_over,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,28 +53,28 @@ def test_under_nohup_a_hangup_stays_ignored(ends: list[int]):
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_callback_interrupt_is_remembered(number: int, kind: type[BaseException]):
-    end_when_told()
-    leave_if_told()
+    raise_when_requested()
+    leave_if_requested()
     with pytest.raises(kind):
         signal.raise_signal(number)
-    end_when_told()
-    assert not was_told()
+    raise_when_requested()
+    assert not stop_requested()
     ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(number))()
-    assert was_told()
+    assert stop_requested()
     assert not LoadProgress("a model")(0.5)
     with pytest.raises(kind):
-        leave_if_told()
+        leave_if_requested()
 
 
 @pytest.mark.model
 def test_ending_process_loads_no_model(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stop_signals, "_told", SystemExit)
+    monkeypatch.setattr(stop_signals, "_requested", SystemExit)
     with pytest.raises(SystemExit):
         LoadedModel(BUNDLED_MODEL, Weights())
 
 
 def test_second_signal_ends_the_process():
-    end_when_told()
+    raise_when_requested()
     noted: list[bool] = []
     take_over(lambda: noted.append(True))
     signal.raise_signal(signal.SIGTERM)
@@ -80,6 +86,6 @@ def test_second_signal_ends_the_process():
 
 
 def test_earlier_signal_is_not_lost(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stop_signals, "_told", KeyboardInterrupt)
+    monkeypatch.setattr(stop_signals, "_requested", KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         take_over(lambda: None)

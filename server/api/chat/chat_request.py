@@ -283,12 +283,12 @@ class ChatRequest(GenerationFields, ToolFields):
         return self.n_probs or None
 
     @property
-    def tells_reply(self) -> bool:
+    def reports_reply(self) -> bool:
         return self.generate and not self.prompt_cache_options.prewarm
 
     @property
     def max_new_tokens(self) -> int | None:
-        if not self.tells_reply:
+        if not self.reports_reply:
             return 1
         given = self.max_completion_tokens
         return super().max_new_tokens if given is None else given if given > 0 else None

@@ -66,15 +66,15 @@ class CompletionRequest(GenerationFields):
         return max(self.logprobs, self.n_probs or 0)
 
     @property
-    def tells_prompt(self) -> bool:
+    def reports_prompt(self) -> bool:
         return self.echo and self.n_logprobs is not None
 
     @property
-    def tells_reply(self) -> bool:
+    def reports_reply(self) -> bool:
         return self.max_tokens != 0
 
     def contradiction(self) -> tuple[str, str] | None:
-        if self.tells_prompt and (self.stream or self.n_beams > 1):
+        if self.reports_prompt and (self.stream or self.n_beams > 1):
             return "echo", "logprobs of the prompt are not streamed, nor told by a beam search"
         if len(self.prompts) * self.n_generated > MAX_REPLIES:
             return "prompt", f"at most {MAX_REPLIES} replies at once, to all prompts together"

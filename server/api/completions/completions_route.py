@@ -37,11 +37,11 @@ class TextAnswer(CompletionAnswer):
 
     def __init__(self, served: Served, body: CompletionRequest, prompts: Sequence[Prompted]) -> None:
         super().__init__(served, body, prompts)
-        self._tells_prompt = body.tells_prompt
+        self._reports_prompt = body.reports_prompt
         self._requests = [request for prompt in prompts for request in prompt.requests]
         echoed = prompts if body.echo else ()
         self._echoes = [prompt.text for prompt in echoed for _ in prompt.requests]
-        told = prompts if body.tells_prompt else ()
+        told = prompts if body.reports_prompt else ()
         unseen = [_n_unseen(served, prompt) for prompt in told for _ in prompt.requests]
         self._logprobs = [LegacyLogprobs(n) for n in unseen or [0] * len(self._choices)]
 
@@ -54,10 +54,10 @@ class TextAnswer(CompletionAnswer):
 
     def _logprobs_json(self, index: int, logprobs: dict[str, Any]) -> dict[str, Any]:
         entries = logprobs["content"]
-        if self._tells_prompt:
+        if self._reports_prompt:
             first = self._requests[index].prompt[0]
             entries = [*self._choices[index].prompt_logprobs(first), *entries]
-        return self._logprobs[index].told(entries)
+        return self._logprobs[index].next_entries(entries)
 
     def _opening_events(self) -> Iterator[bytes]:
         for index, echo in enumerate(self._echoes):

@@ -37,7 +37,7 @@ class Operation:
     """The schema of the request, or its name."""
     body_description: str = ""
     """For a body that may be missing: when it is needed."""
-    told: Sequence[str] | Mapping[str, Any] = ()
+    answers: Sequence[str] | Mapping[str, Any] = ()
     """The schema of the answer, or the names of its possible schemas."""
     event: str | Mapping[str, Any] = ""
     """For a stream: the schema of an event, or its name."""
@@ -53,17 +53,17 @@ class Operation:
 
     def as_openapi(self, path: str) -> dict[str, Any]:
         """Return the operation in OpenAPI's form."""
-        told: dict[str, Any] = {"operationId": self.id, "summary": self.summary}
+        answers: dict[str, Any] = {"operationId": self.id, "summary": self.summary}
         if self.description:
-            told["description"] = self.description
+            answers["description"] = self.description
         if self.public:
-            told["security"] = []
+            answers["security"] = []
         if self.parameters:
-            told["parameters"] = list(self.parameters)
+            answers["parameters"] = list(self.parameters)
         if self.body is not None:
             needed = {"description": self.body_description} if self.body_description else {"required": True}
             content = {"application/json": {"schema": _schema_reference(self.body)}}
-            told["requestBody"] = {**needed, "content": content}
+            answers["requestBody"] = {**needed, "content": content}
         errors = {
             status: {"$ref": f"#/components/responses/{_error_reference(path, status)}"}
             for status in self.errors
@@ -73,13 +73,13 @@ class Operation:
             **errors,
             **self.special,
         }
-        return {**told, "responses": {str(status): responses[status] for status in sorted(responses)}}
+        return {**answers, "responses": {str(status): responses[status] for status in sorted(responses)}}
 
     def _content(self) -> dict[str, Any]:
         content: dict[str, Any] = {}
-        if self.told:
-            named = isinstance(self.told, Sequence)
-            options = [_schema_reference(name) for name in self.told] if named else [self.told]
+        if self.answers:
+            named = isinstance(self.answers, Sequence)
+            options = [_schema_reference(name) for name in self.answers] if named else [self.answers]
             content["application/json"] = {"schema": options[0] if len(options) == 1 else {"oneOf": options}}
         if self.event:
             content["text/event-stream"] = {"schema": _schema_reference(self.event)}

@@ -19,7 +19,7 @@ OF_SERVER: dict[str, Operation] = {
         id="getProps",
         summary="The model, and what requests get that do not say otherwise, as llama-server tells it.",
         answer="Properties of the server.",
-        told=("Props",),
+        answers=("Props",),
         errors=READ,
     ),
     "GET /v1/models": Operation(
@@ -37,7 +37,7 @@ OF_SERVER: dict[str, Operation] = {
             },
         ),
         answer="One, two or three of them.",
-        told=("ModelList", "AnthropicModelList"),
+        answers=("ModelList", "AnthropicModelList"),
         errors=READ,
     ),
     "GET /v1/models/{id}": Operation(
@@ -53,14 +53,14 @@ OF_SERVER: dict[str, Operation] = {
             },
         ),
         answer="The model.",
-        told=("Model", "AnthropicModel"),
+        answers=("Model", "AnthropicModel"),
         errors=FIND,
     ),
     "GET /health": Operation(
         id="getHealth",
         summary="Whether the decode loop makes progress, how busy it is, and who drafts.",
         answer="Well.",
-        told=("Health",),
+        answers=("Health",),
         errors=OPEN,
         special={
             503: {
@@ -74,7 +74,7 @@ OF_SERVER: dict[str, Operation] = {
         id="getHealthV1",
         summary="The same as /health, as in llama-server.",
         answer="Well.",
-        told=("Health",),
+        answers=("Health",),
         errors=OPEN,
         special={
             503: {
@@ -88,7 +88,7 @@ OF_SERVER: dict[str, Operation] = {
         id="getReady",
         summary="Whether requests are taken.",
         answer="They are.",
-        told=("Ready",),
+        answers=("Ready",),
         errors=OPEN,
         special={
             503: {
@@ -108,7 +108,7 @@ OF_SERVER: dict[str, Operation] = {
         id="getAdapters",
         summary="The LoRA adapters that the model was loaded with, and their scales.",
         answer="In the order in which they were given.",
-        told=("Adapters",),
+        answers=("Adapters",),
         errors=READ,
     ),
     "POST /lora-adapters": Operation(
@@ -126,7 +126,7 @@ OF_SERVER: dict[str, Operation] = {
             },
         },
         answer="They are.",
-        told={
+        answers={
             "type": "object",
             "additionalProperties": False,
             "required": ["success"],
@@ -160,7 +160,7 @@ OF_SERVER: dict[str, Operation] = {
             "specification: -32000 the server is busy, -32001 the prompt does not fit the "
             "context, -32002 no such handle, -32003 the time limit."
         ),
-        told=("RpcReply", "RpcBatchReply"),
+        answers=("RpcReply", "RpcBatchReply"),
         errors=(*READ, 408, 413, 415, 429),
         special={204: {"description": "There were notifications only."}},
     ),
@@ -168,7 +168,7 @@ OF_SERVER: dict[str, Operation] = {
         id="listSlots",
         summary="The places for conversations in the KV cache, and what runs in them. Counts only.",
         answer="All of them, in order of their ids.",
-        told=("Slots",),
+        answers=("Slots",),
         errors=(*READ, 501),
     ),
     "POST /slots/{id}": Operation(
@@ -194,7 +194,7 @@ OF_SERVER: dict[str, Operation] = {
         body="SlotFile",
         body_description="For save and restore.",
         answer="Done.",
-        told=("SlotSaved", "SlotRestored", "SlotErased"),
+        answers=("SlotSaved", "SlotRestored", "SlotErased"),
         errors=(*READ, 408, 413, 415, 429),
         special={
             400: {

@@ -42,7 +42,7 @@ OF_STORED: dict[str, Operation] = {
         summary="The conversation that led to a stored response, as a page of items.",
         parameters=(ID, SALT, *PAGE),
         answer="The page.",
-        told=("InputItems",),
+        answers=("InputItems",),
         errors=(*FIND, 400),
     ),
     "GET /v1/responses/{id}": Operation(
@@ -65,7 +65,7 @@ OF_STORED: dict[str, Operation] = {
             },
         ),
         answer="The response; with `stream=true` its events, those of a running one as they come.",
-        told=("Response",),
+        answers=("Response",),
         event="ResponseEvent",
         errors=(*FIND, 400),
     ),
@@ -74,7 +74,7 @@ OF_STORED: dict[str, Operation] = {
         summary="Cancel a background response; one that has ended stays as it is.",
         parameters=(ID, SALT),
         answer="The response.",
-        told=("Response",),
+        answers=("Response",),
         errors=(*FIND, 400),
     ),
     "DELETE /v1/responses/{id}": Operation(
@@ -82,7 +82,7 @@ OF_STORED: dict[str, Operation] = {
         summary="Forget a response, cancelled if it runs. Those that continue it stay.",
         parameters=(ID, SALT),
         answer="Done.",
-        told=("ResponseDeleted",),
+        answers=("ResponseDeleted",),
         errors=FIND,
     ),
     "GET /v1/stream": Operation(
@@ -119,7 +119,7 @@ OF_STORED: dict[str, Operation] = {
         summary="The streams of conversations whose names are known. llama-server's.",
         body="LookupRequest",
         answer="Those that there are.",
-        told={"type": "array", "items": {"$ref": "#/components/schemas/FoundStream"}},
+        answers={"type": "array", "items": {"$ref": "#/components/schemas/FoundStream"}},
         errors=TEXT_WORK,
     ),
     "POST /v1/conversations": Operation(
@@ -127,7 +127,7 @@ OF_STORED: dict[str, Operation] = {
         summary="A conversation: items that responses with `conversation` read and add to.",
         body="ConversationRequest",
         answer="The conversation.",
-        told=("Conversation",),
+        answers=("Conversation",),
         errors=TEXT_WORK,
     ),
     "GET /v1/conversations/{id}": Operation(
@@ -135,7 +135,7 @@ OF_STORED: dict[str, Operation] = {
         summary="A conversation, without its items.",
         parameters=(ID, SALT),
         answer="The conversation.",
-        told=("Conversation",),
+        answers=("Conversation",),
         errors=FIND,
     ),
     "POST /v1/conversations/{id}": Operation(
@@ -144,7 +144,7 @@ OF_STORED: dict[str, Operation] = {
         parameters=(ID,),
         body="MetadataRequest",
         answer="The conversation.",
-        told=("Conversation",),
+        answers=("Conversation",),
         errors=(*TEXT_WORK, 404),
     ),
     "DELETE /v1/conversations/{id}": Operation(
@@ -152,7 +152,7 @@ OF_STORED: dict[str, Operation] = {
         summary="Forget a conversation. The responses in it stay.",
         parameters=(ID, SALT),
         answer="Done.",
-        told=("ConversationDeleted",),
+        answers=("ConversationDeleted",),
         errors=FIND,
     ),
     "GET /v1/conversations/{id}/items": Operation(
@@ -160,7 +160,7 @@ OF_STORED: dict[str, Operation] = {
         summary="A page of a conversation's items.",
         parameters=(ID, SALT, *PAGE),
         answer="The page.",
-        told=("InputItems",),
+        answers=("InputItems",),
         errors=(*FIND, 400),
     ),
     "POST /v1/conversations/{id}/items": Operation(
@@ -169,7 +169,7 @@ OF_STORED: dict[str, Operation] = {
         parameters=(ID,),
         body="ItemsRequest",
         answer="The items as they are stored.",
-        told=("InputItems",),
+        answers=("InputItems",),
         errors=(*TEXT_WORK, 404),
     ),
     "GET /v1/conversations/{id}/items/{item_id}": Operation(
@@ -177,7 +177,7 @@ OF_STORED: dict[str, Operation] = {
         summary="An item of a conversation.",
         parameters=(ID, ITEM, SALT),
         answer="The item.",
-        told=("ListedItem",),
+        answers=("ListedItem",),
         errors=FIND,
     ),
     "DELETE /v1/conversations/{id}/items/{item_id}": Operation(
@@ -185,7 +185,7 @@ OF_STORED: dict[str, Operation] = {
         summary="Remove an item from a conversation.",
         parameters=(ID, ITEM, SALT),
         answer="The conversation.",
-        told=("Conversation",),
+        answers=("Conversation",),
         errors=FIND,
     ),
 }

@@ -15,7 +15,7 @@ OF_TEXTS: dict[str, Operation] = {
             "fails in the middle, an event with an Error is the last one and `[DONE]` does "
             "not follow."
         ),
-        told=("ChatCompletion",),
+        answers=("ChatCompletion",),
         event="ChatCompletionChunk",
     ),
     "POST /v1/chat/completions/input_tokens": Operation(
@@ -23,7 +23,7 @@ OF_TEXTS: dict[str, Operation] = {
         summary="How many tokens the prompt of a chat completion has.",
         body="ChatRequest",
         answer="The number.",
-        told=("InputTokens",),
+        answers=("InputTokens",),
     ),
     "POST /completion": Operation(
         id="createNativeCompletion",
@@ -34,7 +34,7 @@ OF_TEXTS: dict[str, Operation] = {
             "`stream: true` server-sent events, each `data: ` and a part of a reply, or, with "
             "`stop` true, its end. There is no `[DONE]`."
         ),
-        told=("NativeReply",),
+        answers=("NativeReply",),
         event="NativeChunk",
     ),
     "POST /infill": Operation(
@@ -48,7 +48,7 @@ OF_TEXTS: dict[str, Operation] = {
             "`stream: true` server-sent events, each `data: ` and a part of a reply, or, with "
             "`stop` true, its end. There is no `[DONE]`."
         ),
-        told=("NativeReply",),
+        answers=("NativeReply",),
         event="NativeChunk",
         errors=(*WORK, 501),
     ),
@@ -61,7 +61,7 @@ OF_TEXTS: dict[str, Operation] = {
             "`stream: true` server-sent events, each `data: ` and a part of a reply, or, with "
             "`stop` true, its end. There is no `[DONE]`."
         ),
-        told=("NativeReply",),
+        answers=("NativeReply",),
         event="NativeChunk",
     ),
     "POST /v1/completions": Operation(
@@ -69,7 +69,7 @@ OF_TEXTS: dict[str, Operation] = {
         summary="A text goes on, whole or as a stream of chunks. OpenAI's legacy route.",
         body="CompletionRequest",
         answer="The completion; with `stream: true` server-sent events as of a chat completion.",
-        told=("Completion",),
+        answers=("Completion",),
         event="CompletionChunk",
     ),
     "POST /v1/responses": Operation(
@@ -87,7 +87,7 @@ OF_TEXTS: dict[str, Operation] = {
             "cancelled) or response.failed; there is no `[DONE]`. A comment is sent every 15 s. With "
             "`background: true` the response is queued, and a stream can be read again by its id."
         ),
-        told=("Response",),
+        answers=("Response",),
         event="ResponseEvent",
     ),
     "POST /v1/responses/input_tokens": Operation(
@@ -95,7 +95,7 @@ OF_TEXTS: dict[str, Operation] = {
         summary="How many tokens the prompt of a response has.",
         body="ResponseRequest",
         answer="The number.",
-        told=("InputTokens",),
+        answers=("InputTokens",),
     ),
     "POST /v1/messages": Operation(
         id="createMessage",
@@ -110,7 +110,7 @@ OF_TEXTS: dict[str, Operation] = {
             "type and `data: `. The last one is message_stop, or error. A ping is sent every "
             "15 s."
         ),
-        told=("AssistantMessage",),
+        answers=("AssistantMessage",),
         event="MessagesEvent",
     ),
     "POST /v1/messages/count_tokens": Operation(
@@ -120,7 +120,7 @@ OF_TEXTS: dict[str, Operation] = {
         ),
         body="MessagesRequest",
         answer="The number.",
-        told={
+        answers={
             "type": "object",
             "additionalProperties": False,
             "required": ["input_tokens"],
@@ -147,7 +147,7 @@ OF_TEXTS: dict[str, Operation] = {
         ),
         body="ChatRequest",
         answer="Done, or given up.",
-        told=("Precompute",),
+        answers=("Precompute",),
     ),
     "POST /v1/embeddings": Operation(
         id="createEmbeddings",
@@ -159,7 +159,7 @@ OF_TEXTS: dict[str, Operation] = {
         ),
         body="EmbeddingRequest",
         answer="A vector for each input, in their order.",
-        told=("EmbeddingList", "NativeEmbeddings"),
+        answers=("EmbeddingList", "NativeEmbeddings"),
         errors=EMBEDDING_WORK,
     ),
     "POST /embedding": Operation(
@@ -167,7 +167,7 @@ OF_TEXTS: dict[str, Operation] = {
         summary="The same as /v1/embeddings, told as llama-server does.",
         body="EmbeddingRequest",
         answer="A list with one vector for each input, in their order.",
-        told=("NativeEmbeddings",),
+        answers=("NativeEmbeddings",),
         errors=EMBEDDING_WORK,
     ),
     "POST /v1/rerank": Operation(
@@ -180,7 +180,7 @@ OF_TEXTS: dict[str, Operation] = {
         ),
         body="RerankRequest",
         answer="A score for each document, or for the best top_n of them.",
-        told=("Reranked",),
+        answers=("Reranked",),
         errors=EMBEDDING_WORK,
     ),
     "POST /v1/reranking": Operation(
@@ -188,7 +188,7 @@ OF_TEXTS: dict[str, Operation] = {
         summary="The same as /v1/rerank, as in llama-server.",
         body="RerankRequest",
         answer="A score for each document, or for the best top_n of them.",
-        told=("Reranked",),
+        answers=("Reranked",),
         errors=EMBEDDING_WORK,
     ),
     "POST /v1/tokenize": Operation(
@@ -196,7 +196,7 @@ OF_TEXTS: dict[str, Operation] = {
         summary="The tokens of a text, as llama-server tells them.",
         body="TokenizeRequest",
         answer="The tokens, with pieces if they were asked for.",
-        told=("Tokenized",),
+        answers=("Tokenized",),
         errors=TEXT_WORK,
     ),
     "POST /v1/detokenize": Operation(
@@ -204,7 +204,7 @@ OF_TEXTS: dict[str, Operation] = {
         summary="The text of tokens, as llama-server tells it.",
         body="DetokenizeRequest",
         answer="The text, control tokens written out, and U+FFFD where the tokens are no text.",
-        told=("Detokenized",),
+        answers=("Detokenized",),
         errors=TEXT_WORK,
     ),
     "POST /v1/apply-template": Operation(
@@ -212,14 +212,14 @@ OF_TEXTS: dict[str, Operation] = {
         summary="The prompt that a chat completion with the same body has. Nothing is generated.",
         body="ChatRequest",
         answer="The prompt.",
-        told=("AppliedTemplate",),
+        answers=("AppliedTemplate",),
     ),
     "POST /v1/responses/compact": Operation(
         id="compactResponse",
         summary="A shorter conversation, what the user said and a summary of the rest by the model.",
         body="CompactRequest",
         answer="Items with which the conversation goes on.",
-        told=("Compacted",),
+        answers=("Compacted",),
     ),
     "POST /v1/decisions": Operation(
         id="decide",
@@ -231,13 +231,13 @@ OF_TEXTS: dict[str, Operation] = {
         ),
         body="DecisionRequest",
         answer="The answers, in the order of the questions.",
-        told=("Decision",),
+        answers=("Decision",),
     ),
     "POST /v1/systemone": Operation(
         id="decideState",
         summary="The same, in llama-server's form.",
         body="StateRequest",
         answer="The answers, by the ids of the questions.",
-        told=("StateDecision",),
+        answers=("StateDecision",),
     ),
 }

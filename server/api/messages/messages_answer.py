@@ -161,9 +161,9 @@ class MessagesAnswer(Answer):
         messages = [*now.messages, self._choice.message.as_json]
         self._served.replies.put(self.owner, StoredResponse(held, messages))
 
-    async def _settle(self) -> None:
+    async def _flush_store(self) -> None:
         if self._keeps:
-            await self._served.replies.settled()
+            await self._served.replies.flush()
 
     def _usage_json(self) -> Json:
         return measured(self._choice.stats()) if self._tells_costs else {}

@@ -41,7 +41,7 @@ class NativeAnswer(Answer):
         return iter(())
 
     def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
-        for told in choice.progress_told():
+        for told in choice.take_progress():
             yield sse({**self._chunk_head(choice), **said(Portion()), **told})
         for portion in _by_token(choice.portion()):
             if portion.tokens:

@@ -29,7 +29,7 @@ async def create(request: Request, served: Served) -> Response:
     about = {"id": new_id("conv"), "object": "conversation", "created_at": int(time.time())}
     made = StoredResponse({**about, "metadata": body.metadata}, (), _new_items(body.items))
     served.replies.put(Owner(body.salt, tenant()), made)
-    await served.replies.settled()
+    await served.replies.flush()
     return Json(made.response)
 
 

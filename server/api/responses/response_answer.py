@@ -16,7 +16,7 @@ from server.api.begun import BegunAnswer, Json, recipe_of
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.responses.request_as_chat import AsChat
-from server.api.responses.response_events import Event, Output, Telling, new_id
+from server.api.responses.response_events import Event, Output, ReplyFormat, new_id
 from server.api.responses.response_request import ResponseRequest
 from server.api.responses.response_tools import AnyTool, OwnFunction, is_served
 from server.api.served import Served
@@ -75,9 +75,9 @@ class ResponseAnswer(Answer):
         self._warnings = list(turn.chat.tools.left_out)
         self._choice = self._choices[0]
         self._created = begun.created if begun else int(time.time())
-        asked_thoughts = body.reasoning and body.reasoning.told_as_summary
+        asked_thoughts = body.reasoning and body.reasoning.summary_kind
         self._output = Output(
-            Telling(
+            ReplyFormat(
                 turn.chat.tools.by_name,
                 as_summary=bool(asked_thoughts),
                 sealed="reasoning.encrypted_content" in body.include,
@@ -130,7 +130,7 @@ class ResponseAnswer(Answer):
                 yield self._numbered_event({"type": type, "output_index": 0, "item": compacted})
 
     def _new_events(self, choice: ReplyChoice) -> Iterator[bytes]:
-        for told in choice.progress_told():
+        for told in choice.take_progress():
             progress = {
                 "type": "response.in_progress",
                 "response": self._response_json("in_progress"),
@@ -166,12 +166,12 @@ class ResponseAnswer(Answer):
             {"type": "response.in_progress", "response": self._response_json("in_progress")}
         )
 
-    async def _settle(self) -> None:
+    async def _flush_store(self) -> None:
         joins, self._joins = self._joins, None
         if joins is not None:
             await self._join_conversation(joins)
         if self._body.store:
-            await self._served.replies.settled()
+            await self._served.replies.flush()
 
     async def _join_conversation(self, response: dict[str, Any]) -> None:
         """Add the input and the reply to the conversation that the request names."""
@@ -291,7 +291,7 @@ class ResponseAnswer(Answer):
             "text": {"format": turn.chat.format.model_dump(by_alias=True, exclude_none=True)},
             "reasoning": {
                 "effort": turn.chat.effort,
-                "summary": reasoning.told_as_summary if reasoning else None,
+                "summary": reasoning.summary_kind if reasoning else None,
             },
             "service_tier": body.service_tier or "default",
             "truncation": body.truncation,

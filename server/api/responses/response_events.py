@@ -24,7 +24,7 @@ def new_id(kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class ReplyFormat:
     """The form in which a reply is sent."""
 
     tools: Mapping[str, ServedTool] = field(default_factory=dict[str, ServedTool])
@@ -41,15 +41,15 @@ class Output:
     Methods take the reply's pieces and yield events, which have no sequence numbers yet.
     """
 
-    def __init__(self, telling: Telling | None = None, id_of: Callable[[str], str] = new_id) -> None:
+    def __init__(self, format: ReplyFormat | None = None, id_of: Callable[[str], str] = new_id) -> None:
         """Begin a response.
 
         Args:
-            telling: The form in which the reply is sent.
+            format: The form in which the reply is sent.
             id_of: Makes an id with a prefix such as rs, msg or fc.
         """
         self.items: list[Json] = []
-        self._telling = telling or Telling()
+        self._format = format or ReplyFormat()
         self._id_of = id_of
         self._open: Json | None = None  # the last of the items, while it grows
         self._grown: list[str] = []  # parts of the open item's text or arguments, joined when it is closed
@@ -91,11 +91,11 @@ class Output:
 
     def _add_thought(self, text: str) -> Iterator[Event]:
         if not self._is_open("reasoning"):
-            sealed = {"encrypted_content": None} if self._telling.sealed else {}
+            sealed = {"encrypted_content": None} if self._format.sealed else {}
             yield from self._begin_item("rs", "reasoning", summary=[], content=[], **sealed)
-            kind = "summary_text" if self._telling.as_summary else "reasoning_text"
+            kind = "summary_text" if self._format.as_summary else "reasoning_text"
             yield from self._begin_part({"type": kind, "text": ""})
-        if self._telling.as_summary:
+        if self._format.as_summary:
             yield from self._add_delta("response.reasoning_summary_text.delta", text, summary_index=0)
         else:
             yield from self._add_delta("response.reasoning_text.delta", text, content_index=0)
@@ -112,7 +112,7 @@ class Output:
 
     def _begin_call(self, call: CallBegun) -> Iterator[Event]:
         """Begin an item for a call; its form depends on the type of the tool."""
-        tool = self._telling.tools.get(call.name)
+        tool = self._format.tools.get(call.name)
         name = tool.name if tool else call.name
         within = {"namespace": tool.namespace} if tool and tool.namespace else {}
         match tool.kind if tool else "function":

@@ -89,7 +89,7 @@ class ReasoningOptions(Body):
     """The former name of `summary`."""
 
     @property
-    def told_as_summary(self) -> str | None:
+    def summary_kind(self) -> str | None:
         """Return the kind of summary that the request asks for; None: no summary."""
         asked = self.summary or self.generate_summary
         return asked if asked in ("auto", "concise", "detailed") else None

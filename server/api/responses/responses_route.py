@@ -40,7 +40,7 @@ async def create(request: Request, served: Served) -> Response:
         answer = ResponseAnswer(served, chat, asked, body, turn)
     if body.background:
         queued = answer.go_on_alone(request.state.given)
-        await served.replies.settled()  # so that other leads find its id once the client knows it
+        await served.replies.flush()  # so that other leads find its id once the client knows it
         return await streamed(served, body.salt, queued) if body.stream else Json(queued)
     return await deliver(request, answer, stream=body.stream)
 

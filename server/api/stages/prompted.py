@@ -42,4 +42,4 @@ class Prompted:
         """Remember all replies, since the next prompt may continue one. All replies must have ended."""
         for choice, request in zip(choices, self.requests, strict=True):
             if self.whole and not choice.stats().truncated:
-                history.ended(self, request, choice.said, settle=bool(self.messages) and len(choices) == 1)
+                history.ended(self, request, choice.said, prefill=bool(self.messages) and len(choices) == 1)

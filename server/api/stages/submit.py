@@ -11,7 +11,7 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
 from server.api.completions.completion_request import CompletionRequest
 from server.api.generation_fields import GenerationFields, Speculative
-from server.api.generation_settings import told_json
+from server.api.generation_settings import slot_params_json
 from server.api.sampling_fields import sampling_params, stop_tokens
 from server.api.served import Served
 from server.api.stages.constrain import constrained
@@ -88,12 +88,12 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
         n_beams=max(1, body.n_beams),
         salt=body.salt,
         slot=body.id_slot if body.id_slot >= 0 else None,
-        reuse=body.cache_prompt and not body.tells_prompt,
-        prompt_logprobs=body.tells_prompt,
+        reuse=body.cache_prompt and not body.reports_prompt,
+        prompt_logprobs=body.reports_prompt,
         drawn_from=body.post_sampling_probs,
         progress=body.stream and body.return_progress,
         pictures=pictures,
-        told=told_json(body, body.max_new_tokens or served.max_tokens or -1),
+        request_fields=slot_params_json(body, body.max_new_tokens or served.max_tokens or -1),
     )
     if body.n_generated > body.n and first.n_logprobs is None:
         first = replace(first, n_logprobs=0)  # the best are chosen by their logprobs

@@ -33,12 +33,12 @@ class DrafterRecord:
     td_us: int = 0  # microseconds of a guess by its latest message
     n_assigned: int = 0
     rests: str = ""  # why it is paused; empty: it is not
-    until: int = 0  # end of the second that n_window and n_told count
+    until: int = 0  # end of the second that n_window and n_sent count
     n_window: int = 0  # messages in this second
-    n_told: int = 0  # tokens that it was sent again in this second
+    n_sent: int = 0  # tokens that it was sent again in this second
     warned: bool = False  # the log says that its messages are too many
-    rest_told_at: float = -math.inf  # when the log last said that it is paused
-    rest_told: bool = False  # the log says that it is paused
+    pause_logged_at: float = -math.inf  # when the log last said that it is paused
+    pause_logged: bool = False  # the log says that it is paused
 
     @property
     def guess_s(self) -> float:
@@ -62,7 +62,7 @@ class DrafterRecord:
     def within_rate(self, at: float) -> bool:
         """Count a message that arrived at `at` seconds; return True if the rate limit allows it."""
         if at >= self.until:
-            self.until, self.n_window, self.n_told, self.warned = int(at) + 1, 0, 0, False
+            self.until, self.n_window, self.n_sent, self.warned = int(at) + 1, 0, 0, False
         self.n_window += 1
         if self.n_window < MAX_RATE:
             return True
@@ -73,14 +73,14 @@ class DrafterRecord:
             )
         return False
 
-    def may_tell(self, n_tokens: int) -> bool:
+    def may_resend_tokens(self, n_tokens: int) -> bool:
         """Return True if a session of n_tokens may be resent to the drafter now, and count its tokens.
 
         At most RESENT_TOKENS_PER_S are resent in a second, because a drafter's request of a few bytes causes
         megabytes. The last session may exceed the limit, so that one of any length can be resent.
         """
-        within = self.n_told < RESENT_TOKENS_PER_S
-        self.n_told += n_tokens
+        within = self.n_sent < RESENT_TOKENS_PER_S
+        self.n_sent += n_tokens
         return within
 
     def rest(self, reason: str, now: float) -> bool:
@@ -92,11 +92,11 @@ class DrafterRecord:
         changes, self.rests = self.resting != bool(reason), reason
         if not changes:
             return False
-        tells = self.rest_told
+        tells = self.pause_logged
         if self.resting:
-            tells = reason not in (WAITS, JOINS) and now - self.rest_told_at >= TELL_S
-            self.rest_told_at = now if tells else self.rest_told_at
-        self.rest_told = self.resting and tells
+            tells = reason not in (WAITS, JOINS) and now - self.pause_logged_at >= TELL_S
+            self.pause_logged_at = now if tells else self.pause_logged_at
+        self.pause_logged = self.resting and tells
         level, said = (
             logging.INFO if tells else logging.DEBUG,
             f"rests: {self.rests}" if self.rests else "goes on",

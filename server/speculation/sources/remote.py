@@ -20,7 +20,7 @@ from server.speculation.sources.drafter_record import MAX_RATE, N_ASSIGNED, Draf
 from server.speculation.sources.yields import JUDGED, Yields
 from server.speculation.speculated import Speculated
 from server.speculation.wire.bus import Bus
-from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want, told_salt
+from server.speculation.wire.messages import Close, Commit, Draft, Message, Open, Refuse, Want, hashed_salt
 from server.speculation.wire.presence import Presence, refusal
 
 logger = logging.getLogger("duo.drafters")
@@ -122,12 +122,12 @@ class RemoteDrafters:
                 del self._prompts[wire_id]
                 self._assign(speculated)
 
-    def tell(self, speculated: Speculated) -> None:
+    def send_commits(self, speculated: Speculated) -> None:
         """Send the session's drafters what was committed since the last time."""
-        tokens, n_told = speculated.session.tokens, speculated.n_told
-        speculated.n_told = len(tokens)
-        if speculated.drafters and n_told < len(tokens):
-            message = Commit(speculated.wire_id, n_told, speculated.tree.chain, tuple(tokens[n_told:]))
+        tokens, n_sent = speculated.session.tokens, speculated.n_sent
+        speculated.n_sent = len(tokens)
+        if speculated.drafters and n_sent < len(tokens):
+            message = Commit(speculated.wire_id, n_sent, speculated.tree.chain, tuple(tokens[n_sent:]))
             for drafter in speculated.drafters:
                 self._bus.send(drafter, message)
 
@@ -143,7 +143,7 @@ class RemoteDrafters:
 
     def close(self, speculated: Speculated, *, keep: bool) -> None:
         """Close the session at its drafters, once they know all its tokens."""
-        self.tell(speculated)
+        self.send_commits(speculated)
         self._sessions.pop(speculated.wire_id, None)
         self._prompts.pop(speculated.wire_id, None)
         self._release(speculated, keep=keep)
@@ -201,7 +201,7 @@ class RemoteDrafters:
                 for speculated in self._sessions.values():
                     speculated.drafters.pop(id, None)
                     speculated.yields.pop(id, None)
-                    speculated.told_again.pop(id, None)
+                    speculated.resent.pop(id, None)
                 logger.info("drafter %s left", id)
         for id, (join, presence) in present.items():
             if id in self._drafters:
@@ -249,7 +249,7 @@ class RemoteDrafters:
 
     def _place(self, speculated: Speculated, drafter: str) -> None:
         """Open the session at this drafter."""
-        self.tell(speculated)
+        self.send_commits(speculated)
         self._yields.begin(speculated, drafter)
         self._drafters[drafter].n_assigned += 1
         self._announce(speculated, drafter)
@@ -299,7 +299,7 @@ class RemoteDrafters:
             self._max_ahead,
             told.sampling,
             tuple(told.tokens),
-            told_salt(told.bounds.salt),
+            hashed_salt(told.bounds.salt),
             told.n_dropped,
         )
         self._bus.send(drafter, message)
@@ -310,19 +310,19 @@ class RemoteDrafters:
         if speculated is None or want.drafter not in speculated.drafters:
             self._bus.send(want.drafter, Close(self.own.id, want.session, keep=True))
             return
-        n_told = speculated.n_told
-        self.tell(speculated)
-        if want.n_known == n_told < speculated.tree.position:
+        n_sent = speculated.n_sent
+        self.send_commits(speculated)
+        if want.n_known == n_sent < speculated.tree.position:
             return  # what it misses is under way
         if want.n_known == speculated.tree.position:
             chain = speculated.tree.chain
             self._bus.send(want.drafter, Commit(want.session, want.n_known, chain, ()))
         else:
-            self._tell_again(speculated, record)
+            self._resend(speculated, record)
 
-    def _tell_again(self, speculated: Speculated, record: DrafterRecord) -> None:
+    def _resend(self, speculated: Speculated, record: DrafterRecord) -> None:
         """Send the session again to a drafter that missed something, unless it was sent too much lately."""
-        if record.may_tell(speculated.tree.position):
+        if record.may_resend_tokens(speculated.tree.position):
             self._announce(speculated, record.presence.id)
 
     def _graft(self, draft: Draft, record: DrafterRecord) -> None:
@@ -336,5 +336,5 @@ class RemoteDrafters:
             outcome = speculated.tree.graft(draft)
             record.counts[outcome] += 1
             record.td_us = draft.td_us
-            if outcome == "lost" and speculated.may_tell_again(draft.drafter, self._max_ahead):
-                self._tell_again(speculated, record)
+            if outcome == "lost" and speculated.may_resend(draft.drafter, self._max_ahead):
+                self._resend(speculated, record)

@@ -53,7 +53,7 @@ class Open:
     n_dropped: int = 0  # tokens dropped since the context was full
 
 
-def told_salt(salt: str) -> str:
+def hashed_salt(salt: str) -> str:
     """Return what drafters are told of a salt: its hash, since it may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
 

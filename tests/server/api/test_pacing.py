@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.api import choices
-from server.api.pacing import FRAME_S, HELD, Pace, Untold
+from server.api.pacing import FRAME_S, HELD, Pace, UnsentPieces
 from server.engine.events import Committed, Finished, Started, Stats
 from server.sampling.logprobs import TokenLogprobs
 from server.text.message import Content, Piece
@@ -91,7 +91,7 @@ def text_of(pieces: Sequence[Piece]) -> str:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.floats(0.0, 0.2)), max_size=20))
 def test_spreading_keeps_all_in_order(added: list[tuple[bool, int, float]]):
-    untold, told, said, now = Untold(), "", "", 1.0
+    untold, told, said, now = UnsentPieces(), "", "", 1.0
     untold.pace = Pace()
     for alone, n, seconds in added:
         now += seconds
@@ -103,13 +103,13 @@ def test_spreading_keeps_all_in_order(added: list[tuple[bool, int, float]]):
         else:
             untold.add([Content(text) for text in texts])
         said += "".join(texts)
-        pieces, n_settled = untold.take(len(said), now, ends=False)
+        pieces, n_parsed = untold.take(len(said), now, ends=False)
         told += text_of(pieces)
-        assert n_settled <= len(said)
+        assert n_parsed <= len(said)
         assert told + text_of(untold.pieces) == said
-    pieces, n_settled = untold.take(len(said), now, ends=True)
+    pieces, n_parsed = untold.take(len(said), now, ends=True)
     assert told + text_of(pieces) == said
-    assert n_settled == len(said)
+    assert n_parsed == len(said)
     assert not untold.pieces
 
 

@@ -106,8 +106,8 @@ def test_sources_cover_only_content(cuts: set[int], at_once: bool):
         pieces += reader.end() if end == len(THOUGHT) else []
         content += "".join(piece.text for piece in pieces if isinstance(piece, Content))
         spans.append(Span(i, start, end))
-        while spans and spans[0].end <= reader.n_settled and not (at_once and end < len(THOUGHT)):
-            told += sourced.told([spans.pop(0)], reader)
+        while spans and spans[0].end <= reader.n_parsed and not (at_once and end < len(THOUGHT)):
+            told += sourced.take_sources([spans.pop(0)], reader)
     assert content == "The answer is 4."
     assert "".join(one["text"] or "" for one in told) == content
     first = next(i for i, end in enumerate(bounds[1:]) if end > THOUGHT.index("The"))

@@ -96,7 +96,7 @@ def test_tool_turns_evaluate_only_news(lead: Lead, budget: int, busy: bool, monk
     if busy and lead.served.template.style.family.name == "harmony":
         pytest.skip("the toy begins an answer without a header, as no model does")
     if busy:
-        monkeypatch.setattr(History, "_settle_later", _only_remember)
+        monkeypatch.setattr(History, "_prefill_later", _only_remember)
     history: list[dict[str, Any]] = [{"role": "system", "content": "Answer as you like. " * 10}]
     marked = lead.served.template.style.family.name not in ("llama 3", "harmony")
     more: dict[str, Any] = {

@@ -82,7 +82,7 @@ def test_cut_call_reply_has_no_content(reply: Reply):
         reader = MessageReader(reply.form)
         cut = folded([*reader.feed(reply.one[:at]), *reader.end(cut=True)])
         assert not cut.content, reply.one[:at]
-        assert reader.n_settled == at
+        assert reader.n_parsed == at
 
 
 @every
@@ -162,4 +162,4 @@ def test_a_header_without_an_end_ends(family: Family, headed: bool):
         whole = readers[0].feed(text) + readers[0].end()
         parts = [piece for letter in text for piece in readers[1].feed(letter)] + readers[1].end()
         assert folded(whole) == folded(parts) == Message("Hello" + shown)
-        assert readers[0].n_settled == readers[1].n_settled == len(text)
+        assert readers[0].n_parsed == readers[1].n_parsed == len(text)

@@ -35,7 +35,7 @@ def pieces_of(texts: Sequence[str], form: Form) -> list[Piece]:
     for text in texts:
         pieces += reader.feed(text)
     pieces += reader.end()
-    assert reader.n_settled == len("".join(texts))
+    assert reader.n_parsed == len("".join(texts))
     return coalesced(pieces)
 
 

@@ -15,7 +15,7 @@ from server.lead import startup
 from server.lead.idle_measuring import IdleMeasuring
 from server.lead.listener import open_socket
 from server.lead.listening import Door
-from server.stop_signals import end_when_told
+from server.stop_signals import raise_when_requested
 from tests.fake_backend import FakeBackend
 from tests.http_lead import serving
 
@@ -48,7 +48,7 @@ class StartedEngine:
 
 @pytest.fixture(autouse=True)
 def starting() -> None:
-    end_when_told()
+    raise_when_requested()
 
 
 def serve(engine: Any) -> None:

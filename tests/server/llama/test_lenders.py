@@ -91,7 +91,7 @@ def test_lost_lender_is_named(closed: int):
         ends = [listener.accept()[0] for listener in (one, two)]
         for name in names:
             watch.add(name)
-        with watch.telling(told.put):
+        with watch.reporting(told.put):
             ends[closed].close()
             assert f"the lender {names[closed]} is gone" in told.get(timeout=WAIT_S).message
             assert all(map(asks_when_silent, links)), "one without power is missed, too"
@@ -103,7 +103,7 @@ def test_lender_abort_never_returns(listener: socket.socket):
     watch, told = Watch(), SimpleQueue[LostLenderError]()
     watch.add(address(listener))
     message = "ggml/src/ggml-rpc/ggml-rpc.cpp:566: Remote RPC server crashed"
-    with watch.telling(told.put):
+    with watch.reporting(told.put):
         thread = threading.Thread(target=watch.aborted, args=(message,), daemon=True)
         thread.start()
         assert address(listener) in told.get(timeout=WAIT_S).message

@@ -251,7 +251,7 @@ def test_duo_decides_about_flash_attention_on_cpus(
 
     monkeypatch.setattr(library, "computes_elsewhere", elsewhere)
     before = replace(options(), **changed)
-    after = library.settled(before, "off") if library.is_open(before) else before
+    after = library.with_attention(before, "off") if library.is_open(before) else before
     assert after.flash_attention == attention
     assert after.n_ubatch == (library.ROWS_ON_CPU if library.is_open(before) else 0)
     assert (after.numerics == before.numerics) == (before.flash_attention == attention)

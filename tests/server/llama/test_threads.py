@@ -89,7 +89,7 @@ class Machine:
         """Let time pass; threads look at the end of each period."""
         for _ in range(n_periods):
             self.passes(PERIOD_S, **used)
-            ours.settle()
+            ours.choose_number()
 
     def passes(self, seconds: float, **used: float) -> None:
         """Let others use this share of the first core, by kind, and this process all of the second."""
@@ -131,7 +131,7 @@ def test_threads_yield_and_return(machine: Machine):
 def test_start_beside_others_begins_with_fewer_threads(machine: Machine, seconds: float, n: int):
     machine.passes(seconds, user=1.0)
     ours = Threads(None)
-    ours.settle()
+    ours.choose_number()
     assert machine.library.set == [(1, 1)] * (n == 1)
     machine.lets_run(ours, 2, idle=1.0)
     assert ours.n == 2
@@ -152,7 +152,7 @@ def test_second_long_load_costs_thread(machine: Machine, seconds: float, n: int)
     numbers = list[int]()
     for i in range(60):
         machine.passes(0.05, user=1.0 if i < round(20 * seconds) else 0.0)
-        ours.settle()
+        ours.choose_number()
         numbers.append(ours.n)
     assert min(numbers) == n
     assert numbers[-1] == 2
@@ -162,7 +162,7 @@ def test_one_look_lasts_a_while(machine: Machine):
     ours = Threads(None)
     machine.lets_run(ours, 2, user=1.0)
     machine.passes(PERIOD_S / 2, idle=1.0)
-    ours.settle()
+    ours.choose_number()
     assert machine.library.set == [(1, 1)]
 
 
@@ -170,7 +170,7 @@ def test_all_of_a_pause_counts(machine: Machine):
     ours = Threads(None)
     machine.lets_run(ours, 1, user=1.0)
     machine.passes(100.0, user=0.5)
-    ours.settle()
+    ours.choose_number()
     assert machine.library.set == [(1, 1)]
 
 
@@ -191,13 +191,13 @@ def test_nice_process_yields_to_peers(machine: Machine, monkeypatch: pytest.Monk
 def test_stable_decodes_use_all_threads(machine: Machine):
     ours = Threads(None)
     machine.passes(PERIOD_S, user=1.0)
-    ours.settle(all_of_them=True)
+    ours.choose_number(all_of_them=True)
     machine.passes(PERIOD_S, user=1.0)
-    ours.settle(all_of_them=True)
+    ours.choose_number(all_of_them=True)
     assert not machine.library.set
-    ours.settle()
-    ours.settle()
-    ours.settle(all_of_them=True)
+    ours.choose_number()
+    ours.choose_number()
+    ours.choose_number(all_of_them=True)
     assert machine.library.set == [(1, 1), (2, 2)]
 
 
@@ -234,7 +234,7 @@ def test_unknown_load_uses_all_threads(machine: Machine):
     machine.lets_run(ours, 2, user=1.0)
     machine.stat.unlink()
     machine.now += PERIOD_S
-    ours.settle()
+    ours.choose_number()
     assert machine.library.set == [(1, 1), (2, 2)]
 
 

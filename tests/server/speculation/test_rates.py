@@ -100,7 +100,7 @@ class Steps:
         """Take n steps of `of` sessions, of which drafters have `told`."""
         for _ in range(n):
             timing = StepTiming(of, 0, 0.0, outside_s, of, of)
-            self.python.told(timing, outside_s, told, guessing=guessing)
+            self.python.observe_messages(timing, outside_s, told, guessing=guessing)
 
     def cost(self, *, guessing: bool = False) -> float:
         """Return the cost in tokens, of steps that make one in a second."""

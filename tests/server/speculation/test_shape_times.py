@@ -237,13 +237,13 @@ def test_step_after_prompt_measures_nothing():
     widths = ShapeTimes(STEADY, CHANGE_S)
     for _ in range(9):
         widths.observe(1, 0, 0.005)
-    assert widths.is_settled(1)
+    assert widths.is_steady(1)
     widths.interrupted()
-    assert not widths.is_settled(1)
+    assert not widths.is_steady(1)
     for seconds in (0.008, 0.009, 0.005):
         widths.observe(1, 0, seconds)
     assert widths.steady[1] == pytest.approx(0.005)
-    assert widths.is_settled(1)
+    assert widths.is_steady(1)
 
 
 def test_slow_width_is_left():

@@ -103,7 +103,7 @@ def test_textual_marks_are_read():
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_spans_of_tokens_cover_the_text(vocabulary: MarkedVocabulary):
     _, reply = said("«<think>»</think>«</think>»a<think>b", QUOTED, vocabulary)
-    spans = reply.completed(reply.reader.n_settled)
+    spans = reply.completed(reply.reader.n_parsed)
     assert [span.position for span in spans] == list(range(len(spans)))
     content = [span.position for span in spans if reply.reader.content.has(span.start, span.end)]
     assert content == list(range(10, 10 + len("a<think>b")))
@@ -190,7 +190,7 @@ def test_thoughts_that_are_content_have_stop_strings():
 
 def test_stop_string_tokens_give_no_text():
     _, reply = said("abXYc", PLAIN, VOCABULARIES[0], stops=["XY"])
-    assert [span.position for span in reply.completed(reply.reader.n_settled)] == [0, 1]
+    assert [span.position for span in reply.completed(reply.reader.n_parsed)] == [0, 1]
     assert reply.n_predicted == 4
 
 

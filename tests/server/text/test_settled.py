@@ -21,24 +21,24 @@ CONTENTS = ("", "x", " x\n", "<|im_end|>", "\ue002")
 @pytest.mark.parametrize("content", CONTENTS)
 def test_the_next_prompt_begins_with_it(source: str, content: str):
     template = ChatTemplate(source, bos="<s>")
-    settled = template.settled(HELLO, REPLY)
-    assert settled is not None
+    next_prefix = template.next_prefix(HELLO, REPLY)
+    assert next_prefix is not None
     following = template.render([*HELLO, REPLY, {"role": "user", "content": content}])
-    assert following.startswith(settled)
-    assert "yes" in settled
+    assert following.startswith(next_prefix)
+    assert "yes" in next_prefix
 
 
 def test_chatml_settles_reply_and_beginning():
     template = ChatTemplate(CHATML)
     expected = template.render(HELLO) + str(REPLY["content"]) + "<|im_end|>\n<|im_start|>user\n"
-    assert template.settled(HELLO, REPLY) == expected
+    assert template.next_prefix(HELLO, REPLY) == expected
 
 
 def test_template_changes_are_settled():
-    assert str(ChatTemplate(TRIMMING).settled(HELLO, REPLY)).endswith(
+    assert str(ChatTemplate(TRIMMING).next_prefix(HELLO, REPLY)).endswith(
         "assistant\n<think>hm</think>\n\nyes<|im_end|>\n<|im_start|>user\n"
     )
-    assert str(ChatTemplate(THINKING).settled(HELLO, REPLY)).endswith(
+    assert str(ChatTemplate(THINKING).next_prefix(HELLO, REPLY)).endswith(
         "assistant\nyes \n<|im_end|>\n<|im_start|>user\n"
     )
 
@@ -46,20 +46,20 @@ def test_template_changes_are_settled():
 @pytest.mark.parametrize("content", CONTENTS)
 def test_after_tool_calls_a_result_follows(content: str):
     template = ChatTemplate(THINKING)
-    settled = template.settled(HELLO, CALLING)
-    assert settled is not None
-    assert settled.endswith("<tool_response>\n")
+    next_prefix = template.next_prefix(HELLO, CALLING)
+    assert next_prefix is not None
+    assert next_prefix.endswith("<tool_response>\n")
     result: Message = {"role": "tool", "tool_call_id": "1", "content": content}
-    assert template.render([*HELLO, CALLING, result]).startswith(settled)
+    assert template.render([*HELLO, CALLING, result]).startswith(next_prefix)
 
 
 def test_results_follow_calls_in_words():
     template = ChatTemplate(TRIMMING)
-    settled = template.settled(HELLO, CALLING)
-    assert settled is not None
-    assert settled.endswith("</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n")
+    next_prefix = template.next_prefix(HELLO, CALLING)
+    assert next_prefix is not None
+    assert next_prefix.endswith("</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n")
     result: Message = {"role": "tool", "tool_call_id": "1", "content": "21 degrees"}
-    assert template.render([*HELLO, CALLING, result]).startswith(settled)
+    assert template.render([*HELLO, CALLING, result]).startswith(next_prefix)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_results_follow_calls_in_words():
     ],
 )
 def test_hiding_template_settles_nothing(source: str):
-    assert ChatTemplate(source).settled(HELLO, REPLY) is None
+    assert ChatTemplate(source).next_prefix(HELLO, REPLY) is None
 
 
 @pytest.mark.parametrize("source", [REASONING, THINKING, MISTRAL, LLAMA3_TOOLS, CHATML])
@@ -87,9 +87,9 @@ def test_settled_text_begins_next_turn(source: str):
         "reasoning_content": "Hm.",
         "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
     }
-    settled = template.settled(HELLO, reply, setting)
-    assert settled is not None
+    next_prefix = template.next_prefix(HELLO, reply, setting)
+    assert next_prefix is not None
     result: Message = {"role": "tool", "tool_call_id": "call_1", "content": "21 degrees"}
-    assert template.render([*HELLO, reply, result], setting).startswith(settled)
-    assert template.render(HELLO, setting) == settled[: len(template.render(HELLO, setting))]
-    assert '"a": 1' in settled
+    assert template.render([*HELLO, reply, result], setting).startswith(next_prefix)
+    assert template.render(HELLO, setting) == next_prefix[: len(template.render(HELLO, setting))]
+    assert '"a": 1' in next_prefix

@@ -209,10 +209,10 @@ def test_thoughts_roll_back_and_settle():
     messages = list(conversation.messages)
     segmenter, randomness = Segmenter(TOY), random.Random(1)
     conversation.reply(segmenter.cut("<think>\nthe world?\n</think>\n\nhello the world", randomness))
-    settled = template.settled(messages, conversation.messages[-1])
-    assert settled is not None
-    assert settled.endswith("assistant\nhello the world<|im_end|>\n<|im_start|>user\n")
-    warm = conversation.transcript.tokens_for(settled, "salt")
+    next_prefix = template.next_prefix(messages, conversation.messages[-1])
+    assert next_prefix is not None
+    assert next_prefix.endswith("assistant\nhello the world<|im_end|>\n<|im_start|>user\n")
+    warm = conversation.transcript.tokens_for(next_prefix, "salt")
     assert warm[: len(prompt)] == prompt
     again = conversation.ask("and then?")
     assert conversation.n_reused == len(prompt)
@@ -228,9 +228,9 @@ def test_calls_settle_as_templates_write():
     reply: Message = {"role": "assistant", "content": "<think>\nhm\n</think>", "tool_calls": [call]}
     written = '<think>\nhm\n</think>\n<tool_call>\n{"name":"the", "arguments":{"a":1}}\n</tool_call>'
     conversation.reply(Segmenter(TOY).cut(written, random.Random(2)), reply)
-    settled = template.settled(messages, reply)
-    assert settled is not None
-    warm = conversation.transcript.tokens_for(settled, "salt")
+    next_prefix = template.next_prefix(messages, reply)
+    assert next_prefix is not None
+    warm = conversation.transcript.tokens_for(next_prefix, "salt")
     again = conversation.ask("42", role="tool")
     assert conversation.n_reused > len(prompt) + 10, "thoughts are kept as long as tools are called"
     assert again[: len(warm)] == warm

@@ -60,9 +60,9 @@ def test_resending_is_limited_per_second():
     scene.settle()
     [record] = scene.remote.drafters()
     assert record.within_rate(1.0)
-    assert [record.may_tell(200_000) for _ in range(3)] == [True, True, False]
+    assert [record.may_resend_tokens(200_000) for _ in range(3)] == [True, True, False]
     assert record.within_rate(2.0)
-    assert record.may_tell(200_000)
+    assert record.may_resend_tokens(200_000)
 
 
 def test_looping_drafter_is_told_rarely():
