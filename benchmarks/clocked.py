@@ -2,10 +2,10 @@
 
 The draft model is real, and so are drafter, worker, engine and proposer; the target says the texts that it
 has said before, as fast as wanted. A step of the lead takes tt and STEP_ROW tt for each row beyond the first;
-a decode of the drafter takes td = tt / r and DRAFT_ROW td for each, with --gpu what GpuDrafter says; a
-message takes --latency-ms. So nothing is noise, and any ratio of speeds can be had. The lead verifies all
-that it is offered, without lookups. With --machine steps take what benchmarks.machines says of one, and the
-lead does as it would there: lookups, and only guesses that pay.
+a decode of the drafter takes td = tt / r and DRAFT_ROW td for each; a message takes --latency-ms. So nothing
+is noise, and any ratio of speeds can be had. The lead verifies all that it is offered, without lookups. With
+--machine steps take what benchmarks.machines says of one, and the lead does as it would there: lookups, and
+only guesses that pay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from statistics import mean
 from typing import Any
@@ -23,12 +22,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import program, report, texts
-from benchmarks.clocked_drafter import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, GpuDrafter
 from benchmarks.machines import MACHINES, Machine
-from benchmarks.prepared import PreparedBackend, Watch
-from benchmarks.prompts import GENERAL, PYTHON, load
+from benchmarks.prepared import DirectBus, PreparedBackend, Watch
+from benchmarks.prompts import PYTHON, load
 from benchmarks.texts import N_CELLS, N_SEQS, WAYS, Text, write
-from drafters.kinds import MAX_DRAFT_ROWS
+from server.drafting.model_drafter import ModelDrafter
 from server.engine.engine import Engine
 from server.engine.events import Event, Finished
 from server.engine.proposer import Upcoming
@@ -36,16 +34,20 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama.backend import Backend, Batch, Logits, Vocabulary
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
+from server.llama.shapes import Shapes
 from server.speculation.policy import Policy
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculator import Speculator
 from server.speculation.step import DraftPlan
 from server.speculation.step_times import StepTimes
+from server.speculation.wire.messages import Message, decode, encode
 from server.speculation.wire.presence import Presence, vocabulary_card
-from tests.benchmarks.virtual import LEAD, TT_US
+from tests.benchmarks.virtual import LEAD, TT_US, World
 
 STEP_ROW = 0.03  # 1.5 tt for 17 rows, as 8B F16 on an H200. Twice: guesses gain less
-DRAFT_MAX, LEAVES = 64, 3  # the defaults of duo
+DRAFT_ROW = 0.1  # 1.2 td for 3 rows, as 1B on an H200. Twice: alternatives gain less
+DRAFT_MAX, LEAVES, N_BRANCHES = 64, 3, 8  # the defaults of duo
+MOST_AT_ONCE = 8
 MOST_ROWS = 1 + 2 * DRAFT_MAX
 CLOCKED_BATCH = 512
 CERTAIN = 1000.0  # logit of what is said, beside 0: no noise is as large
@@ -93,6 +95,67 @@ class Reciter(PreparedBackend):
         self._held.setdefault(target, [])[start:] = self._held[source][start:end]
 
 
+class ClockedDrafter(DirectBus):
+    """A worker that makes r guesses per plain step, alone in a world.
+
+    Its turns take as long as their decodes. It hears the lead at the next turn, and what it sends leaves at a
+    turn's end. shapes: cost of decodes as it sees it; by default what they take here. tt_us: time of the
+    lead's plain step. latency_us: of a message, each way.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        r: float,
+        shapes: Shapes | None = None,
+        *,
+        tt_us: int = TT_US,
+        latency_us: int = 0,
+    ) -> None:
+        self.world, self.backend, self.tt_us = World(), backend, tt_us
+        self._td_us = td_us = tt_us / r
+        self._latency_us = latency_us
+        self._turn_us, self._asleep = 0, True
+        card = vocabulary_card(backend.vocab)
+        presence = Presence("drafter", "drafter", "draft", "0", card, MOST_AT_ONCE, kernel="there")
+        steady = {n: td_us * (1 + DRAFT_ROW * (n - 1)) / 1e6 for n in (1, 2, 3)}
+        shapes = shapes or Shapes(steady, steady)
+        drafter = ModelDrafter(backend, n_branches=N_BRANCHES, shapes=shapes, clock=self._clock)
+        super().__init__(presence, drafter, self._clock)
+
+    def send(self, to: str, message: Message) -> None:
+        if to != self.presence.id:
+            delay_us = self._turn_us + self._latency_us
+            self.world.after(delay_us, lambda: self.lead.received(decode(encode(message))))
+        elif self._latency_us:
+            self.world.after(self._latency_us, lambda: self._hear(message))
+        else:
+            self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        self.worker.received(decode(encode(message)))
+        if self._asleep:
+            self._asleep = False
+            self.world.after(0, self._turn)
+
+    def decoded(self, n_rows: int) -> None:
+        self._turn_us += round(self._td_us * (1 + DRAFT_ROW * (n_rows - 1)))
+
+    def work(self) -> None:
+        """Take one turn."""
+        self.worker.turn(wait=False)
+
+    def _turn(self) -> None:
+        self.work()
+        self._asleep = not self._turn_us
+        if not self._asleep:
+            self.world.after(self._turn_us, self._turn)
+        self._turn_us = 0
+
+    def _clock(self) -> float:
+        return self.world.clock() + self._turn_us / 1e6
+
+
 class CountingSpeculator(Speculator):
     """A speculator that counts a session's steps, and those without any guess."""
 
@@ -110,15 +173,13 @@ class Found:
     """A run's result.
 
     rates: tokens per tt of each text. speedup: of all of them in sequence. per_step: tokens of a session's
-    step. empty: share of steps without a guess. recall: of wrong guesses, the share beside which the right
-    one had arrived.
+    step. empty: share of steps without a guess.
     """
 
     rates: Mapping[int, float]
     speedup: float
     per_step: float
     empty: float
-    recall: float
 
 
 def run(
@@ -153,7 +214,7 @@ def run(
         limits=limits,
         clock=world.clock,
     )
-    with drafter.paced():
+    with told(draft, drafter.decoded):
         for first in range(0, len(known), at_once):
             for id, text in enumerate(known[first : first + at_once], start=first):
                 prompt, n = text.tokens[: text.n_prompt], len(text.tokens) - text.n_prompt
@@ -169,8 +230,22 @@ def run(
     n_tt = {id: 1000 * stats.predicted_ms / plain_us for id, stats in ends.items() if n_tokens[id]}
     total, n_steps = sum(n_tokens.values()), speculator.n_steps
     rates = {id: n_tokens[id] / n for id, n in n_tt.items()}
-    empty, recall = speculator.n_empty / n_steps, drafter.outcomes.recall
-    return Found(rates, total / sum(n_tt.values()), total / n_steps, empty, recall)
+    return Found(rates, total / sum(n_tt.values()), total / n_steps, speculator.n_empty / n_steps)
+
+
+@contextmanager
+def told(backend: Backend, decoded: Callable[[int], None]) -> Generator[None]:
+    """Call `decoded` with the rows of each decode."""
+    plain = backend.decode
+
+    def decode(batch: Batch) -> Logits:
+        logits = plain(batch)
+        decoded(len(batch))
+        return logits
+
+    backend.decode = decode
+    yield
+    backend.decode = plain
 
 
 def slowest(rates: Mapping[int, float], at_once: int) -> float:
@@ -184,7 +259,7 @@ def slowest(rates: Mapping[int, float], at_once: int) -> float:
 @contextmanager
 def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
     """Yield target and draft model. Raises DuoError."""
-    n_seqs = MOST_AT_ONCE + N_BRANCHES + MAX_DRAFT_ROWS - 1
+    n_seqs = MOST_AT_ONCE + N_BRANCHES
     options = [
         LlamaOptions(args.model, N_CELLS, N_SEQS, n_threads=args.threads),
         LlamaOptions(args.draft_model, N_CELLS, n_seqs, n_threads=args.threads),
@@ -193,11 +268,9 @@ def pair(args: argparse.Namespace) -> Generator[tuple[Backend, Backend]]:
         yield target, draft
 
 
-def recite(
-    target: Backend, way: str, n_prompts: int | None, max_tokens: int, subject: str = PYTHON
-) -> list[Text]:
+def recite(target: Backend, way: str, n_prompts: int | None, max_tokens: int) -> list[Text]:
     """Return the target's replies of max_tokens tokens, drawn in this way. Raises DuoError."""
-    written = write(target, texts.prompt_ids(target, load(n_prompts, subject)), WAYS[way], max_tokens)
+    written = write(target, texts.prompt_ids(target, load(n_prompts, PYTHON)), WAYS[way], max_tokens)
     return [text for text in written if len(text.tokens) - text.n_prompt == max_tokens]
 
 
@@ -206,40 +279,28 @@ def measure(args: argparse.Namespace) -> program.Result:
     rows, n_replies = list[list[str]](), list[str]()
     machine = MACHINES[args.machine] if args.machine else None
     paces: list[float] = [machine.curve[1]] if machine else args.step_ms
-    speeds: list[float] = [0.0] if args.gpu else args.r
+    speeds: list[float] = args.r
     sessions: list[int] = args.sessions
     with pair(args) as (target, draft):
         for way in list(WAYS)[:2]:
-            known = recite(target, way, args.prompts, args.max_tokens, args.subject)
+            known = recite(target, way, args.prompts, args.max_tokens)
             n_replies.append(str(len(known)))
             for step_ms, r, n in product(paces, speeds, sessions):
                 gains: list[float] = []
                 for latency_ms in args.latency_ms:
                     pace: dict[str, Any] = {"tt_us": round(1000 * step_ms)}
                     pace["latency_us"] = round(1000 * latency_ms)
-                    make = partial(ClockedDrafter, r=r) if r else GpuDrafter
-                    found = run(make(draft, **pace), known, n, machine)
-                    alone = found if n == 1 else run(make(draft, **pace), known, 1, machine)
+                    found = run(ClockedDrafter(draft, r, **pace), known, n, machine)
+                    alone = found if n == 1 else run(ClockedDrafter(draft, r, **pace), known, 1, machine)
                     gains.append(found.speedup - 1)
-                    cells = [f"{step_ms:g}", f"{latency_ms:g}", f"{r:g}" if r else "GPU", str(n)]
+                    cells = [f"{step_ms:g}", f"{latency_ms:g}", f"{r:g}", str(n)]
                     rows.append([way, *cells, *_cells(found, alone.rates, n), f"{gains[-1] / gains[0]:.2f}"])
                     print(*rows[-1], flush=True)
-    heads = [
-        "",
-        "step, ms",
-        "one way, ms",
-        "r",
-        "sessions",
-        "speed-up",
-        "tokens a step",
-        "no guess",
-        "recall",
-    ]
+    heads = ["", "step, ms", "one way, ms", "r", "sessions", "speed-up", "tokens a step", "no guess"]
     heads += ["least", "slowest", "of its own", "of the gain"]
     what = (
         f"{report.model_line(args.model)} by {report.model_line(args.draft_model)}; "
-        f"{' and '.join(n_replies)} replies of {args.max_tokens} tokens. No guess: share of steps. Recall: "
-        "of wrong guesses, those beside which the right one had arrived. Least: "
+        f"{' and '.join(n_replies)} replies of {args.max_tokens} tokens. No guess: share of steps. Least: "
         "speed-up of any reply. "
         "Slowest: of those at once, by their mean; of its own: each rate by that of the text alone. Of the "
         "gain: by that of the first latency."
@@ -253,8 +314,7 @@ def _cells(found: Found, alone: Mapping[int, float], n: int) -> list[str]:
         own = {id: rate / alone[id] for id, rate in found.rates.items()}
         fair = [f"{slowest(rates, n):.2f}" for rates in (found.rates, own)]
     least = min(found.rates.values())
-    shares = [f"{found.empty:.3f}", f"{found.recall:.2f}"]
-    return [f"{found.speedup:.2f}", f"{found.per_step:.2f}", *shares, f"{least:.2f}", *fair]
+    return [f"{found.speedup:.2f}", f"{found.per_step:.2f}", f"{found.empty:.3f}", f"{least:.2f}", *fair]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -263,8 +323,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = program.make_parser("clocked", what, *shared, prompts=None, max_tokens=64)
     add = parser.add_argument
     add("--r", type=program.floats, default=[4.0, 8.0, 16.0], help="drafted tokens per plain step")
-    add("--gpu", action="store_true", help="the drafter is a 1B model on an H200, whatever --r says")
-    add("--subject", choices=(PYTHON, GENERAL), default=PYTHON, help="of the prompts")
     add("--sessions", type=program.numbers, default=[1, 4], help="at once, at most 8")
     add("--step-ms", type=program.floats, default=[TT_US / 1000], help="of a plain step")
     add(

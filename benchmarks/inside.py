@@ -20,8 +20,7 @@ from statistics import median
 import numpy as np
 
 from benchmarks import program, report, texts
-from benchmarks.clocked import CLOCKED_BATCH, DRAFT_MAX, LEAVES, MOST_ROWS, Reciter
-from benchmarks.clocked_drafter import MOST_AT_ONCE, told
+from benchmarks.clocked import CLOCKED_BATCH, DRAFT_MAX, LEAVES, MOST_AT_ONCE, MOST_ROWS, Reciter, told
 from benchmarks.machines import MACHINES, Machine
 from benchmarks.prompts import PYTHON, hard, load
 from benchmarks.texts import N_CELLS, N_SEQS, WAYS, Text, write

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 
 from benchmarks import prepared, program, report
 from benchmarks.bytecodes import BytecodeWatch
-from benchmarks.clocked import run
-from benchmarks.clocked_drafter import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter
+from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, run
 from benchmarks.prepared import DEPTH, LEAVES, N_PROMPT, PreparedBackend, PreparedBlock, Script, Watch
 from drafters.kinds import MAX_DRAFT_ROWS
 from server.engine.engine import Engine
@@ -50,11 +49,7 @@ WARM_UP_STEPS, WARM_UP_TURNS = 20, 60
 DRAFT_S = 0.00005  # of a decode of the draft model in the lead
 R = 8.0  # turns of the drafter per plain step. At 20 its messages are more than a lead takes (MAX_RATE)
 MIXED: dict[int, float] = {1: 2.0, MAX_DRAFT_ROWS: 2.0}  # seconds: a change of shape is much too dear
-SHAPES = {
-    "path": Shapes({1: 0.0005, MAX_DRAFT_ROWS: 1.0}, MIXED),  # so are branches
-    "tree": UNKNOWN,
-    "padded tree": Shapes({1: 0.0005, MAX_DRAFT_ROWS: 0.0005}, MIXED),
-}
+SHAPES = {"path": Shapes({1: 0.0005, MAX_DRAFT_ROWS: 0.0005}, MIXED), "tree": UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)

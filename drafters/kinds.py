@@ -33,9 +33,8 @@ from server.speculation.wire.presence import VocabularyCard, vocabulary_card
 MODEL_CAPACITY = 4
 BROWSER_CAPACITY = 1  # sessions: a browser holds one text, and reads it anew when another one comes between
 OTHER_CAPACITY = 256  # sessions, each cheap without a model: assumed. Half: leads look elsewhere earlier
-# Maximum rows of a decode whose times are measured, and rows of every decode where a single shape pays: a
-# path and two branches. Twice: 0.96 of the tokens per second on an H200 (benchmarks.clocked --gpu); half:
-# there are no branches
+# Maximum rows of a decode whose times are measured: a path and two branches. Further rows are assumed to cost
+# as much as these two. Twice: a start measures for twice as long; half: rows seem to cost nothing
 MAX_DRAFT_ROWS = 3
 _STDOUT, _STDERR = 1, 2
 _CELLS = 32  # enough to open a model for its vocabulary
@@ -80,7 +79,7 @@ def _model_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
     options = settings.options(
         path,
         n_cells=settings.ctx_size or default_cells(path, capacity, settings.weights, settings.rope),
-        n_seqs=settings.sequences + settings.branches + MAX_DRAFT_ROWS - 1,
+        n_seqs=settings.sequences + settings.branches,
         n_threads=settings.threads,
     )
     backend = stack.enter_context(closing(LlamaBackend(options)))

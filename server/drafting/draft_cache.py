@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from operator import attrgetter, itemgetter
 
 from server.drafting.branch import NO_SEQ, Branch
@@ -28,11 +28,10 @@ class DraftCache:
     its sequence. A closed session's sequence stays cached until its cells are needed.
     """
 
-    def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
-        """Begin empty, with n_branches sequences for branches and n_scratch for padding rows."""
-        self._backend = backend
-        self.slots = DraftSlots(backend, n_branches, n_scratch)
-        self._n_cells = backend.n_cells - n_scratch
+    def __init__(self, backend: Backend, n_branches: int = 0) -> None:
+        """Begin empty, with n_branches sequences for branches."""
+        self.slots = DraftSlots(backend, n_branches)
+        self._n_cells = backend.n_cells
         self.held: dict[int, DraftSession] = {}  # by slot
         self._branches: dict[int, Branch] = {}  # by slot
 
@@ -46,17 +45,6 @@ class DraftCache:
         """Add rows for a branch's pending tokens, with logits for the last."""
         batch.extend(self.slots.seqs[branch.seq], branch.n_kv, branch.pending, 1)
         branch.n_kv = branch.end
-
-    def pads(self, n: int, taken: Collection[int]) -> list[tuple[int, int]]:
-        """Return the sequence and position of n padding rows, beside rows in the `taken` slots.
-
-        Padding rows follow the tokens of sessions and branches without a row, so that all decodes of one
-        session have rows of the same sequences.
-        """
-        seqs, scratch = self.slots.seqs, self.slots.scratch
-        slots = [slot for slot in (*self.held, *self.slots.of_branches) if slot not in taken]
-        chosen = [*[seqs[slot] for slot in slots], *scratch][:n]
-        return [(seq, self._backend.length(seq)) for seq in chosen]
 
     # -- sessions ----------------------------------------
 

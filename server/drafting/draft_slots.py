@@ -11,28 +11,25 @@ from server.llama.backend import Backend
 class DraftSlots:
     """Slots. Each has a KV sequence: the one with the slot's number, until exchange() swaps two.
 
-    The first slots are for conversations, of which idle ones are kept as in PrefixCache. Then come n_branches
-    for branches, and n_scratch for padding rows, which are empty between decodes.
+    The first slots are for conversations, of which idle ones are kept as in PrefixCache. The other n_branches
+    are for branches.
     """
 
-    def __init__(self, backend: Backend, n_branches: int = 0, n_scratch: int = 0) -> None:
-        """Divide the backend's sequences into slots for conversations, for branches and for padding rows.
+    def __init__(self, backend: Backend, n_branches: int = 0) -> None:
+        """Divide the backend's sequences into slots for conversations and for branches.
 
         Args:
             backend: The draft model.
             n_branches: Maximum slots for branches. They get at most half of the slots, and none if the
                 backend cannot trim sequences.
-            n_scratch: Number of slots for padding rows.
         """
-        n_seqs = backend.n_seqs - n_scratch
+        n_seqs = backend.n_seqs
         n_branches = min(n_branches, n_seqs // 2) if backend.can_trim else 0
         n_slots = n_seqs - n_branches
-        self.scratch = range(n_seqs, backend.n_seqs)
         self._backend = backend
         self._cache = PrefixCache(n_slots, partial=backend.can_trim)
-        self.seqs = list(range(backend.n_seqs))  # the sequence of each slot, for a batch
-        self.of_branches = range(n_slots, n_seqs)
-        self.unforked = list(self.of_branches)  # free slots for branches
+        self.seqs = list(range(n_seqs))  # the sequence of each slot, for a batch
+        self.unforked = list(range(n_slots, n_seqs))  # free slots for branches
         self.has_branches = n_branches > 0
 
     def take(

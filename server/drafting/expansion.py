@@ -7,7 +7,7 @@ where a second or third guess may prove right.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import NamedTuple
@@ -19,10 +19,10 @@ from server.sampling.draft_token import DraftGuess
 
 # A path less likely than this is not worth another guess: 13 guesses of 0.8 each. 0.1: 10; 0.025: 16.
 PATH_MIN = 0.05
-TD_WEIGHT = 0.05  # weight of one measured td, which is shown and paces messages: off by two changes little
+# Weight of one measured decode or guess in the time of these. Half or twice: a changed time is known after 40
+# or 10 of them
+TD_WEIGHT = 0.05
 MISTAKES_KEPT = 0.95  # of the past, per commit: mistakes of about 20 commits count. Off by two: of 10 or 40
-GAIN_WEIGHT = 1 / 32  # weight of one decode. Half or twice: the width follows a text after 64 or 16 decodes
-BETTER = 1.25  # factor by which another width must be better, as a change is slow. 1.5: fewer changes
 
 
 class Leaf(NamedTuple):
@@ -97,25 +97,15 @@ class Slack:
 class DecodeTimes:
     """Seconds of a decode by rows, and the number of rows with the most tokens per second."""
 
-    def __init__(self, steady: Mapping[int, float], *, one_shape: bool) -> None:
-        """Begin with measured times.
-
-        Args:
-            steady: Seconds by rows, from 1 on; {}: rows cost nothing.
-            one_shape: A change of width costs more than rows, so a decode has one row, or a multiple of the
-                most rows in `steady`.
-        """
+    def __init__(self, steady: Mapping[int, float]) -> None:
+        """Begin with measured seconds by rows, from 1 on; {}: rows cost nothing."""
         self._steady = steady or {1: 1.0}
         self._most = max(self._steady)
-        self._gains = {n: Smoothed(GAIN_WEIGHT) for n in {1, self._most}} if one_shape else {}
-        self.width = self._most if one_shape else 1  # a decode is padded to a multiple of it
-        self.guess_s = Smoothed(GAIN_WEIGHT)  # to make a guess from a row of logits
+        self.guess_s = Smoothed(TD_WEIGHT)  # to make a guess from a row of logits
 
     def seconds(self, n_rows: int) -> float:
         """Return the seconds of a decode of n_rows rows, and of making a guess from each."""
         guess_s = n_rows * self.guess_s.value
-        if self._gains:
-            return guess_s + self._steady[self.width] * -(-n_rows // self.width)
         if n_rows <= self._most:
             return guess_s + self._steady[n_rows]
         per_row = (self._steady[self._most] - self._steady[1]) / max(1, self._most - 1)
@@ -124,8 +114,6 @@ class DecodeTimes:
     def best(self, leaves: Iterable[Leaf]) -> list[Leaf]:
         """Return the leaves that get a row in the next decode, most probable first."""
         ranked = sorted(leaves, key=itemgetter(0), reverse=True)
-        if self._gains:
-            self._choose_width([leaf.gain for leaf in ranked[: self._most]])
         n, total, rate = 0, 0.0, 0.0
         for k, leaf in enumerate(ranked, start=1):
             total += leaf.gain
@@ -133,10 +121,3 @@ class DecodeTimes:
             if total > rate * seconds:
                 n, rate = k, total / seconds
         return ranked[:n]
-
-    def _choose_width(self, gains: Sequence[float]) -> None:
-        for n, mean in self._gains.items():
-            mean.observe(sum(gains[:n]) / (self._steady[n] + n * self.guess_s.value))
-        for n, mean in self._gains.items():
-            if mean.value > BETTER * self._gains[self.width].value:
-                self.width = n

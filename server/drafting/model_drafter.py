@@ -30,7 +30,7 @@ class ModelDrafter:
 
     If there are sequences left, a session's guesses are a small tree: rows go to paths, and to branches at
     their doubtful positions, where they bring the most tokens per second (expansion.py). Where a change of
-    shape costs more than rows do, decodes are padded to a fixed number of rows.
+    shape costs more than rows do, there are paths only.
 
     Where a GPU decodes, it starts with the next token of paths as soon as that is known, so all other work is
     done while it computes.
@@ -51,17 +51,14 @@ class ModelDrafter:
             backend: The model.
             path_min: Minimum probability of a path that grows.
             n_branches: Sequences of the backend for branches; 0: paths only.
-            shapes: Times of its decodes. If padding pays, the backend needs another sequence for each row of
-                the widest decode beyond the first.
+            shapes: Times of its decodes.
             clock: Returns the time in seconds.
         """
         self._backend = backend
         self._clock = clock
-        self._times = DecodeTimes(shapes.steady, one_shape=shapes.padding_pays)
+        self._times = DecodeTimes(shapes.steady)
         self._slack = Slack()
-        n_rows = self._times.width
-        n_branches = min(n_branches, n_rows - 1) if n_rows > 1 else n_branches
-        self._cache = DraftCache(backend, n_branches, n_rows - 1)
+        self._cache = DraftCache(backend, 0 if shapes.padding_pays else n_branches)
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
         self.td = Smoothed(TD_WEIGHT)
         self.rule = Rule()
@@ -99,8 +96,7 @@ class ModelDrafter:
         step, self._started = self._started or DraftStep(), None
         try:
             if step.batch:
-                began, logits = step.begun, self._finish(step)
-                step.drop_stale()
+                began, logits = step.begun, step.drop_stale(self._finish(step))
             else:
                 self._plan_rows(step, sessions)
                 if not step.batch:
@@ -116,7 +112,7 @@ class ModelDrafter:
         if step.grown:
             self._times.guess_s.observe((self._clock() - decoded) / len(step.grown))
         if self._starts_early:
-            self._start_planned(sessions, decoded)
+            self._check_plan(sessions)
         if not step.behind and step.n_paths and step.is_timed:  # no session is catching up
             self.td.observe((decoded if self._started else self._clock()) - began)
         return [session for session, _ in step.grown]
@@ -131,9 +127,9 @@ class ModelDrafter:
         early = self._starts_early and self._paths_alone and step.n_paths == len(step.grown) == len(sessions)
         rows = logits.copy() if early else logits
         choices: list[NextToken] = []
-        for (session, branch), at in zip(step.grown, step.places, strict=True):
+        for (session, branch), row in zip(step.grown, rows, strict=True):
             position = (len(session.tokens) if branch is None else branch.end) + session.n_dropped
-            choices.append(NextToken(rows[at], session.sampling, position, likeliest=self.rule.likeliest))
+            choices.append(NextToken(row, session.sampling, position, likeliest=self.rule.likeliest))
         if early:
             self._start_next([session for session, _ in step.grown], choices, now)
         return choices
@@ -149,51 +145,31 @@ class ModelDrafter:
             return
         step = DraftStep()
         for session, choice in zip(paths, choices, strict=True):
-            if session.taken or not self._expansion.goes_on(session, choice.token):
+            if not self._expansion.goes_on(session, choice.token):
                 return
             step.batch.extend(self._cache.slots.seqs[session.seq], len(session.tokens), [choice.token], 1)
-            step.add_grown(session, None)
+            step.grown.append((session, None))
             step.slots.add(session.seq)
         step.logits, step.begun = self._backend.start(step.batch), now
         self._started = step
         for session in paths:
             session.n_kv += 1
 
-    def _start_planned(self, sessions: Sequence[DraftSession], now: float) -> None:
-        """Plan and start the next decode; if it is started already, check whether a new plan would equal it.
-
-        No decode is started if a message waits or a session catches up. Raises BackendError.
-        """
+    def _check_plan(self, sessions: Sequence[DraftSession]) -> None:
+        """Check whether a plan made now would have one row for each path, as a decode started early has."""
+        chosen = self._best_leaves(sessions)
+        n_paths = sum(leaf.branch is None and leaf.second is None for leaf in chosen)
+        self._paths_alone = n_paths == len(chosen) == len(sessions)
         if self._started:
-            self._best_leaves(sessions)
             self._started.is_timed = self._paths_alone
-            return
-        if self._news() or any(map(_n_to_catch_up, sessions)):
-            return
-        step = DraftStep(begun=now)
-        try:
-            self._plan_rows(step, sessions)
-            if step.batch:
-                step.logits = self._backend.start(step.batch)
-                self._started = step
-        except BackendError:
-            self._cache.drop(step.slots)
-            raise
 
     def _finish(self, step: DraftStep) -> Logits:
         """Return the decode's logits. Raises BackendError."""
-        try:
-            return step.logits() if step.logits else self._backend.decode(step.batch)
-        finally:
-            for seq, position in step.pads:
-                self._backend.trim(seq, position)
+        return step.logits() if step.logits else self._backend.decode(step.batch)
 
     def _best_leaves(self, sessions: Sequence[DraftSession]) -> list[Leaf]:
-        """Return the places of guesses that get a row next; note if they are just the end of each path."""
-        chosen = self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
-        n_paths = sum(leaf.branch is None and leaf.second is None for leaf in chosen)
-        self._paths_alone = n_paths == len(chosen) == len(sessions) and self._times.width == 1
-        return chosen
+        """Return the places of guesses that get a row next."""
+        return self._times.best(leaf for session in sessions for leaf in self._leaves_of(session))
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
         if self._started:
@@ -226,9 +202,6 @@ class ModelDrafter:
         for leaf in chosen:
             if (leaf.branch or leaf.second) and leaf.session.seq not in step.behind:
                 self._add_branch(step, leaf)
-        width = self._times.width
-        if width > 1 and len(step.batch) == len(step.grown):
-            step.pad(self._cache.pads(-len(step.batch) % width, step.slots))
 
     def _add_path(self, step: DraftStep, session: DraftSession) -> bool:
         """Add rows for the session's pending tokens or the first of them; return False if none fits."""
@@ -244,7 +217,7 @@ class ModelDrafter:
         self._cache.add(step.batch, session, n, int(complete))
         step.slots.add(session.seq)
         if complete:
-            step.add_grown(session, None)
+            step.grown.append((session, None))
         return True
 
     def _add_branch(self, step: DraftStep, leaf: Leaf) -> None:
@@ -259,7 +232,7 @@ class ModelDrafter:
             return
         self._cache.add_branch(step.batch, branch)
         step.slots.add(branch.seq)
-        step.add_grown(leaf.session, branch)
+        step.grown.append((leaf.session, branch))
 
     def _learn_from_commits(self, session: DraftSession) -> None:
         """Learn from the session's newly committed tokens."""
@@ -278,8 +251,3 @@ class ModelDrafter:
 
 def _n_to_evaluate(session: DraftSession) -> float:
     return math.inf if session.seq == NO_SEQ else len(session.tokens) - session.n_kv
-
-
-def _n_to_catch_up(session: DraftSession) -> float:
-    """Return the number of tokens before the last one that are not evaluated."""
-    return _n_to_evaluate(session) - 1

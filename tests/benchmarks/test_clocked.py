@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import clocked, clocked_drafter
-from benchmarks.clocked import slowest
-from benchmarks.clocked_drafter import (
-    MOST_AT_ONCE,
-    N_BRANCHES,
-    ClockedDrafter,
-    GpuDrafter,
-    OutcomeRecall,
-)
+from benchmarks import clocked
+from benchmarks.clocked import MOST_AT_ONCE, N_BRANCHES, ClockedDrafter, slowest
 from benchmarks.machines import MACHINES
 from benchmarks.texts import Text, write
-from drafters.kinds import MAX_DRAFT_ROWS
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import ROOT, Commit, Draft, Open, chain_next, chain_start
 from tests.fake_backend import FakeBackend, FakeModel
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -91,30 +82,3 @@ def test_of_four_sessions_none_falls_far_behind(known: list[Text], r: float):
 
 def test_slowest_reply_uses_concurrent_mean():
     assert slowest({0: 1.0, 1: 3.0, 2: 2.0, 3: 2.0}, 2) == (0.5 + 1.0) / 2
-
-
-def gpu_backend() -> FakeBackend:
-    model = FakeModel(error=0.2, eog_rate=0.0, sharpness=6.0)
-    return Watchable(model, n_seqs=MOST_AT_ONCE + N_BRANCHES + MAX_DRAFT_ROWS - 1)
-
-
-def test_rebuilt_graphs_cost_a_gpu_time(known: list[Text], monkeypatch: pytest.MonkeyPatch):
-    speeds = list[float]()
-    for rebuild_us in (0, 4000):
-        monkeypatch.setattr(clocked_drafter, "REBUILD_US", rebuild_us)
-        drafter = GpuDrafter(gpu_backend(), tt_us=4900, latency_us=300)
-        speeds.append(clocked.run(drafter, known, 1).speedup)
-    assert speeds[0] > speeds[1] > 0.8 * speeds[0], "most decodes have rows of the same sequences"
-    assert speeds[1] > 1.1
-
-
-def test_recall_counts_right_second_guesses():
-    outcomes, start = OutcomeRecall(), chain_start((1, 2))
-    outcomes.sent(Open("lead", 7, start, 8, GREEDY, (1, 2)))
-    outcomes.arrived(Draft("drafter", 7, 2, start, 0, (ROOT, ROOT, 0), (5, 6, 9), bytes((200, 50, 200))))
-    after = chain_next(start, 6)
-    outcomes.sent(Commit(7, 2, after, (6,)))
-    assert (outcomes.n_wrong, outcomes.n_found, outcomes.recall) == (1, 1, 1.0)
-    outcomes.arrived(Draft("drafter", 7, 3, after, 0, (ROOT,), (8,), bytes((90,))))
-    outcomes.sent(Commit(7, 3, 0, (4, 3)))  # nobody had guessed the 3
-    assert (outcomes.n_wrong, outcomes.n_found, outcomes.recall) == (2, 1, 0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -25,7 +25,8 @@ DOUBTFUL = FakeModel(eog_rate=0.0, sharpness=3.0)
 SURE = FakeModel(eog_rate=0.0, sharpness=1e4)
 START = PROMPT[:30]
 AHEAD = 12
-ONE_SHAPE = Shapes({1: 1e-3, 4: 1e-3}, {1: 2e-3, 4: 2e-3})  # changes of width cost more than rows
+# A change of width costs more than rows
+ONE_SHAPE = Shapes({1: 1e-3, 2: 1e-3, 3: 1e-3}, {1: 2e-3, 2: 2e-3, 3: 2e-3})
 
 
 def chain_of(context: Sequence[int]) -> int:
@@ -309,28 +310,20 @@ def test_better_rule_wins_by_measurement(drafter_seed: int, likeliest: bool):
 
 @dataclass
 class Flying(FakeBackend):
-    """A backend that records the sequences of the rows of decodes begun ahead."""
+    """A backend that counts the decodes begun ahead."""
 
-    started: list[list[int]] = field(default_factory=list[list[int]])
+    n_started = 0
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
-        self.started.append(list(batch.seqs))
+        self.n_started += 1
         return FakeBackend.start(self, batch)
 
 
-def test_decodes_of_one_shape_share_sequences():
-    backend = Flying(DOUBTFUL, n_seqs=16, overlaps=True)
-    scene = Scene(backend, n_branches=8, shapes=ONE_SHAPE)
+def test_costly_shapes_leave_paths_alone():
+    scene = Scene(FakeBackend(DOUBTFUL), n_branches=8, shapes=ONE_SHAPE)
     scene.send(open_(START, max_ahead=AHEAD))
-    said = list[int]()
-    for n in range(1, 30):
-        context = (*START, *said)
-        said.append(choices(context)[n % 7 == 0])  # mostly what it guesses, at times its second choice
-        scene.send(committed(*said))
-    assert len(backend.started) > 30
-    assert [len(set(seqs)) for seqs in backend.started] == [4] * len(backend.started)
-    usual = max(backend.started, key=backend.started.count)
-    assert backend.started.count(usual) > 0.9 * len(backend.started)
+    assert scene.backend.widths == [len(START), *[1] * (AHEAD - 1)]
+    assert scene.drafted() == told(AHEAD, START, DOUBTFUL)
 
 
 @pytest.mark.parametrize(("n_branches", "shapes"), [(8, UNKNOWN), (0, UNKNOWN), (8, ONE_SHAPE)])
@@ -339,10 +332,11 @@ def test_all_guesses_are_the_toys(seed: int, n_branches: int, shapes: Shapes):
     """Between two decodes the lead takes the path, branches or neither, or begins anew.
 
     The toy's cache is strict, so a branch in the wrong sequence, or trimmed wrongly, gives other guesses or
-    an error. With an odd seed, and without branches, decodes are begun ahead, as on a GPU.
+    an error. With an odd seed, and without branches, decodes of paths alone are begun ahead, as on a GPU.
     """
     chance = random.Random(seed)
     overlaps = not n_branches or seed % 2 == 1
+    ahead = overlaps and (not n_branches or shapes is ONE_SHAPE)
     n_cells, n_seqs = chance.choice([140, 400, 4096]), chance.choice([4, 16])
     backend = Flying(DOUBTFUL, n_cells=n_cells, n_seqs=n_seqs, overlaps=overlaps)
     scene = Scene(backend, n_branches=n_branches, shapes=shapes)
@@ -377,7 +371,7 @@ def test_all_guesses_are_the_toys(seed: int, n_branches: int, shapes: Shapes):
             readers[i].contexts[opened.chain] = opened.tokens
             scene.bus.send("drafter", opened)
     scene.settle()
-    assert (len(backend.started) > (10 if n_branches else 20)) is overlaps
+    assert backend.n_started > 20 if ahead else overlaps or not backend.n_started
     assert sum(reader.n_guesses for reader in readers.values()) > 30
     scene.send(*(Close("lead", i, False) for i in prompts))
     assert scene.backend.n_used == 0 or scene.backend.n_cells == 140, "some gave up their cells"

@@ -11,7 +11,6 @@ from server.drafting.draft_session import DraftSession
 from server.drafting.expansion import DecodeTimes, Leaf, Slack
 from tests.drafters.scene import open_
 
-STEADY = {1: 0.0020, 2: 0.0021, 3: 0.0023}
 SESSION = DraftSession(open_())
 
 
@@ -33,38 +32,23 @@ def n_best(times: DecodeTimes, *gains: float) -> int:
     ],
 )
 def test_rows_maximise_tokens_per_second(gains: Sequence[float], n: int):
-    assert n_best(DecodeTimes({1: 1.0, 2: 1.3, 3: 1.6}, one_shape=False), *gains) == n
+    assert n_best(DecodeTimes({1: 1.0, 2: 1.3, 3: 1.6}), *gains) == n
 
 
 def test_all_leaves_where_rows_cost_nothing():
-    assert n_best(DecodeTimes({}, one_shape=False), *[0.1] * 9, 0.9) == 10
+    assert n_best(DecodeTimes({}), *[0.1] * 9, 0.9) == 10
 
 
 def test_unmeasured_rows_are_extrapolated():
-    times = DecodeTimes({1: 1.0, 3: 2.0}, one_shape=False)
+    times = DecodeTimes({1: 1.0, 3: 2.0})
     assert [times.seconds(n) for n in (3, 4, 7)] == [2.0, 2.5, 4.0]
 
 
 def test_the_time_to_make_a_guess_counts():
-    times = DecodeTimes({1: 1.0, 2: 1.1}, one_shape=False)
+    times = DecodeTimes({1: 1.0, 2: 1.1})
     assert n_best(times, 0.9, 0.2) == 2
     times.guess_s.observe(0.2)
     assert n_best(times, 0.9, 0.2) == 1
-
-
-def test_one_shape_is_wide_while_it_pays():
-    times = DecodeTimes(STEADY, one_shape=True)
-    assert (times.width, n_best(times, 0.8, 0.3, 0.2)) == (3, 3)
-    for _ in range(200):
-        n_best(times, 0.9, 0.01)
-    assert (times.width, times.seconds(2)) == (3, STEADY[3]), "a change is not worth a seventh"
-    dear = DecodeTimes({1: 0.001, 3: 0.002}, one_shape=True)
-    for _ in range(200):
-        n_best(dear, 0.9, 0.01)
-    assert (dear.width, dear.seconds(2)) == (1, 0.002)
-    for _ in range(200):
-        n_best(dear, 0.5, 0.5, 0.5)
-    assert dear.width == 3
 
 
 def test_slack_floor_is_half_a_decode():
