@@ -37,6 +37,7 @@ async function refusal(response) {
 }
 
 export const health = async () => (await fetch("/health")).json();
+const loads = async () => { try { return (await health()).status === "loading"; } catch { return false; } };
 export const model = async () => (await get("/v1/models")).data[0];
 
 // What is typed, evaluated beforehand: the reply comes sooner.
@@ -53,13 +54,16 @@ function pause(seconds, signal) {
   });
 }
 
-// The answer to a request; where the server is busy and says for how long, it is asked again. putOff(refusal) is told.
+// The answer to a request; where the server is busy and says for how long, it is asked again: TRIES times, and as
+// long as its model loads. putOff(refusal) is told.
 async function accepted(path, body, signal, putOff, more) {
   for (let tries = 1; ; tries++) {
     const response = await post(path, body, signal, more);
     if (response.ok) return response;
     const refused = await refusal(response);
-    if (![429, 503].includes(refused.status) || !refused.retryAfter || tries === TRIES) throw refused;
+    if (![429, 503].includes(refused.status) || !refused.retryAfter) throw refused;
+    if (refused.status === 503 && (await loads())) tries = 0;
+    if (tries === TRIES) throw refused;
     putOff(refused);
     await pause(refused.retryAfter, signal);
   }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.http_lead import Lead
 from tests.support import until
@@ -12,6 +12,8 @@ from tests.web.scripted import TIMINGS, Reply, Script, ask, asked
 pytestmark = pytest.mark.browser
 
 COMPLETIONS = "**/v1/chat/completions"
+TRIES = 5  # as in server/web/api.js
+LOADS = 2 * TRIES  # refusals of a server whose model loads
 FULL = Reply(
     (("the last ", None), ("reply", None)),
     reason="length",
@@ -138,13 +140,28 @@ def test_busy_server_is_asked_again(page: Page, lead: Lead, problems: list[str])
     problems.clear()
 
 
-def test_loading_server_is_told_once(page: Page, lead: Lead, problems: list[str]):
+def test_loading_server_is_asked_until_ready(page: Page, lead: Lead, problems: list[str]):
     error = {"message": "the server is loading its model", "type": "server_error"}
-    Script(page, Reply((("well", None),)))
-    loading = {"Retry-After": "7"}
-    page.route(
-        COMPLETIONS, lambda route: route.fulfill(status=503, headers=loading, json={"error": error}), times=2
-    )
+    script = Script(page, Reply((("well", None),)))
+    health: dict[str, object] = {"status": "loading", "drafters": [], "draft_mode": "async"}
+    n_refused = 0
+
+    def refuse(route: Route) -> None:
+        nonlocal n_refused
+        if n_refused == LOADS:
+            route.fallback()
+        else:
+            n_refused += 1
+            route.fulfill(status=503, headers={"Retry-After": "7"}, json={"error": error})
+
+    def tell(route: Route) -> None:
+        if n_refused == LOADS:
+            route.fallback()
+        else:
+            route.fulfill(status=503, json=health)
+
+    page.route(COMPLETIONS, refuse)
+    page.route("**/health", tell)
     page.clock.install()
     page.goto(lead.url)
     ask(page, "hello")
@@ -157,6 +174,31 @@ def test_loading_server_is_told_once(page: Page, lead: Lead, problems: list[str]
 
     until(has_answered, "it was not asked again")
     expect(told).to_have_count(1)
+    assert (n_refused, len(script.asked)) == (LOADS, 1)
+    problems.clear()
+
+
+def test_closing_server_is_asked_five_times(page: Page, lead: Lead, problems: list[str]):
+    n_refused = 0
+
+    def refuse(route: Route) -> None:
+        nonlocal n_refused
+        n_refused += 1
+        error = {"message": "the server is shutting down"}
+        route.fulfill(status=503, headers={"Retry-After": "7"}, json={"error": error})
+
+    page.route(COMPLETIONS, refuse)
+    page.clock.install()
+    page.goto(lead.url)
+    ask(page, "hello")
+
+    def has_failed() -> bool:
+        page.clock.run_for(7000)
+        return page.locator(".ended").count() == 1
+
+    until(has_failed, "it is asked for ever")
+    expect(page.locator(".ended")).to_contain_text("the server is shutting down")
+    assert n_refused == TRIES
     problems.clear()
 
 
