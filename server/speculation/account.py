@@ -20,6 +20,10 @@ LOSS = 0.01
 # that a drafter slows it.
 PROBE_FRACTION = LOSS / 4
 
+# Share of a source's gain that is forgotten per step: the last 33 steps count. Half: a hard reply pays for
+# twice as many steps until its drafters pause; twice: one unlucky line ends a good draft.
+FORGET = 0.03
+
 
 def made_good_after(lost: float) -> float:
     """Return after how many tokens a loss of `lost` tokens is only the share LOSS of them."""
@@ -30,7 +34,6 @@ class Terms(NamedTuple):
     """Limits of what a source may lose before it pauses, and of its pauses."""
 
     stake: float = 0.0  # loss allowed before any gain
-    forget: float = 0.0  # share of the gain that is forgotten per step
     patience: float = 0.0  # evidence that the account needs before it may pause the source
     per_step: float = 0.0  # maximum cost of one step while there is no gain
     warm_up: int = 0  # steps of a probe: a pause, at first and now and then, to time steps without the source
@@ -93,8 +96,8 @@ class Account:
             evidence: Weight of the step. The source may pause once the sum of weights reaches Terms.patience.
             n_sessions: Sessions that share the loss: more of them shorten the pause.
         """
-        terms, gained = self._terms, self.net
-        self.net += net - terms.forget * gained if gained > 0.0 else net
+        terms = self._terms
+        self.net += net - FORGET * max(0.0, self.net)
         self._lost = max(0.0, self._lost - net)
         self.allowance = max(terms.per_step, self.allowance + net)
         self._evidence += evidence

@@ -13,9 +13,6 @@ from server.speculation.sources.drafter_record import DrafterRecord
 # Tokens of a session that a group may lose before it has gained any. Half: one hard reply, in which models
 # pause after 12 steps, may end the drafters' credit; twice: a bad drafter costs 10 tokens at first.
 CREDIT = 5.0
-# Share of a group's gain that is forgotten per step: about the last 100 steps count. Half: one hard line
-# decides about the text; twice: a group that began to hurt does so for twice as long.
-FORGET = 0.01
 # Steps of a probe, in which a drafter that joins on the lead's cores, or lookups, do not guess, to time steps
 # without them. Half: too few steps remain after the first ones, which are slow; twice: half of a short reply
 # has no guesses.
@@ -24,8 +21,8 @@ PROBE_STEPS = 16
 # but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
 # a second more.
 TRIAL_S = 1.0
-OF_GROUP = Terms(CREDIT, FORGET, warm_up=PROBE_STEPS)
-OF_INLINE = Terms(CREDIT, FORGET)
+OF_GROUP = Terms(CREDIT, warm_up=PROBE_STEPS)
+OF_INLINE = Terms(CREDIT)
 OF_TRIAL = Terms(TRIAL_S)  # in seconds
 
 

@@ -34,7 +34,9 @@ WORD = 4
 SESSION_WINDOW, OVERALL_WINDOW = 64, 512
 SUREST = 0.995  # maximum of a rate adjusted to a session: no guess is certain
 TRUST = 0.9  # assumed rate, as a share of the confidence: models are a little too sure of themselves
-MEAN = 0.7  # assumed rate of a source's best guesses; it weighs as much as WORD guesses
+MEAN = (
+    TRUST + 0.5
+) / 2  # assumed rate of a source's best guesses: half of them are sure, the others a toss-up
 # Minimum number of sources remembered, those used last, at 0.5 KB each. Sources that agree count as one more,
 # and so does a drafter that restarts. As many as there may be drafters, since an assignment asks for all of
 # them. With 256 drafters, each further name has the lead forget one. Half: they push each other out. Twice:

@@ -35,7 +35,6 @@ INSIDE = "in the lead"  # the group of the draft model
 # best: 12 where it could double the speed. Half: two sessions of the bundled pair reach 1.21 of the undrafted
 # speed instead of 1.25; twice: a bad one costs twice as much (benchmarks.inside --every-way --sessions 2).
 STAKED = 25.0
-STEPS_TO_STOP = 4  # steps until a drafter that pauses has ended its work
 
 # Evidence that a step gives the account of a session (IN_SESSION): with guesses for this session alone, with
 # messages; 1 with guesses for several sessions
@@ -79,7 +78,6 @@ class Ledger:
         self._known: Mapping[str, object] = {}  # accounts before the restart, by name
         self._has_times = False  # step times are known
         self._renewed_for, self._n_until_renewed = 0, 0  # number of sessions; steps
-        self._n_calm = STEPS_TO_STOP  # steps since a drafter on the lead's cores had a session
         self._n_passed = 0  # steps in a row in which nobody was asked
         self._n_asked, self._lookup_s = 0, 0.0  # asked steps, seconds of lookups, since the latest timed step
         self._calm_td_s = 0.0  # of a round of guesses of the model in the lead while drafters leave its cores
@@ -154,8 +152,7 @@ class Ledger:
         """Learn what a finished step took, and how much its guesses gained."""
         plan, timing = step.plan, step.timing
         assert isinstance(plan, DraftPlan)
-        n = self._n_calm = 0 if plan.working and self._is_crowded(plan) else self._n_calm + 1
-        calm = n > STEPS_TO_STOP or (None if n else False)
+        calm = not (plan.working and self._is_crowded(plan))
         self._wait(plan)
         if self.times.shapes.steady:
             self._learn_shape(plan)
@@ -289,7 +286,7 @@ class Ledger:
                 return max(lookup_s, n_asked * (outside_s - n * usual_s))
         return lookup_s
 
-    def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool | None, n_asked: int) -> Charge:
+    def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool, n_asked: int) -> Charge:
         """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows."""
         rate = self.rates.plain_rate
         told, saved, most = self._told(plan, timing, rate), None, 0.0

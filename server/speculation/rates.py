@@ -145,16 +145,16 @@ class Rates:
         usual_s = curve[min(timing.n_rows, len(curve) - 1)]
         return usual_s if 0.0 < STEP_OUTLIER * usual_s < timing.decode_s else timing.decode_s
 
-    def learn(self, plan: DraftPlan, timing: StepTiming, *, calm: bool | None) -> None:
+    def learn(self, plan: DraftPlan, timing: StepTiming, *, calm: bool) -> None:
         """Learn from a step without prompts.
 
         Args:
             plan: Its guesses.
             timing: Its times.
-            calm: True if no drafter worked on the lead's cores, False if one did, None if one may have.
+            calm: True if no drafter worked on the lead's cores.
         """
         self.n_cells = timing.n_cells
-        self._observe(plan, timing, calm)
+        self._observe(plan, timing, calm=calm)
         times, n = self.times, timing.n_sessions
         self.plain_s = times.plain_s(n, times.last_curve(timing.n_cells))
         self.plain_rate = n / self.plain_s if self.plain_s else 0.0
@@ -166,20 +166,20 @@ class Rates:
         if usual_s is not None:
             self._outside.observe(n_guesses / n, min(each_s, STEP_OUTLIER * usual_s))
 
-    def _observe(self, plan: DraftPlan, timing: StepTiming, calm: bool | None) -> None:
+    def _observe(self, plan: DraftPlan, timing: StepTiming, *, calm: bool) -> None:
         """Learn the times of decodes, and how much a drafter slows them.
 
-        calm: True if no drafter worked on the lead's cores, False if one did, None if one may have.
+        calm: True if no drafter worked on the lead's cores.
         """
         times, rows, cells = self.times, timing.n_rows, timing.n_cells
-        if calm is False and self.calm is times:
+        if not calm and self.calm is times:
             self.calm = deepcopy(times)
         shapes = times.shapes if times.shapes.steady else None
         if not plan.is_shape and (shapes is None or shapes.is_steady(rows)):
             times.observe(rows, cells, timing.decode_s)
             if calm and self.calm is not times:
                 self.calm.observe(rows, cells, timing.decode_s)
-            elif calm is False and (calm_s := self.calm.measured(rows, cells)):
+            elif not calm and (calm_s := self.calm.measured(rows, cells)):
                 self._crowding.observe(timing.decode_s / calm_s)
         if shapes is not None:
             shapes.observe(rows, cells, timing.decode_s)

@@ -14,15 +14,14 @@ from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
 
 INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
-# Terms of the models in one session. forget: the last 33 steps count; with half, one unlucky line ends a good
-# draft; with twice, a hard reply pays for 48 steps until its drafters pause. patience: 3 steps with guesses
-# for this session alone, 24 with guesses for several sessions, each of which gets few, or 12 steps with
-# messages. With 12, 5 or 3 steps alone, 7, 4 or none of 178 replies of 400M are below 0.95 of no drafts, and
-# 23, 14 or 14 of the bundled pair, which is 1 percent slower in all with 3 (benchmarks.inside --every-way).
-# per_step: guesses that have gained nothing may cost a session 1.5 tokens in a step: with 2 the slowest of
-# 187 replies of the bundled pair is at 0.90 of no drafts instead of 0.94, with 1 all are 3 percent slower,
-# without a bound 3 percent faster and the slowest at 0.77.
-IN_SESSION = Terms(forget=0.03, patience=24.0, per_step=1.5)
+# Terms of the models in one session. patience: 3 steps with guesses for this session alone, 24 with guesses
+# for several sessions, each of which gets few, or 12 steps with messages. With 12, 5 or 3 steps alone, 7, 4
+# or none of 178 replies of 400M are below 0.95 of no drafts, and 23, 14 or 14 of the bundled pair, which is 1
+# percent slower in all with 3 (benchmarks.inside --every-way). per_step: guesses that have gained nothing may
+# cost a session 1.5 tokens in a step: with 2 the slowest of 187 replies of the bundled pair is at 0.90 of no
+# drafts instead of 0.94, with 1 all are 3 percent slower, without a bound 3 percent faster and the slowest at
+# 0.77.
+IN_SESSION = Terms(patience=24.0, per_step=1.5)
 
 
 @dataclass(slots=True)

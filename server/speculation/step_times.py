@@ -16,9 +16,6 @@ LATEST = 15
 # Maximum distance of a step from the mean, as a share of it: more is cut. One interruption moves the mean by
 # 3 percent. Twice: 6; half: nine tenths of a doubling are known after 40 steps, not 23.
 MAX_CHANGE = 0.3
-# Assumed cost of each row beyond the widest measured step, as a share of one row's time: 16 rows take 1.75
-# times as long as one. Half: 1.4; twice: 2.5, and fewer guesses are verified at first.
-SLOPE = 0.05
 # Factor on calibrated times of several rows. 1: where calibration says 1.4 times too much, a draft model
 # beside 400M Q8_0 never guesses (section X of benchmarks/RESULTS.md); 0.8: widths are tried too often.
 OPTIMISM = 0.9
@@ -219,11 +216,11 @@ def _bucket(n_cells: int) -> int:
 
 
 def _interpolated(known: Mapping[int, float], max_rows: int) -> list[float]:
-    """Interpolate between known widths; beyond them each row adds SLOPE."""
+    """Interpolate between known widths; each row beyond them adds as much as those between do on average."""
     first, last = min(known), max(known)
-    single_s = known[first] / (1 + SLOPE * (first - 1))
-    widest_s = known[last] + SLOPE * single_s * (max_rows - last)
-    return _lines({0: 0.0, 1: single_s, max_rows: widest_s} | dict(known), max_rows)
+    row_s = max(0.0, known[last] - known[first]) / max(1, last - first)
+    widest_s = known[last] + row_s * (max_rows - last)
+    return _lines({0: 0.0, 1: known[first], max_rows: widest_s} | dict(known), max_rows)
 
 
 def _lines(points: Mapping[int, float], end: int) -> list[float]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from server.speculation.account import LOSS, PROBE_FRACTION, Account, GroupAccount, Terms
-from server.speculation.drafter_host import CREDIT, FORGET, OF_GROUP, OF_INLINE
+from server.speculation.account import FORGET, LOSS, PROBE_FRACTION, Account, GroupAccount, Terms
+from server.speculation.drafter_host import CREDIT, OF_GROUP, OF_INLINE
 from server.speculation.speculated import IN_SESSION
 
 WAIT = 16
@@ -185,12 +185,12 @@ def test_after_a_pause_an_account_begins_anew():
 
 
 def test_gains_are_forgotten_but_losses_are_not():
-    account = Account(Terms(stake=9.0, forget=0.1))
+    account = Account(Terms(stake=9.0))
     account.book(-1.0)
-    for _ in range(50):
+    for _ in range(150):
         account.book(0.0)
     assert account.net == -1.0
     account.book(6.0)
-    for _ in range(50):
+    for _ in range(150):
         account.book(0.0)
     assert 0.0 < account.net < 0.1
