@@ -44,6 +44,8 @@ class BackgroundReplies:
             self._guarded.discard((salt, id))
 
         task.add_done_callback(forget)
+        if log.left:  # another process took it up before this one began to write
+            self.abandon(salt, id)
         if self._left_in is not None:
             self.hand_over(self._left_in)
         return task

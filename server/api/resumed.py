@@ -82,6 +82,7 @@ async def begin_stream(
     with contextlib.suppress(StoreError):
         await _keep_variant(served, owner, conversation)
     write_stream(served, answer, begun, log)
+    await served.replies.flush()  # so that other leads find it once the client has its first event
     return log
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import redis
+from redis.exceptions import WatchError
 
 from server.errors import StoreError
 from server.replies.redis_names import (
@@ -217,31 +219,51 @@ class LogWriting:
         for kind, id in ids.items():
             if answer.get(kind) is _REFUSED and not client.xrange(key, id, id):
                 return "fenced"  # else an earlier try wrote it, and its answer was lost
-        writer, awaited = self._names.writer(one.salt, one.id), self._names.awaited(one.salt, one.id)
-        if part.ended:
-            client.unlink(writer, awaited)
+        if part.ended or (part.left and not part.n):
+            client.unlink(self._names.writer(one.salt, one.id), self._names.awaited(one.salt, one.id))
             client.hdel(self._open, one.place)
-            return "kept"
+            return "kept" if part.ended else "left"
         if part.left:
-            client.set(writer, LEFT, px=AWAITED_MS)
-            client.set(awaited, b"", px=AWAITED_MS)
-            return "left"
-        return self._renew(client, one, writer, answer["renewed"]) if "renewed" in answer else "goes on"
+            return "left" if self._claim(client, one, LEFT, AWAITED_MS) else "fenced"
+        return self._renew(client, one, answer["renewed"]) if "renewed" in answer else "goes on"
 
-    def _renew(self, client: redis.Redis, one: Written, writer: str, said: bytes | None) -> Outcome:
+    def _renew(self, client: redis.Redis, one: Written, said: bytes | None) -> Outcome:
         """Keep the lease, which `said` this before, unless another process has taken up the log."""
         if said == CANCEL:
             self._cancel(one.salt, one.id)
-        elif said != b"%d" % one.term:
-            if self._is_fenced(client, one):
-                return "fenced"
-            client.set(writer, one.term, px=LEASE_MS)
+        elif said != b"%d" % one.term and not self._claim(client, one, b"%d" % one.term, LEASE_MS):
+            return "fenced"
         return "goes on"
+
+    def _claim(self, client: redis.Redis, one: Written, said: bytes, ms: int) -> bool:
+        """Let the lease say this for some milliseconds; False if another process has taken up the log."""
+        with client.pipeline(transaction=True) as pipe:
+            pipe.watch(self._names.log(one.salt, one.id))
+            if self._is_fenced(pipe, one):
+                return False
+            pipe.multi()
+            pipe.set(self._names.writer(one.salt, one.id), said, px=ms)
+            pipe.set(self._names.awaited(one.salt, one.id), b"", px=AWAITED_MS)
+            try:
+                pipe.execute()
+            except WatchError:
+                return False
+        return True
 
     def _is_fenced(self, client: redis.Redis, one: Written) -> bool:
         """Return True if another process has taken up the log."""
         key, later = self._names.log(one.salt, one.id), entry_id(one.term + 1, 0)
         return bool(client.xrange(key, later, "+", 1))
+
+
+def ask_to_cancel(client: redis.Redis, key: str) -> None:
+    """Ask the writer with the lease at this key to cancel its reply; it is asked in vain without a writer."""
+    with client.pipeline(transaction=True) as pipe, contextlib.suppress(WatchError):
+        pipe.watch(key)
+        if pipe.get(key) not in (None, LEFT):  # or it could not be taken up before the lease ends
+            pipe.multi()
+            pipe.set(key, CANCEL, px=LEASE_MS)
+            pipe.execute()
 
 
 def last_term(entries: Sequence[tuple[bytes, Any]]) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import orjson
 import redis
+from redis.exceptions import WatchError
 
 from server.replies import log_writing
 from server.replies.kept import Json
@@ -30,6 +31,14 @@ class TakenLog:
     states: list[Json]
     log: ReplyLog
     term: int
+
+    @property
+    def salt(self) -> str:
+        return str(self.about["salt"])
+
+    @property
+    def id(self) -> str:
+        return str(self.about["id"])
 
 
 def recipe_of(salt: str, tenant: str, id: str, recipe: Json) -> bytes:
@@ -54,13 +63,15 @@ class Orphans:
         self._open = names.open(kin)
         self._name = name
         self._own = own
-        self._silent = set[str]()  # places of logs without a lease at the last poll
+        # places of logs without a lease at the last poll, with the id of the last entry then
+        self._silent = dict[str, bytes]()
         self.members: tuple[str, ...] = ()  # names of the leads that live
 
     def poll(self, client: redis.Redis, most: int, *, leases_known: bool) -> list[TakenLog]:
         """Take up at most this many orphans.
 
-        A writer that is only late renews its lease before the second poll that finds none.
+        A writer that is only late renews its lease, or writes an entry, before the second poll that finds no
+        lease.
 
         Args:
             client: The connection.
@@ -75,18 +86,28 @@ class Orphans:
                 pipe.get(f"{self._names.at(place)}:writer")
                 pipe.exists(f"{self._names.at(place)}:awaited")
             told = pipe.execute()
-        silent, free = set[str](), list[str]()
+        silent, free = list[str](), list[tuple[str, bytes | None]]()
         for place, writer, awaited in zip(places, told[::2], told[1::2], strict=True):
             if not awaited:
                 client.hdel(self._open, place)
-            elif writer == LEFT or (writer is None and leases_known and place in self._silent):
-                free.append(place)
+            elif writer == LEFT:
+                free.append((place, LEFT))
             elif writer is None:
-                silent.add(place)
+                silent.append(place)
+        before, self._silent = self._silent, self._last_ids(client, silent)
+        if leases_known:
+            free += [(place, None) for place in silent if before.get(place) == self._silent[place]]
         random.shuffle(free)  # so that leads do not all try the same one
-        self._silent = silent | set(free[most:])
-        taken = [self._take(client, place) for place in free[:most]]
+        taken = [self._take(client, place, writer) for place, writer in free[:most]]
         return [found for found in taken if found is not None]
+
+    def _last_ids(self, client: redis.Redis, places: Sequence[str]) -> dict[str, bytes]:
+        """Return the id of the last entry of each log; empty for a log without entries."""
+        with client.pipeline(transaction=False) as pipe:
+            for place in places:
+                pipe.xrevrange(f"{self._names.at(place)}:log", count=1)
+            entries = cast("list[Entries]", pipe.execute())
+        return {place: last[0][0] if last else b"" for place, last in zip(places, entries, strict=True)}
 
     def _meet(self, client: redis.Redis) -> None:
         """Tell that this lead lives, and note who else does."""
@@ -109,33 +130,43 @@ class Orphans:
         client.unlink(self._names.lead(self._kin, self._name))
         client.srem(self._names.leads(self._kin), self._name)
 
-    def _take(self, client: redis.Redis, place: str) -> TakenLog | None:
-        """Take up one log; None if it has ended, is gone, or another lead was quicker."""
-        key = f"{self._names.at(place)}:log"
-        entries = _entries_of(client, key, "-", "+")
-        if not entries or END in entries[-1][1] or RECIPE not in entries[0][1]:
-            client.hdel(self._open, place)
-            return None
-        term = log_writing.last_term(entries) + 1
-        if term >= MOST_TERMS:
-            client.hdel(self._open, place)
-            client.unlink(f"{self._names.at(place)}:awaited")
-            return None
-        begun = entry_id(term, 0)
+    def _take(self, client: redis.Redis, place: str, writer: bytes | None) -> TakenLog | None:
+        """Take up one log; None if it has ended, is gone, or anybody else has changed it meanwhile.
+
+        writer: What poll() read of the log's writer: LEFT, or None without a lease.
+        """
+        at = self._names.at(place)
         with client.pipeline(transaction=True) as pipe:
-            pipe.xadd(key, {TAKEN: b""}, id=begun, nomkstream=True)
-            pipe.set(f"{self._names.at(place)}:writer", term, px=log_writing.LEASE_MS)
-            pipe.set(f"{self._names.at(place)}:awaited", b"", px=log_writing.AWAITED_MS)
-            if not isinstance(pipe.execute(raise_on_error=False)[0], bytes):
+            pipe.watch(f"{at}:writer", f"{at}:log")
+            if pipe.get(f"{at}:writer") != writer:
                 return None
-        entries += _entries_of(client, key, f"({entries[-1][0].decode()}", f"({begun}")
-        return None if END in entries[-1][1] else _found(entries, term)
+            entries = _entries_of(pipe, f"{at}:log")
+            if not entries or END in entries[-1][1] or RECIPE not in entries[0][1]:
+                client.hdel(self._open, place)
+                return None
+            if writer is None and entries[-1][0] != self._silent[place]:
+                return None
+            term = log_writing.last_term(entries) + 1
+            if term >= MOST_TERMS:
+                client.hdel(self._open, place)
+                client.unlink(f"{at}:awaited")
+                return None
+            pipe.multi()
+            pipe.xadd(f"{at}:log", {TAKEN: b""}, id=entry_id(term, 0), nomkstream=True)
+            pipe.set(f"{at}:writer", term, px=log_writing.LEASE_MS)
+            pipe.set(f"{at}:awaited", b"", px=log_writing.AWAITED_MS)
+            try:
+                pipe.execute()
+            except WatchError:
+                return None
+        return _found(entries, term)
 
 
-def _entries_of(client: redis.Redis, key: str, start: str, end: str) -> Entries:
+def _entries_of(client: redis.Redis, key: str) -> Entries:
     found: Entries = []
+    start = "-"
     while True:
-        more = cast("Entries", client.xrange(key, start, end, READ_ENTRIES))
+        more = cast("Entries", client.xrange(key, start, "+", READ_ENTRIES))
         if not more:
             return found
         found += more

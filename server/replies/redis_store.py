@@ -21,7 +21,7 @@ from server.replies.log_writing import LogWriting, Outcome, Written
 from server.replies.memory import MemoryStore
 from server.replies.orphans import READ_ENTRIES, Orphans, TakenLog, recipe_of
 from server.replies.redis_link import RedisLink
-from server.replies.redis_names import CANCEL, ReplyNames, is_id, owner_of, place_of
+from server.replies.redis_names import ReplyNames, is_id, owner_of, place_of
 from server.replies.reply_log import LogReader, ReplyLog
 from server.replies.store import Change, Orphan, Owner
 
@@ -135,21 +135,23 @@ class RedisStore:
         if not self._kin:
             return ()
 
+        loop = self._event_loop()
+
         def poll(client: redis.Redis) -> list[TakenLog]:
             leases_known = time.monotonic() - self._link.up_since > LEASES_RENEWED_S
-            return self._orphans.poll(client, most, leases_known=leases_known)
+            found = self._orphans.poll(client, most, leases_known=leases_known)
+            for one in found:  # here, so that no busy event loop lets the lease end
+                _soon(loop, self._live.__setitem__, (one.salt, one.id), one.log)
+                heard, n_sent = self._hearing(one.salt, one.id, one.log), len(one.log.chunks)
+                self._writing.begin(Written(one.salt, one.id, one.log, heard, b"", one.term, n_sent))
+            return found
 
-        taken = list[Orphan]()
         all_found = await self._answer(poll)
         self.members = self._orphans.members
-        for found in all_found:
-            salt, id, log = found.about["salt"], found.about["id"], found.log
-            heard, n_sent = self._hearing(salt, id, log), len(log.chunks)
-            self._write(Written(salt, id, log, heard, b"", found.term, n_sent))
-            taken.append(
-                Orphan(Owner(salt, found.about["tenant"]), id, found.about["recipe"], found.states, log)
-            )
-        return taken
+        return [
+            Orphan(Owner(one.salt, one.about["tenant"]), one.id, one.about["recipe"], one.states, one.log)
+            for one in all_found
+        ]
 
     def end_readers(self) -> None:
         self.draining = True
@@ -163,13 +165,13 @@ class RedisStore:
             return MovingLog(found, DistantLog(self, salt, id)) if found.guarded else found
         if not is_id(id):
             return None
-        key = self._names.log(salt, id)
-        there = await self._answer(lambda client: client.exists(key))
+        keys = self._names.log(salt, id), self._names.awaited(salt, id)  # the log has its key once it begins
+        there = await self._answer(lambda client: client.exists(*keys))
         return DistantLog(self, salt, id) if there else None
 
     async def cancel(self, salt: str, id: str) -> None:
         key = self._names.writer(salt, id)
-        await self._answer(lambda client: client.set(key, CANCEL, xx=True, px=log_writing.LEASE_MS))
+        await self._answer(lambda client: log_writing.ask_to_cancel(client, key))
 
     async def is_written(self, salt: str, id: str) -> bool:
         if (salt, id) in self._live or await self._beside.is_written(salt, id):

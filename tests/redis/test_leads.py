@@ -12,9 +12,14 @@ import pytest
 from members import POOL
 from openai.types.responses import Response
 
+from server.api import delivery
 from server.api.background import BackgroundReplies
+from server.api.resumed import begin_stream
 from server.flags import read
 from server.lead.serving import store_of
+from server.replies import redis_store
+from server.replies.redis_store import RedisStore
+from server.replies.reply_log import ReplyLog
 from server.settings import LeadSettings
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -108,3 +113,33 @@ def test_other_lead_replaces_a_conversations_stream(url: str):
         assert httpx.get(f"{first.url}/v1/stream", params=read).content == whole
         assert httpx.delete(f"{first.url}/v1/stream", params=read).status_code == 204
         assert httpx.get(f"{second.url}/v1/stream", params=read).status_code == 404
+
+
+def test_stream_is_found_after_its_first_event(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Its name is stored late, when its log has events already."""
+    monkeypatch.setattr(redis_store, "FLUSH_TIMEOUT_S", 60.0)
+    body = {"messages": [{"role": "user", "content": HELLO}], "stream": True, "max_tokens": 5}
+    found: list[Any] = []
+    with lead_at(url) as first, lead_at(url) as second:
+        store = cast(RedisStore, first.served.replies)
+        put, live = store._put_now, store._live  # pyright: ignore[reportPrivateUsage]
+
+        def late(*about: Any) -> None:
+            until(lambda: any(log.chunks for log in list(live.values())), "no event")
+            put(*about)
+
+        def look_up() -> None:
+            ids = {"conversation_ids": ["0b5c"]}
+            found.extend(httpx.post(f"{second.url}/v1/streams/lookup", json=ids).json())
+
+        async def begun(*about: Any) -> ReplyLog:
+            log = await begin_stream(*about)
+            look_up()  # before this lead's event loop goes on
+            return log
+
+        monkeypatch.setattr(store, "_put_now", late)
+        monkeypatch.setattr(delivery, "begin_stream", begun)
+        name = {"X-Conversation-Id": "0b5c"}
+        whole = httpx.post(f"{first.url}/v1/chat/completions", json=body, headers=name).content
+        assert len(found) == 1
+        assert httpx.get(f"{second.url}/v1/stream", params={"conv_id": "0b5c"}).content == whole

@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 import redis
 from members import POOL, Server
-from test_replies import ANNA, BERT, found_log, stored, until
+from test_replies import ANNA, BERT, NAMES, found_log, stored, until
 
 from server.errors import LostReplyError
 from server.replies import log_writing, orphans, redis_link, redis_store
@@ -92,12 +93,98 @@ async def test_orphan_is_taken_up_once(url: str):
 
 
 async def taken_by_nobody(*stores: RedisStore) -> bool:
-    """Return True if nothing is taken up in some looks, which are more than an orphan needs."""
+    """Return True if nothing is taken up in some polls, which are more than an orphan needs."""
     for _ in range(4):
         for store in stores:
             if await store.take_up(9):
                 return False
     return True
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_second_of_two_leads_takes_nothing(url: str, leaves: bool, monkeypatch: pytest.MonkeyPatch):
+    """It has seen the orphan before the other lead takes it up, and tries after that."""
+    loop, before = asyncio.get_running_loop(), list[Orphan]()
+    async with lead(url, "a") as first, lead(url, "b") as second, lead(url, "c") as third:
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.flush()
+        if leaves:
+            first.leave(ANNA.salt, "resp_1")
+            await first.flush()
+        take = third._orphans._take  # pyright: ignore[reportPrivateUsage]
+
+        def late(*about: Any) -> Any:
+            taking = asyncio.run_coroutine_threadsafe(second.take_up(9), loop)
+            before.extend(taking.result())
+            return take(*about)
+
+        monkeypatch.setattr(third._orphans, "_take", late)  # pyright: ignore[reportPrivateUsage]
+        with frozen(first):
+            found = list[Orphan]()
+
+            async def is_tried() -> bool:
+                await second.take_up(0)
+                found.extend(await third.take_up(9))
+                return bool(before or found)
+
+            await until(is_tried)
+            assert (len(before), found) == (1, [])
+            before[0].log.end()
+
+
+async def test_two_silent_writers_are_no_orphan(url: str, client: redis.Redis):
+    """One poll without a lease is not enough, even if an earlier writer was silent at the poll before."""
+    writer = NAMES.writer(ANNA.salt, "resp_1")
+    async with lead(url, "a") as first, lead(url, "b") as second, lead(url, "c") as third:
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.flush()
+        with frozen(first):
+            client.delete(writer)
+            assert not await third.take_up(9)
+            [[orphan]] = await taken_by(second)
+            with frozen(second):
+                client.delete(writer)
+                assert not await third.take_up(9)
+                [again] = await third.take_up(9)
+                again.log.end()
+
+        async def is_fenced() -> bool:
+            return orphan.log.taken
+
+        await until(is_fenced)
+
+
+async def test_fenced_writer_leaves_nothing(url: str, client: redis.Redis):
+    """A lead that drains gives no log to others that another lead has taken up."""
+    async with lead(url, "a") as first, lead(url, "b") as second, lead(url, "c") as third:
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.flush()
+        with frozen(first):
+            [[orphan]] = await taken_by(second)
+            first.leave(ANNA.salt, "resp_1")
+        await first.flush()
+        assert client.get(NAMES.writer(ANNA.salt, "resp_1")) == b"1"
+        assert not await third.take_up(9)
+        orphan.log.end()
+
+
+async def test_next_writer_of_left_log_is_cancelled(url: str):
+    cancelled = list[str]()
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        second.on_cancel = lambda salt, id: cancelled.append(id)
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.flush()
+        first.leave(ANNA.salt, "resp_1")
+        await first.flush()
+        await first.cancel(ANNA.salt, "resp_1")
+        [orphan] = await second.take_up(9)
+
+        async def is_cancelled() -> bool:
+            await first.cancel(ANNA.salt, "resp_1")
+            return bool(cancelled)
+
+        await until(is_cancelled)
+        orphan.log.end()
 
 
 async def test_late_writer_is_fenced(url: str):
@@ -148,7 +235,7 @@ async def test_living_writer_keeps_its_log(url: str):
         orphan.log.end()
 
 
-async def test_left_log_needs_no_second_look(url: str):
+async def test_left_log_needs_no_second_poll(url: str):
     async with lead(url, "a") as first, lead(url, "b") as second:
         logs = [first.begin_log(ANNA, f"resp_{i}", RECIPE) for i in range(3)]
         for log in logs:

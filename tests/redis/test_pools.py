@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from members import POOL
+from test_orphans import frozen
 
 from server.api.access import Access
 from server.api.background import BackgroundReplies
@@ -17,7 +18,8 @@ from server.api.middleware import Edge
 from server.flags import read
 from server.lead.listening import Door
 from server.lead.serving import store_of
-from server.replies import log_writing
+from server.replies import log_writing, redis_store
+from server.replies.redis_store import RedisStore
 from server.settings import LeadSettings
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -145,6 +147,18 @@ def test_late_reply_is_left_too(url: str):
         until(lambda: len(second.served.background), "nobody took it up")
         seen = [{"response": queued, "sequence_number": -1}]
         check_whole(rest(second, seen))
+
+
+def test_reply_left_before_stored_is_found(url: str, monkeypatch: pytest.MonkeyPatch):
+    """The lead drains before its link to Redis has done anything for the reply."""
+    monkeypatch.setattr(redis_store, "FLUSH_TIMEOUT_S", 0.01)  # so that the answer does not wait for the link
+    with lead_at(url, kin="other") as second, lead_at(url) as first:
+        first.served.background.hand_over(first.served.replies)
+        with frozen(cast(RedisStore, first.served.replies)):
+            body = {**asked("plain"), "background": True}
+            queued = httpx.post(f"{first.url}/v1/responses", json=body, headers=ANNA).json()
+        found = f"{second.url}/v1/responses/{queued['id']}"
+        until(lambda: httpx.get(found, headers=ANNA).json() == queued, "it is not stored")
 
 
 def test_other_key_gets_nothing_of_it(url: str):

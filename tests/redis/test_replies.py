@@ -55,6 +55,16 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+async def test_log_is_found_before_its_first_event(url: str):
+    async with opened(url) as first, opened(url) as second:
+        log = first.begin_log(ANNA, "resp_1")
+        await first.flush()
+        reader = asyncio.ensure_future(read(await found_log(second)))
+        log.append(event(0))
+        log.end()
+        assert await reader == event(0)
+
+
 async def test_responses_outlive_their_lead(url: str):
     kept = stored(output=[{"id": "msg_1", "text": "a"}])
     async with opened(url) as store:

@@ -110,9 +110,9 @@ class ResponseAnswer(Answer):
         Args:
             given: the request's body, with which another process can go on.
         """
-        log = self._served.replies.begin_log(self.owner, self._id, self.recipe(given))
         queued = self._response_json("queued")
-        self._keep(queued)
+        self._keep(queued)  # before the log, after whose leaving nothing of this process is stored
+        log = self._served.replies.begin_log(self.owner, self._id, self.recipe(given))
         for type in ("response.created", "response.queued"):
             log.append(self._numbered_event({"type": type, "response": queued}))
         self._served.background.start(self.owner, self._id, self, log)
