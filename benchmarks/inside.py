@@ -159,7 +159,7 @@ class Lead:
         if isinstance(event, Committed):
             now, n = self._world.clock(), len(event.tokens)
             self._times.setdefault(id, []).extend([now] * n)
-            self._streams.setdefault(id, Stream()).step(now, n, event.plain_s)
+            self._streams.setdefault(id, Stream()).step(now, n, event.undrafted_s)
         elif isinstance(event, Finished):
             self._live.discard(id)
             self._streams[id].end(self._world.clock())

@@ -22,11 +22,11 @@ class Drafter(Protocol):
         """Return whether another guess for this session is worth making."""
         ...
 
-    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
+    def watch(self, has_messages: Callable[[], bool], wake: Callable[[], None]) -> None:
         """Take two functions from the worker.
 
         Args:
-            news: Returns True if a message waits, so no further decode should begin.
+            has_messages: Returns True if a message waits, so no further decode should begin.
             wake: Gives this drafter another turn when an answer has arrived. Any thread may call it.
         """
 

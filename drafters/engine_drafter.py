@@ -64,7 +64,7 @@ class EngineDrafter(Drafter):
         self.td = Smoothed(TD_WEIGHT)
         self.n_requests = 0
 
-    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
+    def watch(self, has_messages: Callable[[], bool], wake: Callable[[], None]) -> None:
         self._wake = wake
 
     def obstacle(self, session: DraftSession) -> str | None:

@@ -37,8 +37,8 @@ class TranslatingDrafter(Drafter):
         self._target = target
         self._translations: dict[int, _Translation] = {}  # by session
 
-    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
-        self._drafter.watch(news, wake)
+    def watch(self, has_messages: Callable[[], bool], wake: Callable[[], None]) -> None:
+        self._drafter.watch(has_messages, wake)
 
     def obstacle(self, session: DraftSession) -> str | None:
         translation = self._translations.get(session.id)

@@ -24,7 +24,7 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def folder_aside(folder: Path) -> Generator[Path]:
+def temporary_folder(folder: Path) -> Generator[Path]:
     """Make an empty subfolder for unfinished files, and remove it after the block.
 
     Only one process at a time has such a subfolder; others wait. If killed processes have left subfolders

@@ -35,10 +35,10 @@ def _has_a_key(value: Any) -> Any:
     return value
 
 
-class DoorSettings(BaseSettings):
+class ClientPolicySettings(BaseSettings):
     """The flags about clients: keys, web origins, TLS, limits of requests and replies, the log.
 
-    door_of() in server/lead/listening.py makes a Door of them.
+    client_policy_of() in server/lead/listening.py makes a ClientPolicy of them.
     """
 
     api_key: Annotated[Texts, BeforeValidator(_has_a_key)] = Field(
@@ -93,7 +93,7 @@ class DoorSettings(BaseSettings):
         return (*self.api_key, *found)
 
 
-class LeadSettings(ModelSettings, DoorSettings):
+class LeadSettings(ModelSettings, ClientPolicySettings):
     """Serve a model over the OpenAI API.
 
     Flags are named as llama-server names them where they mean the same; each can also be given in the

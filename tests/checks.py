@@ -26,7 +26,7 @@ def check_engine(engine: Engine) -> None:
     assert not state.active, "active sessions"
     assert not state.waiting, "waiting sessions"
     assert state.cache.n_busy == 0, "busy sequences"
-    for seq, resting in state.cache.resting().items():
+    for seq, resting in state.cache.idle_contents().items():
         assert backend.length(seq) == len(resting.tokens), f"other cells than known in {seq}"
     for shadow in range(sequences.n_main, sequences.n_main * sequences.most_leaves):
         assert not backend.length(shadow), f"cells in the shadow sequence {shadow}"
@@ -45,12 +45,12 @@ def is_idle(proposer: Proposer) -> bool:
 
 def check_prefixes(cache: PrefixCache) -> None:
     """Check that the indexes hold what the sequences do."""
-    for index in (cache._idle, cache._marks, cache._held):
+    for index in (cache._idle, cache._checkpoints, cache._held):
         check_radix(index)
     for seq, resident in enumerate(cache._residents):
         held = resident.busy or bool(resident.tokens)
         assert (seq in cache._held) == held, "a sequence that shares what it does not hold"
-        assert seq not in cache._marks or seq in cache._idle, "a mark in a sequence that is not idle"
+        assert seq not in cache._checkpoints or seq in cache._idle, "a mark in a sequence that is not idle"
         assert (seq in cache._idle) == bool(resident.tokens), "a conversation that cannot be found"
         assert not (resident.busy and resident.tokens), "a busy sequence to reuse"
 

@@ -19,7 +19,7 @@ from server.engine.engine import Engine
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread
 from server.grammar.compiler import Compiler
-from server.lead.listening import Door, DrainingServer, configured
+from server.lead.listening import ClientPolicy, DrainingServer, configured
 from server.sampling.params import SamplingParams
 from server.text.guard import controls_of
 from server.text.template import ChatTemplate
@@ -64,12 +64,12 @@ def serving(
     max_queued: int = 64,
     n_slots: int = 4,
     template: str | None = None,
-    door: Door | None = None,
+    door: ClientPolicy | None = None,
     bounds: Bounds | None = None,
     **more: Any,
 ) -> Generator[Lead]:
     """Serve on a free port, on a thread with its own event loop. more: further fields of Served."""
-    door = door or Door(Edge(), None, grace_s=0)
+    door = door or ClientPolicy(Edge(), None, grace_s=0)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"{'https' if door.tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
     ready = threading.Event()

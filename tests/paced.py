@@ -15,11 +15,11 @@ class Stream:
     pace: Pace = field(default_factory=Pace)
     times: list[float] = field(default_factory=list[float])  # of each token
 
-    def step(self, at: float, n: int, plain_s: float) -> None:
+    def step(self, at: float, n: int, undrafted_s: float) -> None:
         """Bring n tokens at once."""
         self.pass_until(at)
         if self.pace.spreads(n, at):
-            self.pace.step(n, plain_s, at)
+            self.pace.step(n, undrafted_s, at)
             n = self.pace.due(at)
         self.times += [at] * n
 

@@ -171,7 +171,7 @@ PURE_IN = {
     "server/llama": ("cuts",),
     "server": ("estimators",),
     "server/engine": ("verify", "scheduler", "branches", "beams", "rejection", "copies", "move_costs"),
-    "server/text": ("message", "form", "adapting", "manners"),
+    "server/text": ("message", "form", "adapting", "capabilities"),
     "server/pictures": ("picture",),
     "server/cache": ("prefix", "radix", "catalogue"),
     "server/speculation": [

@@ -10,9 +10,9 @@ from typing import ClassVar
 import orjson
 
 from server.api import problem
-from server.api.begun import BegunAnswer, Json, Note
 from server.api.choices import ReplyChoice, growing, grown
 from server.api.generation_fields import GenerationFields
+from server.api.partial_answer import Json, Note, PartialAnswer
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import submit
@@ -63,7 +63,7 @@ class Answer(ABC):
         self._choices = submit(served, body, prompts)
         for choice in self._choices:
             choice.name_calls(id)
-        self._begun: BegunAnswer | None = None  # what another process has told of this answer
+        self._begun: PartialAnswer | None = None  # what another process has told of this answer
         self._opened = self._closed = False  # True once the first events, and the last one, were told
         self._n_noted = [0] * len(self._choices)  # tokens of each choice that the log's states have
         self._abandoned = False  # another process goes on with it
@@ -163,7 +163,7 @@ class Answer(ABC):
                 await self._served.replies.flush()
                 log.end()
 
-    async def _relive(self, begun: BegunAnswer) -> None:
+    async def _relive(self, begun: PartialAnswer) -> None:
         """Come to where the stored events end, without telling them again."""
         if begun.opened:
             list(self._opening_events())

@@ -10,7 +10,7 @@ from typing import cast
 from server.api.grammar_rules import literal
 from server.api.own_values import OwnValues
 from server.formats.description import SLOT
-from server.formats.schemas import STRING, limited, only_values, resolved, types_of, ways
+from server.formats.schemas import STRING, alternatives, limited, only_values, resolved, types_of
 from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.definition import Definition, definition_of
 from server.grammar.schema_form import Schema
@@ -143,7 +143,7 @@ class ArgumentGrammar(OwnValues):
             before = _ONE_LINE if "\n⟨" in self.calls.parameter else ""
             after = _ONE_LINE if "⟩\n" in self.calls.parameter else ""
             rest = f"{self.written(close.lstrip())} {'BLANK?' if self.loose else ''}"
-            return f"{before} ({' | '.join(map(self._of_way, ways(schema)))}) {after} {rest}"
+            return f"{before} ({' | '.join(map(self._of_alternative, alternatives(schema)))}) {after} {rest}"
         blank = "BLANK?" if self.loose else ""
         return f"{blank} {self.python(schema)} {blank} {self.written(close)} {blank}"
 
@@ -160,13 +160,18 @@ class ArgumentGrammar(OwnValues):
 
     def _is_free(self, schema: Schema) -> bool:
         """Return True if the schema allows any text."""
-        return any("enum" not in way and way.get("type", "string") == "string" for way in ways(schema))
+        return any(
+            "enum" not in alternative and alternative.get("type", "string") == "string"
+            for alternative in alternatives(schema)
+        )
 
-    def _of_way(self, way: Schema) -> str:
+    def _of_alternative(self, alternative: Schema) -> str:
         """Return an expression for one alternative of a schema: a value of its enum, or any of its type."""
-        if "enum" not in way:
-            return self.python(way)
-        each = [[one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in way["enum"]]
+        if "enum" not in alternative:
+            return self.python(alternative)
+        each = [
+            [one] if isinstance(one, str) else [json.dumps(one), repr(one)] for one in alternative["enum"]
+        ]
         return " | ".join(dict.fromkeys(literal(text) for texts in each for text in texts))
 
     def _elements_expression(self, schema: Schema, types: frozenset[str], depth: int) -> str:
@@ -182,12 +187,12 @@ class ArgumentGrammar(OwnValues):
         self._n_elements += len(of_all)
         if not of_all or depth >= _MAX_ELEMENT_DEPTH or self._n_elements > _MOST_ELEMENTS:
             return ""
-        mark = self.calls.parameter.partition("<⟨key⟩")[0]
+        marker = self.calls.parameter.partition("<⟨key⟩")[0]
         rules: dict[str, str] = {}
         for key, one in of_all.items():
             inner = resolved(one, schema)
-            value = self._value_expression(inner, types_of(inner) or STRING, f"{mark}</{key}>", depth + 1)
-            rules[key] = self.rule(f"BLANK? {self.written(f'{mark}<{key}>')} {value} BLANK?")
+            value = self._value_expression(inner, types_of(inner) or STRING, f"{marker}</{key}>", depth + 1)
+            rules[key] = self.rule(f"BLANK? {self.written(f'{marker}<{key}>')} {value} BLANK?")
         if types == _ARRAY:
             return f"{rules['item']}*"
         return self.in_any_order(rules, cast(Sequence[str], schema.get("required") or ()), "")

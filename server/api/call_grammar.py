@@ -1,8 +1,8 @@
 """Make grammars, in llguidance's Lark, of replies with tool calls, from a model family's patterns.
 
 A required call is written exactly as chat templates show calls, so the grammar can force most of its tokens.
-In free text, a call must fit its function's schema from the call's mark on; the model chooses white space and
-the order of parameters.
+In free text, a call must fit its function's schema from the call's marker on. There the model chooses white
+space and the order of parameters.
 """
 
 from __future__ import annotations
@@ -69,27 +69,27 @@ class CallGrammar(ArgumentGrammar):
         return f"answer: {answer if isinstance(answer, str) else self.json(answer)}"
 
     def calls_in_text(self, functions: Mapping[str, Schema]) -> str | None:
-        """Return a grammar of free text with calls; None if no mark shows where a call begins."""
+        """Return a grammar of free text with calls; None if no marker shows where a call begins."""
         if self.calls.bare:
             return self._bare_in_text(functions)
         if channels := self._form.channels:
             address = channels.header.partition("⟨name⟩")[0].strip()
             in_text = self._addressed_in_text if address else self._headed_in_text
             return in_text(channels, functions)
-        if not self._mark:
+        if not self._marker:
             return None
         self.begin(loose=True)
         body = "marked* free_text" if self._several else "(marked | free_text)"
         calls, rules = self.calls, self._call_rules(functions)
         between = self.written(calls.between)
-        begin, close = self.written(self._text_behind_mark), self.written(calls.close)
+        begin, close = self.written(self._text_after_marker), self.written(calls.close)
         if calls.each or not calls.open:
             marked = f"marked: upto {begin} call {close}"
         else:
             more = f" ({between} call)*" if self._several else ""
             marked = f"marked: upto {begin} call{more} {close}"
         return self._join_rules(
-            body, [*rules, self.until("upto", self._mark), marked, self._free_text_rule()]
+            body, [*rules, self.until("upto", self._marker), marked, self._free_text_rule()]
         )
 
     def _bare_in_text(self, functions: Mapping[str, Schema]) -> str:
@@ -105,15 +105,15 @@ class CallGrammar(ArgumentGrammar):
             rules.append(f"HEAD_{i}: /{heads[i]}/")
         rules.append(f"OTHER: TEXT & ~/(?s:({'|'.join(heads)}).*)/")
         rules.append(f"call: {' | '.join(f'call_{i}' for i in range(len(functions)))}")
-        mark = self.control(self.calls.open)
-        tag = "" if mark is None else f"<[{mark}]>? "
+        marker = self.control(self.calls.open)
+        tag = "" if marker is None else f"<[{marker}]>? "
         more = f" (BLANK? {self.written(self.calls.between.strip())} call)*" if self._several else ""
         return self._join_rules(f"{tag}(call{more} BLANK? | OTHER?)", rules)
 
     def _addressed_in_text(self, channels: Channels, functions: Mapping[str, Schema]) -> str | None:
         """Return a grammar of messages in which a header that names a function begins a call.
 
-        None if the marks of messages are not control tokens, since ordinary text could then spell them.
+        None if the markers of messages are not control tokens, since ordinary text could then spell them.
         """
         begin = next(iter(tokens_in(channels.start)), "")
         start, message = self.control(begin), self.control(channels.message)
@@ -122,8 +122,8 @@ class CallGrammar(ArgumentGrammar):
         address = channels.header.partition("⟨name⟩")[0].strip()
         self.begin(loose=True)
         to = [spelled_in_regex(address + name) for name in functions]
-        marks = {*map(self.control, [_CONSTRAIN, *tokens_in(channels.header)])} - {None, message}
-        part = f"(({' | '.join(f'<[{one}]>' for one in marks)}) OTHER?)*" if marks else ""
+        markers = {*map(self.control, [_CONSTRAIN, *tokens_in(channels.header)])} - {None, message}
+        part = f"(({' | '.join(f'<[{one}]>' for one in markers)}) OTHER?)*" if markers else ""
         rules = [f"OTHER: TEXT & ~/(?s:.*({'|'.join(to)})( .*)?)/"]
         for i, (name, schema) in enumerate(functions.items()):
             body = self._call_expression(name, schema, addressed=True)
@@ -152,42 +152,42 @@ class CallGrammar(ArgumentGrammar):
         return "\n".join([f"start: {first}marked* free_text", *rules, self._free_text_rule(), *self.made])
 
     def no_calls(self) -> str | None:
-        """Return a grammar of free text without a call's mark; None if calls have no mark."""
-        if not self._mark:
+        """Return a grammar of free text without a call's marker; None if calls have no marker."""
+        if not self._marker:
             return None
         self.begin(loose=True)
-        if self.control(self._mark) is not None:
+        if self.control(self._marker) is not None:
             return self._join_rules("free_text", [self._free_text_rule()])
-        spelled = spelled_in_regex(self._mark)
+        spelled = spelled_in_regex(self._marker)
         return self._join_rules("SILENT?", [f"SILENT: TEXT & ~/(?s:.*{spelled}.*)/"])
 
     @property
-    def _mark(self) -> str:
-        """Return the mark that begins a call in free text, "" if the family has none."""
+    def _marker(self) -> str:
+        """Return the marker that begins a call in free text, "" if the family has none."""
         bare = self.calls.bare or self._form.channels
-        return "" if bare or not self.calls.marks else self.calls.marks[0]
+        return "" if bare or not self.calls.markers else self.calls.markers[0]
 
     @property
-    def _text_behind_mark(self) -> str:
-        """Return the text between the mark and the first call's name or object."""
-        return (self.calls.open or self._head_mark).lstrip()[len(self._mark) :]
+    def _text_after_marker(self) -> str:
+        """Return the text between the marker and the first call's name or object."""
+        return (self.calls.open or self._head_marker).lstrip()[len(self._marker) :]
 
     @property
-    def _head_mark(self) -> str:
-        """Return the mark if it is part of each call, "" if it opens a list of calls.
+    def _head_marker(self) -> str:
+        """Return the marker if it is part of each call, "" if it opens a list of calls.
 
-        The rule for text before a call ends with the mark, so the call's rule must not repeat it.
+        The rule for text before a call ends with the marker, so the call's rule must not repeat it.
         """
-        return self._mark if not self.calls.open else ""
+        return self._marker if not self.calls.open else ""
 
     def _free_text_rule(self) -> str:
         """Return the rule of free text up to the reply's end."""
-        mark = self.control(self._mark)
-        return "free_text: TEXT?" if mark is None else f"free_text: {self.tokens_but(mark)}*"
+        marker = self.control(self._marker)
+        return "free_text: TEXT?" if marker is None else f"free_text: {self.tokens_but(marker)}*"
 
     def _join_rules(self, body: str, rules: Sequence[str]) -> str:
         thoughts = self._thought_rules()
-        must = self._form.thinking and not (self.loose and self._mark)
+        must = self._form.thinking and not (self.loose and self._marker)
         head = "" if not thoughts else "thoughts BLANK? " if must else "(thoughts BLANK?)? "
         drops = " | ".join(map(self.written, self._form.drops))
         if drops:  # text that may stand before and after everything else
@@ -201,7 +201,7 @@ class CallGrammar(ArgumentGrammar):
         return f"{self.written(channels.content)} answer" if channels and not self._form.headed else "answer"
 
     def _calls_expression(self) -> str:
-        """Return the expression for one call, or several where allowed, with their marks."""
+        """Return the expression for one call, or several where allowed, with their markers."""
         calls = self.calls
         begin, between, end = map(self.written, (calls.open, calls.between, calls.close))
         if calls.bare:
@@ -229,8 +229,8 @@ class CallGrammar(ArgumentGrammar):
         channels = self._form.channels
         header = channels.header if channels and not self._form.headed and not addressed else ""
         text = header + self.calls.call
-        if self.loose and self._head_mark:
-            text = text.removeprefix(self._head_mark)
+        if self.loose and self._head_marker:
+            text = text.removeprefix(self._head_marker)
         parts = SLOT.split(_WITH_ID.sub("", text).replace("⟦", "").replace("⟧", ""))
         made: list[str] = []
         fixed = ""

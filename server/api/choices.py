@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from server.api.begun import BegunChoice, Note
 from server.api.generation_fields import GenerationFields
 from server.api.logprobs_json import logprobs_json
 from server.api.pacing import Pace, UnsentPieces
+from server.api.partial_answer import Note, PartialChoice
 from server.api.sourced_text import SourcedText
 from server.api.statistics import evaluating, timings
 from server.engine.events import Committed, Event, Failed, Finished, Progress, Started, Stats
@@ -81,7 +81,7 @@ class ReplyChoice:
         self._text.silence(body.stop_token_ids or ())
         self._unsent = UnsentPieces()
         self._sent: list[Piece] = []
-        self.n_reasoning = 0  # tokens of thoughts and their marks that were sent
+        self.n_reasoning = 0  # tokens of thoughts and their markers that were sent
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._started = Started(0, 0)
@@ -172,7 +172,7 @@ class ReplyChoice:
 
         self._reader.call_id = call_id
 
-    def relive(self, begun: BegunChoice) -> None:
+    def relive(self, begun: PartialChoice) -> None:
         """Read the tokens that another process has told. Call it before see() gets the first new ones."""
         tokens = tuple(begun.tokens)
         if not tokens:
@@ -198,7 +198,7 @@ class ReplyChoice:
         """Read the step's tokens; hold some tokens back if this makes the stream more even."""
         if self._unsent.spreads(len(step.tokens), step.at):
             n_parsed = self._reader.n_parsed
-            self._unsent.spread(n_parsed, self._text.feed_each(step), step.plain_s, monotonic())
+            self._unsent.spread(n_parsed, self._text.feed_each(step), step.undrafted_s, monotonic())
         else:
             self._unsent.add(self._text.feed(step))
 

@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 
 from server.api.answer import Answer, json_line, sse
-from server.api.begun import BegunAnswer
 from server.api.choices import Portion, ReplyChoice, likeliest
 from server.api.generation_fields import GenerationFields
+from server.api.partial_answer import PartialAnswer
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.statistics import combined, measured, summed, timings, usage
@@ -24,9 +24,9 @@ from server.text.message import Content, Piece
 
 DONE = b"data: [DONE]\n\n"
 """Last event of OpenAI's streams of completions."""
-MARK = "\0"
+PLACEHOLDER = "\0"
 """Placeholder for the text, in a chunk that is serialised once."""
-MARKED = b'"\\u0000"'  # the mark as JSON
+PLACEHOLDER_JSON = b'"\\u0000"'  # the mark as JSON
 NO_LOGPROBS = b'"logprobs":null'
 
 
@@ -43,7 +43,7 @@ class CompletionAnswer(Answer):
         served: Served,
         body: GenerationFields,
         prompts: Sequence[Prompted],
-        begun: BegunAnswer | None = None,
+        begun: PartialAnswer | None = None,
     ) -> None:
         """Submit the prompts; `begun`: go on with an answer that another process has begun."""
         id = begun.id if begun else f"{self._prefix}-{secrets.token_hex(12)}"
@@ -142,9 +142,9 @@ class CompletionAnswer(Answer):
     @cached_property
     def _chunk_frames(self) -> list[list[bytes]]:
         """Return, for each choice, the bytes of a chunk before and after its text."""
-        marked = self._delta([Content(MARK)])
+        marked = self._delta([Content(PLACEHOLDER)])
         frames = [self._choice_json(choice.index, marked, Portion()) for choice in self._choices]
-        return [self._chunk_event([frame], **self._no_usage).split(MARKED) for frame in frames]
+        return [self._chunk_event([frame], **self._no_usage).split(PLACEHOLDER_JSON) for frame in frames]
 
     def _chunk_event(self, choices: Sequence[Any], **extra: Any) -> bytes:
         return sse({"object": self._objects[1], **self._about, "choices": choices, **extra})

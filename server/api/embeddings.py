@@ -16,7 +16,7 @@ from server.api.body import Body, Neutral
 from server.api.delivery import Json, unless_gone
 from server.api.pieces import Pieces, apart, are_pieces, inputs_schema, unwrapped
 from server.api.served import Embedding, Served
-from server.api.stages.validate import aside, check_model, read
+from server.api.stages.validate import check_model, on_prompt_thread, read
 from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder, Vectors, normalised
@@ -86,7 +86,7 @@ async def _embed_inputs(request: Request, served: Served, to_json: Callable[...,
     body = await read(request, EmbeddingRequest)
     _check_request(served, served.embedding, body)
     embedder = served.embedding.worker.embedder
-    ids = await aside(request, _input_ids, embedder, body)
+    ids = await on_prompt_thread(request, _input_ids, embedder, body)
     vectors = await unless_gone(request, served.embedding.worker.embed(ids, tenant()))
     served.traffic.embedded(sum(map(len, ids)))
     to_json = to_json if body.input is not None else _native_json
@@ -117,7 +117,7 @@ def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
 
 
 def _input_tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
-    """Return the tokens of an input; a text at its beginning gets the model's marks, such as BOS."""
+    """Return the tokens of an input; a text at its beginning gets special tokens such as BOS."""
     whole = len(pieces) == 1 or isinstance(pieces[0], str)
     ids: list[int] = []
     for i, piece in enumerate(pieces):

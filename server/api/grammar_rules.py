@@ -14,7 +14,7 @@ from server.grammar.exact_classes import json_expression
 from server.grammar.schema_form import Schema
 from server.grammar.syntax import Repeat, Token, series
 from server.llama.backend import Vocabulary
-from server.text.detokenize import mark_tokens
+from server.text.detokenize import marker_tokens
 
 _STRICT = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 _LOOSE = {"x-guidance": {"whitespace_pattern": r"[ \n]{0,8}"}}
@@ -94,11 +94,11 @@ class GrammarRules:
 
     def control(self, text: str) -> int | None:
         """Return the control token that has this text; None if there is none."""
-        return mark_tokens(self._vocabulary, [text]).get(text)
+        return marker_tokens(self._vocabulary, [text]).get(text)
 
-    def tokens_but(self, *marks: int) -> str:
-        """Return an expression for any token except `marks` and tokens that end a reply."""
-        return f"<[^{','.join(map(str, sorted({*marks, *self._vocabulary.eog})))}]>"
+    def tokens_but(self, *markers: int) -> str:
+        """Return an expression for any token except `markers` and tokens that end a reply."""
+        return f"<[^{','.join(map(str, sorted({*markers, *self._vocabulary.eog})))}]>"
 
     def written(self, text: str) -> str:
         """Return an expression for the fixed text of a pattern: control tokens by id, the rest as literals.
@@ -127,13 +127,13 @@ class GrammarRules:
             plain = ""
         return " ".join([*found, *[literal(plain)] * bool(plain)])
 
-    def until(self, name: str, mark: str, most: int | None = None, least: int = 0) -> str:
-        """Return a rule named `name` for `least` to `most` characters of text and the mark that ends them."""
+    def until(self, name: str, marker: str, most: int | None = None, least: int = 0) -> str:
+        """Return a rule named `name` for `least` to `most` characters of text and the marker behind them."""
         before, after = self._line_breaks
-        token = self.control(mark)
+        token = self.control(marker)
         if token is not None and most is None:
             return f"{name}: {self.tokens_but(token)}* <[{token}]>"
-        spelled = self.spelled(mark)
+        spelled = self.spelled(marker)
         if "<[" in spelled:  # no control token is part of TEXT
             limited = most and self.rule(f"/(?s:{before}.{{{max(1, least)},{most}}}{after})/")
             return f"{name}: {limited or 'TEXT'}{'' if least else '?'} {spelled}"
@@ -146,56 +146,58 @@ class GrammarRules:
         before = _LINE if "\n⟨value⟩" in self.calls.parameter else ""
         return before, _LINE if "⟨value⟩\n" in self.calls.parameter else ""
 
-    def text_until(self, mark: str, schema: Schema, behind: Sequence[str] = ()) -> str:
-        """Return an expression for text and the mark that ends it, limited by the schema's maxLength.
+    def text_until(self, marker: str, schema: Schema, behind: Sequence[str] = ()) -> str:
+        """Return an expression for text and the marker that ends it, limited by the schema's maxLength.
 
         Args:
-            mark: What ends the text.
+            marker: What ends the text.
             schema: The schema of the text.
-            behind: What may follow the mark that ends the text. A mark that anything else follows is text.
+            behind: What may follow the marker that ends the text. Before anything else, the marker is text.
         """
         most = self._max_length(schema)
         if most is None:
-            more = f" (BLANK? {self._more_behind_mark(mark, behind)})*" if behind else ""
-            return self._text_rule(mark) + more
-        half = (most - len(mark) - _LONGEST_BLANK) // 2
+            more = f" (BLANK? {self._more_after_marker(marker, behind)})*" if behind else ""
+            return self._text_rule(marker) + more
+        half = (most - len(marker) - _LONGEST_BLANK) // 2
         if not behind or half < 1:
-            return self._text_rule(mark, most)
-        more = self._more_behind_mark(mark, behind, half)  # halves: a grammar cannot limit the sum
-        return f"({self._text_rule(mark, half)} (BLANK? {more})? | {self._text_rule(mark, most, half + 1)})"
+            return self._text_rule(marker, most)
+        more = self._more_after_marker(marker, behind, half)  # halves: a grammar cannot limit the sum
+        return (
+            f"({self._text_rule(marker, half)} (BLANK? {more})? | {self._text_rule(marker, most, half + 1)})"
+        )
 
-    def _text_rule(self, mark: str, most: int | None = None, least: int = 0) -> str:
-        """Return the name of a rule, added if new, for `least` to `most` characters and a mark."""
-        found = (mark, most, least)
+    def _text_rule(self, marker: str, most: int | None = None, least: int = 0) -> str:
+        """Return the name of a rule, added if new, for `least` to `most` characters and a marker."""
+        found = (marker, most, least)
         if found not in self._texts:
             self._texts[found] = f"t_{len(self.made)}"
-            self.made.append(self.until(self._texts[found], mark, most, least))
+            self.made.append(self.until(self._texts[found], marker, most, least))
         return self._texts[found]
 
-    def _more_behind_mark(self, mark: str, behind: Sequence[str], most: int | None = None) -> str:
-        """Add a rule for text after a mark that did not end it, up to the next mark; return the rule's name.
+    def _more_after_marker(self, marker: str, behind: Sequence[str], most: int | None = None) -> str:
+        """Add a rule for text from a marker that did not end it to the next one; return the rule's name.
 
         Args:
-            mark: The mark.
-            behind: What may follow the mark that ends the text; this text begins with none of these.
+            marker: The marker.
+            behind: What may follow the marker that ends the text; this text begins with none of these.
             most: Maximum characters of the text; None: any number.
         """
-        if (mark, most) in self._longer_texts:
-            return self._longer_texts[mark, most]
-        self._longer_texts[mark, most] = name = f"m_{len(self.made)}"
+        if (marker, most) in self._longer_texts:
+            return self._longer_texts[marker, most]
+        self._longer_texts[marker, most] = name = f"m_{len(self.made)}"
         later = rf"(?s:([^ \n]|[ \n]{{{_LONGEST_BLANK + 1}}}).*)"
-        others = [one for one in behind if not mark.startswith(one)]
-        again = [f"{spelled_in_regex(one)}[^\\/]" for one in behind if mark.startswith(one)]
+        others = [one for one in behind if not marker.startswith(one)]
+        again = [f"{spelled_in_regex(one)}[^\\/]" for one in behind if marker.startswith(one)]
         not_behind = f"~/(?s:\\s*({'|'.join([*map(spelled_in_regex, others), *again])}).*)/"
-        if "<[" in (spelled := self.spelled(mark)):
+        if "<[" in (spelled := self.spelled(marker)):
             fits = "" if most is None else f" & /(?s:.{{1,{most}}})/"
             self.made += [
                 f"{name.upper()}: /{later}/ & {not_behind}{fits}",
                 f"{name}: {name.upper()}? {spelled}",
             ]
         else:
-            fits = "" if most is None else f" & /(?s:.{{1,{most + len(mark)}}})/"
-            text = f"/({later})?{spelled_in_regex(mark)}/"
+            fits = "" if most is None else f" & /(?s:.{{1,{most + len(marker)}}})/"
+            text = f"/({later})?{spelled_in_regex(marker)}/"
             self.made += [f"{name.upper()}: {text} & {not_behind}{fits}", f"{name}[lazy]: {name.upper()}"]
         return name
 

@@ -61,7 +61,7 @@ class History:
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self._transcript = Transcript(served.vocabulary, own=served.template.own_marks)
+        self._transcript = Transcript(served.vocabulary, own=served.template.own_markers)
         self._rewritten = Rewritten()
         self._tasks = set[asyncio.Task[Any]]()
         self._remembering = set[asyncio.Task[Any]]()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from server.api.grammar_rules import GrammarRules, literal
-from server.formats.schemas import ANNOTATIONS, definitions, only_values, resolved, ways
+from server.formats.schemas import ANNOTATIONS, alternatives, definitions, only_values, resolved
 from server.formats.spelling import in_gemma
 from server.formats.written_call import GEMMA_QUOTE
 from server.grammar.schema_form import Schema
@@ -93,65 +93,74 @@ class OwnValues(GrammarRules):
 
     def _in_python(self, schema: Schema) -> list[str]:
         self.python_rules()
-        each = ways(schema)
-        if sum(len(way.get("properties") or ()) for way in each) > _MAX_OBJECT_KEYS:
+        each = alternatives(schema)
+        if sum(len(alternative.get("properties") or ()) for alternative in each) > _MAX_OBJECT_KEYS:
             return [self.json(schema)]
-        return [one for way in each for one in self._way_in_python(way)]
+        return [one for alternative in each for one in self._way_in_python(alternative)]
 
-    def _way_in_python(self, way: Schema) -> list[str]:
-        if "enum" in way:
-            few = way["enum"] if len(way["enum"]) <= _MOST_VALUES else ()
-            return [self.json({"enum": way["enum"]}), *(literal(repr(one)) for one in few)]
-        limits = way.keys() - ANNOTATIONS - definitions(way).keys()
-        match way.get("type"):
+    def _way_in_python(self, alternative: Schema) -> list[str]:
+        if "enum" in alternative:
+            few = alternative["enum"] if len(alternative["enum"]) <= _MOST_VALUES else ()
+            return [self.json({"enum": alternative["enum"]}), *(literal(repr(one)) for one in few)]
+        limits = alternative.keys() - ANNOTATIONS - definitions(alternative).keys()
+        match alternative.get("type"):
             case "boolean":
-                return [self.json(way), '"True"', '"False"']
+                return [self.json(alternative), '"True"', '"False"']
             case "array" if limits <= _OF_LISTS:
-                return [self._list_in_python(way)]
+                return [self._list_in_python(alternative)]
             case "object" if limits <= _OF_OBJECTS:
-                return [self._object_in_python(way)]
+                return [self._object_in_python(alternative)]
             case "string" if limits == {"type"}:
                 return ["P_STRING"]
             case None if not limits:
                 return ["p_value"]
             case _:
-                return [self.json(way)]
+                return [self.json(alternative)]
 
-    def _list_in_python(self, way: Schema) -> str:
-        if way.keys().isdisjoint(_OF_LISTS - {"type"}):
+    def _list_in_python(self, alternative: Schema) -> str:
+        if alternative.keys().isdisjoint(_OF_LISTS - {"type"}):
             return "p_array"
-        item = self._nested_rule(self._in_python, way.get("items"), way)
-        return self._list_expression(way, item, self.written(", ")) or self.json(way)
+        item = self._nested_rule(self._in_python, alternative.get("items"), alternative)
+        return self._list_expression(alternative, item, self.written(", ")) or self.json(alternative)
 
-    def _list_expression(self, way: Schema, item: str, between: str) -> str:
-        """Return an expression for a list of as many items as the schema `way` allows.
+    def _list_expression(self, alternative: Schema, item: str, between: str) -> str:
+        """Return an expression for a list of as many items as the schema `alternative` allows.
 
         `item` and `between` are the expressions of an item and of a separator. Returns "" if a grammar cannot
         enforce the number.
         """
-        least, most = way.get("minItems", 0), way.get("maxItems", _LONGEST_LIST)
-        if way.get("items") is False or most == 0:
+        least, most = alternative.get("minItems", 0), alternative.get("maxItems", _LONGEST_LIST)
+        if alternative.get("items") is False or most == 0:
             return '"[" "]"'
         if not 0 <= least <= most <= _LONGEST_LIST:
             return ""
-        number = f"{{{max(least - 1, 0)},{most - 1}}}" if "maxItems" in way else f"{{{max(least - 1, 0)},}}"
+        number = (
+            f"{{{max(least - 1, 0)},{most - 1}}}"
+            if "maxItems" in alternative
+            else f"{{{max(least - 1, 0)},}}"
+        )
         return f'"[" ({item} ({between} {item}){number}){"" if least else "?"} "]"'
 
-    def _object_in_python(self, way: Schema) -> str:
-        of_all = cast(Mapping[str, Any], way.get("properties") or {})
-        needed, others = cast(Sequence[str], way.get("required") or ()), way.get("additionalProperties", True)
+    def _object_in_python(self, alternative: Schema) -> str:
+        of_all = cast(Mapping[str, Any], alternative.get("properties") or {})
+        needed, others = (
+            cast(Sequence[str], alternative.get("required") or ()),
+            alternative.get("additionalProperties", True),
+        )
         sign, between = self.written(": "), self.written(", ")
         if not {*needed} <= of_all.keys():
-            return self.json(way)
+            return self.json(alternative)
         if not of_all and others is True:
             return "p_object"
         if not of_all and others is not False:
-            one = f"P_STRING {sign} {self._nested_rule(self._in_python, others, way)}"
+            one = f"P_STRING {sign} {self._nested_rule(self._in_python, others, alternative)}"
             return f'"{{" ({one} ({between} {one})*)? "}}"'
         rules = dict[str, str]()
         for key, schema in of_all.items():
             spelled = f"({literal(json.dumps(key, ensure_ascii=False))} | {literal(repr(key))})"
-            rules[key] = self.rule(f"{spelled} {sign} {self._nested_rule(self._in_python, schema, way)}")
+            rules[key] = self.rule(
+                f"{spelled} {sign} {self._nested_rule(self._in_python, schema, alternative)}"
+            )
         return f'"{{" {self.ordered(rules, needed, ", ")} "}}"'
 
     def gemma_rules(self) -> None:
@@ -169,41 +178,41 @@ class OwnValues(GrammarRules):
 
     def _in_gemma(self, schema: Schema) -> list[str]:
         self.gemma_rules()
-        return [one for way in ways(schema) for one in self._way_in_gemma(way)]
+        return [one for alternative in alternatives(schema) for one in self._way_in_gemma(alternative)]
 
-    def _way_in_gemma(self, way: Schema) -> list[str]:
-        if len(way.get("enum", ())) > _MOST_VALUES:
+    def _way_in_gemma(self, alternative: Schema) -> list[str]:
+        if len(alternative.get("enum", ())) > _MOST_VALUES:
             return ["g_value"]
-        if "enum" in way:
-            return [self._one_in_gemma(one) for one in way["enum"]]
-        match way.get("type"):
+        if "enum" in alternative:
+            return [self._one_in_gemma(one) for one in alternative["enum"]]
+        match alternative.get("type"):
             case "string":
-                return [f"{self.spelled(GEMMA_QUOTE)} {self.text_until(GEMMA_QUOTE, way)}"]
+                return [f"{self.spelled(GEMMA_QUOTE)} {self.text_until(GEMMA_QUOTE, alternative)}"]
             case "array":
-                item = self._nested_rule(self._in_gemma, way.get("items"), way, "g_value")
-                return [self._list_expression(way, item, '","') or f'"[" ({item} ("," {item})*)? "]"']
+                item = self._nested_rule(self._in_gemma, alternative.get("items"), alternative, "g_value")
+                return [self._list_expression(alternative, item, '","') or f'"[" ({item} ("," {item})*)? "]"']
             case "object":
-                return [self._object_in_gemma(way)]
+                return [self._object_in_gemma(alternative)]
             case None:
                 return ["g_value"]
             case _:
-                return [self.json(way)]
+                return [self.json(alternative)]
 
-    def _object_in_gemma(self, way: Schema) -> str:
-        of_all = cast(Mapping[str, Any], way.get("properties") or {})
-        others = way.get("additionalProperties", True)
+    def _object_in_gemma(self, alternative: Schema) -> str:
+        of_all = cast(Mapping[str, Any], alternative.get("properties") or {})
+        others = alternative.get("additionalProperties", True)
         if not of_all and others is True:
             return "g_object"
         if not of_all and others is not False:
-            one = f"G_KEY {self._nested_rule(self._in_gemma, others, way, 'g_value')}"
+            one = f"G_KEY {self._nested_rule(self._in_gemma, others, alternative, 'g_value')}"
             return f'"{{" ({one} ("," {one})*)? "}}"'
         rules = {
             key: self.rule(
-                f"{literal(key + ':')} {self._nested_rule(self._in_gemma, schema, way, 'g_value')}"
+                f"{literal(key + ':')} {self._nested_rule(self._in_gemma, schema, alternative, 'g_value')}"
             )
             for key, schema in sorted(of_all.items())
         }
-        return f'"{{" {self.ordered(rules, cast(Sequence[str], way.get("required") or ()), ",")} "}}"'
+        return f'"{{" {self.ordered(rules, cast(Sequence[str], alternative.get("required") or ()), ",")} "}}"'
 
     def _one_in_gemma(self, value: Any) -> str:
         """Return an expression for one value in Gemma's syntax. Only a string's quotes are control tokens."""

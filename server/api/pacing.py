@@ -51,12 +51,12 @@ class Pace:
         self._step_s, self._at = at - self._at if self._at else 0.0, at
         return self.n_waiting > 0 or (n > 1 and self._step_s > self._frame_s)
 
-    def step(self, n: int, plain_s: float, now: float) -> None:
+    def step(self, n: int, undrafted_s: float, now: float) -> None:
         """Add the n tokens of a step to those that wait to be sent.
 
         Args:
             n: Number of tokens.
-            plain_s: Estimated seconds that the step would take without guesses; 0: it had no guesses.
+            undrafted_s: Estimated seconds that the step would take without guesses; 0: it had no guesses.
             now: Time by the event loop.
         """
         was_empty = not self.n_waiting
@@ -64,7 +64,7 @@ class Pace:
         if n == self.n_waiting == 1:
             self._every_s = 0.0
         elif self.n_waiting:
-            self._every_s = min(plain_s or self._step_s, HELD * self._step_s / self.n_waiting)
+            self._every_s = min(undrafted_s or self._step_s, HELD * self._step_s / self.n_waiting)
         if was_empty:
             self._sent_at = max(self._sent_at, now - self._every_s)
 
@@ -117,13 +117,13 @@ class UnsentPieces:
         """Note the end of a step, as Pace.spreads() does. Return False without a pace."""
         return self.pace is not None and self.pace.spreads(n, at)
 
-    def spread(self, n_parsed: int, read: Sequence[_Held], plain_s: float, now: float) -> None:
+    def spread(self, n_parsed: int, read: Sequence[_Held], undrafted_s: float, now: float) -> None:
         """Add the tokens of a step, to be sent one by one.
 
         Args:
             n_parsed: Number of the reply's characters that were parsed before the step.
             read: The pieces of each token, and n_parsed after it.
-            plain_s: See Pace.step().
+            undrafted_s: See Pace.step().
             now: See Pace.step().
         """
         if not self._held:
@@ -131,7 +131,7 @@ class UnsentPieces:
         told = [held for held in read if held[0]]
         self._held += told
         if self.pace is not None:
-            self.pace.step(len(told), plain_s, now)
+            self.pace.step(len(told), undrafted_s, now)
 
     def add(self, pieces: Sequence[Piece]) -> None:
         """Add pieces, to be sent as soon as all earlier pieces are sent."""

@@ -13,7 +13,7 @@ from server.api.delivery import Json, unless_gone
 from server.api.served import Served
 from server.api.stages.picture_words import shown_messages
 from server.api.stages.render import setting_of
-from server.api.stages.validate import aside
+from server.api.stages.validate import on_prompt_thread
 from server.engine.events import Failed, Finished, Started
 from server.engine.generate import Generation
 from server.engine.request import GenerationRequest
@@ -23,7 +23,7 @@ from server.llama.backend import PICTURE_IDS
 async def create(request: Request, served: Served) -> Response:
     """Answer once the prompt is evaluated or a request needs the engine; stop if the client leaves."""
     body = await parse(request, served)
-    work = await aside(request, _without_last, served, body)
+    work = await on_prompt_thread(request, _without_last, served, body)
     generation = served.generator.submit(work)
     try:
         return Json(await unless_gone(request, _wait_for_prompt(generation, len(work.prompt))))

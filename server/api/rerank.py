@@ -13,7 +13,7 @@ from server.api.body import Body, Count
 from server.api.delivery import Json, unless_gone
 from server.api.embeddings import MAX_INPUTS
 from server.api.served import Served
-from server.api.stages.validate import aside, check_model, read
+from server.api.stages.validate import check_model, on_prompt_thread, read
 from server.engine.request_account import tenant
 from server.errors import ContextOverflowError, FieldError, NotSupportedError
 from server.llama.embedding import Embedder
@@ -57,7 +57,7 @@ async def create(request: Request, served: Served) -> Response:
     body = await read(request, RerankRequest)
     worker, card = served.reranking.worker, served.reranking.card
     check_model(body.model, card, served.model, does="ranks with")
-    ids = await aside(request, _pair_ids, worker.embedder, body)
+    ids = await on_prompt_thread(request, _pair_ids, worker.embedder, body)
     scores = await unless_gone(request, worker.embed(ids, tenant()))
     n_tokens = sum(map(len, ids))
     served.traffic.embedded(n_tokens)

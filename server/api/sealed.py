@@ -14,12 +14,12 @@ _THOUGHTS = "thoughts:"
 _SUMMARY = "summary:"
 
 
-def holding(thoughts: str) -> str:
+def encode_thoughts(thoughts: str) -> str:
     """Return thoughts encoded for clients to send back: as a signature, or as encrypted content."""
     return _THOUGHTS + _encode_text(thoughts)
 
 
-def held(signature: str) -> str:
+def decode_thoughts(signature: str) -> str:
     """Return the thoughts in a signature, "" if another server wrote it."""
     return _decode_text(signature, _THOUGHTS)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from server.api.background import BackgroundReplies
 from server.api.cache_misses import PromptMemory
-from server.api.held_schemas import HeldSchemas
+from server.api.enforceable_schemas import EnforceableSchemas
 from server.api.history import History
 from server.api.lending import Lending
 from server.api.pacing import FRAME_S
@@ -185,11 +185,11 @@ class Served:
     lending: Lending | None = None  # None if no browser can draft
     places: Places = field(default_factory=lambda: Places(1 << 30))  # queue of the generator, for requests
     history: History = field(init=False)
-    held_schemas: HeldSchemas | None = field(init=False)
+    enforceable_schemas: EnforceableSchemas | None = field(init=False)
 
     def __post_init__(self) -> None:
-        held = None if self.grammars is None else HeldSchemas(self.grammars)
-        object.__setattr__(self, "held_schemas", held)
+        held = None if self.grammars is None else EnforceableSchemas(self.grammars)
+        object.__setattr__(self, "enforceable_schemas", held)
         object.__setattr__(self, "history", History(self))  # derived from self; the class is frozen
 
     def state(self) -> Health:

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from server.api import problem
-from server.api.begun import BegunAnswer, begun_of
 from server.api.chat.chat_request import ChatRequest
+from server.api.partial_answer import PartialAnswer, partial_answer_of
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_chat
 from server.engine.request_account import CURRENT, RequestAccount
@@ -20,7 +20,7 @@ from server.replies.store import ORPHAN_POLL_S, Orphan
 if TYPE_CHECKING:
     from server.api.served import Served
 
-GoOn: TypeAlias = "Callable[[Served, Orphan, BegunAnswer], Awaitable[None]]"
+GoOn: TypeAlias = "Callable[[Served, Orphan, PartialAnswer], Awaitable[None]]"
 """Begins to write the rest of a reply. Raises DuoError if that is impossible."""
 Fail: TypeAlias = "Callable[[Served, Orphan, DuoError], Awaitable[None]]"
 """Appends the event that says that a reply cannot go on."""
@@ -65,7 +65,7 @@ class TakingUp:
         go_on, fail = self._ways[orphan.recipe["kind"]]
         failure: DuoError | None = None
         try:
-            begun = begun_of(orphan)
+            begun = partial_answer_of(orphan)
             if begun.closed:
                 orphan.log.end()
                 return
@@ -83,7 +83,7 @@ class TakingUp:
 
 
 async def asked_again(
-    served: Served, body: ChatRequest, orphan: Orphan, begun: BegunAnswer
+    served: Served, body: ChatRequest, orphan: Orphan, begun: PartialAnswer
 ) -> Sequence[Prompted]:
     """Return the prompt of a chat, with the tokens and beginnings that an orphan has."""
     return begun.asked([await served.prompt_work.run(prepared_chat, served, body)], orphan.recipe)

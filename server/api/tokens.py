@@ -15,7 +15,7 @@ from server.api.delivery import Json
 from server.api.history import after_bos
 from server.api.served import Served
 from server.api.stages.render import rendered
-from server.api.stages.validate import aside, read
+from server.api.stages.validate import on_prompt_thread, read
 from server.errors import FieldError
 from server.llama.backend import Vocabulary
 from server.text.detokenize import spelled
@@ -41,17 +41,17 @@ class DetokenizeRequest(Body):
 
 async def tokenize(request: Request, served: Served) -> Response:
     body = await read(request, TokenizeRequest)
-    return Json(await aside(request, _tokens_json, served.vocabulary, body))
+    return Json(await on_prompt_thread(request, _tokens_json, served.vocabulary, body))
 
 
 async def detokenize(request: Request, served: Served) -> Response:
     body = await read(request, DetokenizeRequest)
-    return Json(await aside(request, _text_json, served.vocabulary, body))
+    return Json(await on_prompt_thread(request, _text_json, served.vocabulary, body))
 
 
 async def apply_template(request: Request, served: Served) -> Response:
     """Answer with the prompt that a chat completion with this body would have."""
-    prompt = await aside(request, rendered, served, await parse(request, served))
+    prompt = await on_prompt_thread(request, rendered, served, await parse(request, served))
     return Json({"prompt": unguarded(prompt.text)})
 
 

@@ -33,7 +33,7 @@ from server.cache.record import (
 )
 
 NAME = re.compile(r"([0-9a-f]{64})\.duo")
-ASIDE = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
+UNFINISHED = re.compile(r"[0-9a-f]{64}\.duo\.[0-9a-f]{16}\.tmp")
 RESCAN_NS = 1_000_000_000  # ns between scans of some ms each. Twice: others' files wait 2 s
 # If a directory changed less than this number of ns ago, a later change may have left the same time: the
 # coarsest clock, FAT's, has steps of 2 s. Half: changes may go unseen.
@@ -227,7 +227,7 @@ class DiskTier:
         stored: list[tuple[int, int, Path]] = []
         with suppress(OSError), os.scandir(self._directory) as entries:
             for entry in entries:
-                if NAME.fullmatch(entry.name) or ASIDE.fullmatch(entry.name):
+                if NAME.fullmatch(entry.name) or UNFINISHED.fullmatch(entry.name):
                     with suppress(OSError):  # it went meanwhile
                         status = entry.stat(follow_symlinks=False)
                         if entry.is_file(follow_symlinks=False):

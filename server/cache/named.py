@@ -20,7 +20,7 @@ from server.cache.files import STALE_NS
 from server.cache.record import ForeignError, digest, opened, private, read, record, salt_digest
 
 MAX_NAME_BYTES = 128  # with a salt's prefix of 34, below the 255 bytes of file systems; twice is above
-ASIDE = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
+UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.tmp")  # no client can choose such a name: it begins with a dot
 ANY_MODEL = digest("slots")  # replaces the fingerprint in file names: models share the names of clients
 
 
@@ -124,7 +124,7 @@ class NamedFiles:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # it went meanwhile
-                if ASIDE.fullmatch(entry.name) and time.time_ns() - status.st_mtime_ns > STALE_NS:
+                if UNFINISHED.fullmatch(entry.name) and time.time_ns() - status.st_mtime_ns > STALE_NS:
                     Path(entry.path).unlink(missing_ok=True)
                 elif entry.name != replaced.name:
                     total += status.st_size

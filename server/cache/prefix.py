@@ -72,13 +72,15 @@ class PrefixCache:
     def __init__(self, n_seqs: int, *, partial: bool = True) -> None:
         """Begin with n_seqs free sequences.
 
-        partial: True if sequences can be trimmed to any length; False if only to their mark, the length at
-        which the engine has kept a state.
+        partial: True if sequences can be trimmed to any length; False if only to the length of their
+        checkpoint.
         """
         self._residents = [_Resident() for _ in range(n_seqs)]
         self._partial = partial
         self._idle: RadixIndex[int] = RadixIndex()
-        self._marks: RadixIndex[int] = RadixIndex()  # what idle sequences held at their marks
+        self._checkpoints: RadixIndex[int] = (
+            RadixIndex()
+        )  # tokens that the checkpoints of idle sequences cover
         # what idle sequences hold, and the prompts of busy sequences, which they hold or soon will
         self._held: RadixIndex[int] = RadixIndex()
         self._n_cells = 0
@@ -131,7 +133,7 @@ class PrefixCache:
         busy: see take().
         """
         if not self._partial:
-            found = (index.match_whole(tokens, salt) for index in (self._idle, self._marks))
+            found = (index.match_whole(tokens, salt) for index in (self._idle, self._checkpoints))
             length, source = max(found, key=itemgetter(0))
             return source, length
         length, source = self._idle.match(tokens, salt)
@@ -147,14 +149,15 @@ class PrefixCache:
                     source, length, longer = seq, n, tokens[: n + 1]
         return source, length
 
-    def release(self, seq: int, tokens: list[int], salt: str | None = None, *, mark: int = 0) -> None:
+    def release(self, seq: int, tokens: list[int], salt: str | None = None, *, checkpoint: int = 0) -> None:
         """Count the sequence as idle, holding exactly these tokens, or as free if there are none.
 
         Args:
             seq: The sequence.
             tokens: What it holds.
             salt: Salt of the tokens; None for the one given to take().
-            mark: If sequences cannot be trimmed freely: the one length to which this one can be trimmed.
+            checkpoint: Length of the sequence's checkpoint: if sequences cannot be trimmed freely, the only
+                length to which this one can be trimmed.
         """
         self._forget_sequence(seq)
         if tokens and seq != self._last:  # consecutive turns of one conversation count as one use
@@ -167,15 +170,15 @@ class PrefixCache:
         if tokens:
             self._idle.insert(seq, tokens, salt)
             self._held.insert(seq, tokens, salt)
-        if mark:
-            self._marks.insert(seq, tokens[:mark], salt)
+        if checkpoint:
+            self._checkpoints.insert(seq, tokens[:checkpoint], salt)
 
     def evict(self) -> Evicted | None:
         """Forget the idle conversation of least worth, and return it; None if there is none."""
-        resting = self._idle_sequences()
-        if not resting:
+        idle_contents = self._idle_sequences()
+        if not idle_contents:
             return None
-        seq = min(resting, key=self._claim_loss)
+        seq = min(idle_contents, key=self._claim_loss)
         evicted = self._evicted_from(seq)
         self.erase(seq)
         return evicted
@@ -194,7 +197,7 @@ class PrefixCache:
             for seq in sorted(self._idle_sequences(), key=self._claim_loss, reverse=True)
         ]
 
-    def resting(self) -> dict[int, Evicted]:
+    def idle_contents(self) -> dict[int, Evicted]:
         """Return the content of each sequence that is not busy; a free sequence has no tokens."""
         return {seq: self._evicted_from(seq) for seq, one in enumerate(self._residents) if not one.busy}
 
@@ -264,7 +267,7 @@ class PrefixCache:
         return Evicted(seq, resident.tokens, resident.salt)
 
     def _forget_sequence(self, seq: int) -> None:
-        for index in (self._idle, self._marks, self._held):
+        for index in (self._idle, self._checkpoints, self._held):
             if seq in index:
                 index.remove(seq)
 

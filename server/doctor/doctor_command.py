@@ -40,7 +40,7 @@ from server.local.bundled import draft_for
 from server.local.embedded import EmbeddedServer
 from server.local.placement import Machine, Placement, place
 from server.settings import UpSettings
-from server.speculation.wire.presence import misfit, vocabulary_card
+from server.speculation.wire.presence import mismatch, vocabulary_card
 from server.speculation.wire.redis_client import check, connect
 
 QUESTIONS = (
@@ -116,7 +116,7 @@ def examine(settings: DoctorSettings, console: Console) -> Findings:
     text: list[list[Guess]] = []
     console.print(f"The draft model, {draft.name}: its guesses …")
     with closing(LlamaBackend(_draft_options(settings, machine.n_cores, draft))) as model:
-        findings.obstacle = misfit(card, vocabulary_card(model.vocab))
+        findings.obstacle = mismatch(card, vocabulary_card(model.vocab))
         if findings.obstacle is None:
             findings.guess_s = guess_seconds(model)
             judged = [guesses(model, *pair) for pair in zip(prompts, said, strict=True)]

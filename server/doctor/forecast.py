@@ -73,11 +73,11 @@ def beside(text: Text, seconds: Seconds, device: Device) -> float:
 
 
 def _text_seconds(text: Text, seconds: Seconds, schedule: Schedule) -> float:
-    plain_s = undrafted(text, seconds)
-    found = plain_s
+    undrafted_s = undrafted(text, seconds)
+    found = undrafted_s
     for _ in range(PASSES_OF_FORECAST):
         worth_s = found / max(1, n_tokens(text))
-        found = min(plain_s, sum(schedule(reply, worth_s) for reply in text))
+        found = min(undrafted_s, sum(schedule(reply, worth_s) for reply in text))
     return found
 
 

@@ -32,7 +32,7 @@ class DraftSession:
         self.seq = NO_SEQ
         self.n_kv = 0
         self.lost = False  # the committed tokens are unknown: no drafting until the next Open
-        self.has_news = True  # the lead said something since the keeper of the KV cache last looked
+        self.has_new_tokens = True  # the lead has sent something that DraftCache's owner has not learned from
         self.taken: Branch | None = None
         # for the keeper of the KV cache, who empties both: guesses with the tokens committed in their place,
         # and how often a guess was wrong and no branch right
@@ -77,7 +77,7 @@ class DraftSession:
         have missed it. An Open that later commits have overtaken changes nothing, unless `anew`: the text
         itself has changed.
         """
-        self.has_news = True
+        self.has_new_tokens = True
         tokens = list(opened.tokens)
         agreed = common_prefix(self.tokens, tokens)
         goes_on = not anew and agreed == len(tokens) and _mirrored_sampling(opened.sampling) == self.sampling
@@ -94,7 +94,7 @@ class DraftSession:
         Returns:
             False if there is a gap or a contradiction: the session is lost until the next Open.
         """
-        self.has_news = True
+        self.has_new_tokens = True
         known = max(0, self.n_committed - message.base)
         old, new = list(message.tokens[:known]), list(message.tokens[known:])
         chain = self.path.chain_after(0)

@@ -40,4 +40,4 @@ class DraftStep:
         """Discard a decode that was started early: its tokens will be evaluated again."""
         for session, _ in self.grown:
             session.n_kv = min(session.n_kv, len(session.tokens) - 1)
-            session.has_news = True
+            session.has_new_tokens = True

@@ -62,7 +62,7 @@ class ModelDrafter:
         self._expansion = Expansion(path_min, min(backend.n_ctx, backend.n_cells), backend.vocab.eog)
         self.td = Smoothed(TD_WEIGHT)
         self.rule = Rule()
-        self._news: Callable[[], bool] = lambda: False
+        self._has_messages: Callable[[], bool] = lambda: False
         self._starts_early = backend.overlaps and backend.can_trim
         self._paths_alone = True  # the next decode should have one row for each path, no other
         self._started: DraftStep | None = None
@@ -88,8 +88,8 @@ class ModelDrafter:
         floor = self._slack.floor(self.td.value, len(self._cache.held))
         return self._expansion.leaves(session, min(self._expansion.path_min, floor))
 
-    def watch(self, news: Callable[[], bool], wake: Callable[[], None]) -> None:
-        self._news = news
+    def watch(self, has_messages: Callable[[], bool], wake: Callable[[], None]) -> None:
+        self._has_messages = has_messages
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
@@ -141,7 +141,7 @@ class ModelDrafter:
 
         Raises BackendError.
         """
-        if self._news() or not self._cache.make_room(len(paths)):
+        if self._has_messages() or not self._cache.make_room(len(paths)):
             return
         step = DraftStep()
         for session, choice in zip(paths, choices, strict=True):
@@ -187,11 +187,11 @@ class ModelDrafter:
 
         Those with the least to evaluate come first, those without a sequence last.
         """
-        has_news = [session for session in self._cache.held.values() if session.has_news]
-        for session in has_news:
+        has_new_tokens = [session for session in self._cache.held.values() if session.has_new_tokens]
+        for session in has_new_tokens:
             self._learn_from_commits(session)
             self._cache.trim(session)
-        if has_news:
+        if has_new_tokens:
             self._cache.free_branches()
         chosen = self._best_leaves(sessions)
         paths = [leaf.session for leaf in chosen if not leaf.branch and not leaf.second]
@@ -246,7 +246,7 @@ class ModelDrafter:
             if before:
                 self._slack.committed(session.n_mistakes, now - at)
             session.n_mistakes = 0
-        session.has_news = False
+        session.has_new_tokens = False
 
 
 def _n_to_evaluate(session: DraftSession) -> float:

@@ -18,7 +18,7 @@ WORTH_SHARING = 32
 """Minimum prompt tokens for which a session waits until another one has evaluated them."""
 
 
-def step_aside(state: EngineState) -> None:
+def end_precomputing(state: EngineState) -> None:
     """End sessions that only precompute a prompt, if they are done or if another session generates.
 
     A patient one, whose request allows waiting, stays if it has not begun.
@@ -74,7 +74,9 @@ def _begin_session(state: EngineState, session: Session, place: Reuse) -> None:
     session.n_kv = state.sequences.take(place)
     if not session.request.precompute:
         n_prompt = len(session.tokens)
-        session.mark_at = state.sequences.checkpoints.mark_at(session.seq, session.n_kv, n_prompt)
+        session.checkpoint_at = state.sequences.checkpoints.turn_checkpoint_at(
+            session.seq, session.n_kv, n_prompt
+        )
     number = state.slot_numbers.begin(session, state.active)
     state.residence.make_way(session.n_pending)
     if session.request.n_beams > 1:
@@ -167,4 +169,4 @@ def _n_missing(state: EngineState, works: list[Work]) -> int:
     rows = sum([work.n_rows + work.n_draft for work in works])
     if len(works) == 1 and state.limits.is_stable(works[0].session):  # it runs alone
         rows += max(0, n_pad(state.limits, n_ctx, works[0], 0) - works[0].n_draft)
-    return state.n_held() + rows - state.backend.n_cells
+    return state.n_used() + rows - state.backend.n_cells

@@ -12,7 +12,7 @@ from server.llama.backend import Batch
 
 
 def build(
-    state: EngineState, works: Sequence[Work], plan: Plan, n_held: int
+    state: EngineState, works: Sequence[Work], plan: Plan, n_used: int
 ) -> tuple[Batch, list[RowLayout]]:
     """Return the batch, and the layout of each work's rows in it.
 
@@ -20,11 +20,11 @@ def build(
         state: The sessions, and what they run on.
         works: The step's work, one for each of its sessions; the guesses are in `plan`.
         plan: One proposal for each work, and the width to pad the step to if there is room.
-        n_held: Number of KV cells in use.
+        n_used: Number of KV cells in use.
     """
     batch, n_ctx, missing = Batch(), state.backend.n_ctx, 0
     layouts: list[RowLayout] = []
-    if plan.width and n_held + plan.width <= state.backend.n_cells:
+    if plan.width and n_used + plan.width <= state.backend.n_cells:
         missing = plan.width - sum([work.n_rows for work in works]) - sum(map(len, plan.proposals))
     batch.stable = len(works) == 1 and state.limits.is_stable(works[0].session)  # it runs alone
     for work, proposal in zip(works, plan.proposals, strict=True):

@@ -2,89 +2,96 @@
 
 A recurrent or hybrid model has a state, beside its cells or instead of them, that covers the whole sequence
 and cannot be shortened. So spare sequences keep earlier states (docs/adr/0011). llama.cpp copies a kept state
-only when the sequence continues. Two states are kept per conversation: the one before a step with guesses,
-and the one at a mark near the prompt's end, where the next turn, or another reply to the prompt, may begin.
+only when the sequence continues. A conversation has two checkpoints: the step checkpoint, from before a step
+with guesses; and the turn checkpoint near the prompt's end, where the next turn, or another reply to the
+prompt, may begin.
 """
 
 from __future__ import annotations
 
 from server.llama.backend import Backend
 
-STEP, TURN = 0, 1  # a conversation's spare sequences: for the state before a step, and for that at its mark
+STEP, TURN = 0, 1  # a conversation's spare sequences: for its step checkpoint and its turn checkpoint
 TURN_MARGIN = 16  # tokens at the end of a prompt that a template may write differently in the next turn
-MIN_MARK_TOKENS = 64  # minimum tokens from one mark to the next: each mark splits a prompt's step in two
+MIN_CHECKPOINT_TOKENS = 64  # minimum tokens between turn checkpoints: each splits a prompt's step in two
 
 
 class Checkpoints:
     """Earlier states of the conversations' sequences, which are the first n_main sequences.
 
-    After these come n_each spare sequences per conversation: 0 for no checkpoints, 1 for the state before a
-    step, 2 for the state at the mark as well.
+    After these come n_each spare sequences per conversation: 0 for no checkpoints, 1 for step checkpoints, 2
+    for turn checkpoints as well.
     """
 
     def __init__(self, backend: Backend, n_main: int, n_each: int) -> None:
         self._backend = backend
         self._n_main = n_main
         self._n_each = n_each
-        self.marks = [0] * n_main  # length of each sequence at its mark, 0 if it has none
+        self.turn_lengths = [
+            0
+        ] * n_main  # tokens that each sequence's turn checkpoint covers, 0 if it has none
 
     @property
     def can_guess(self) -> bool:
         return self._n_each > STEP
 
-    def before_guesses(self, seq: int) -> None:
-        """Keep the current state, for back() to restore."""
+    def save_step(self, seq: int) -> None:
+        """Save the current state as the sequence's step checkpoint."""
         self._backend.copy(seq, self._spare_sequence(seq, STEP), 0, 0)
 
-    def back(self, seq: int, length: int) -> None:
-        """Restore the state from before the guesses, which covers `length` tokens."""
+    def restore_step(self, seq: int, length: int) -> None:
+        """Restore the step checkpoint, which covers `length` tokens."""
         self._take_state_of(seq, self._spare_sequence(seq, STEP), length)
 
-    def mark_at(self, seq: int, n_held: int, n_prompt: int) -> int:
-        """Return after how many prompt tokens mark() should keep the state for later sessions; 0: not at all.
+    def turn_checkpoint_at(self, seq: int, n_cached: int, n_prompt: int) -> int:
+        """Return after how many prompt tokens to save the turn checkpoint; 0: do not save one.
 
         Args:
             seq: The sequence.
-            n_held: Number of the prompt's tokens that are cached.
+            n_cached: Number of the prompt's tokens that are cached.
             n_prompt: Number of the prompt's tokens.
         """
         at = n_prompt - TURN_MARGIN
-        return at if self._n_each > TURN and at > n_held and at - self.marks[seq] >= MIN_MARK_TOKENS else 0
+        return (
+            at
+            if self._n_each > TURN and at > n_cached and at - self.turn_lengths[seq] >= MIN_CHECKPOINT_TOKENS
+            else 0
+        )
 
-    def mark(self, seq: int, length: int) -> None:
-        """Keep the current state, from which later sessions can continue: set the sequence's mark.
+    def save_turn(self, seq: int, length: int) -> None:
+        """Save the current state, which covers `length` tokens, as the sequence's turn checkpoint.
 
-        length: Number of tokens that the state covers.
+        Later sessions can continue from it.
         """
         self._backend.copy(seq, self._spare_sequence(seq, TURN), 0, 0)
-        self.marks[seq] = length
+        self.turn_lengths[seq] = length
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens to an empty sequence.
 
-        `length` is all tokens of the source, or those up to its mark, where mark() kept the state.
+        `length` is the source's own length, or that of its turn checkpoint.
         """
         self._backend.copy(source, target, 0, length)
-        if length == self.marks[source]:
+        if length == self.turn_lengths[source]:
             self._take_state_of(target, self._spare_sequence(source, TURN), length)
 
     def trim(self, seq: int, length: int) -> None:
-        """Trim a sequence to 0, to its own length, or to its mark, where mark() kept the state.
+        """Trim a sequence to 0, to its own length, or to that of its turn checkpoint.
 
         Raises BackendError for other lengths.
         """
-        if length and length == self.marks[seq]:
+        if length and length == self.turn_lengths[seq]:
             self._take_state_of(seq, self._spare_sequence(seq, TURN), length)
         else:
             self._backend.trim(seq, length)
         if self.can_guess:
             self._backend.trim(self._spare_sequence(seq, STEP), 0)
-        if not length and self.marks[seq]:
+        if not length and self.turn_lengths[seq]:
             self._backend.trim(self._spare_sequence(seq, TURN), 0)
-            self.marks[seq] = 0
+            self.turn_lengths[seq] = 0
 
     def _take_state_of(self, seq: int, spare: int, length: int) -> None:
-        """Give `seq` the state in the sequence `spare`, and remove the cells of `seq` from `length` on."""
+        """Copy the state in the sequence `spare` to `seq`, and remove the cells of `seq` from `length` on."""
         self._backend.copy(spare, seq, length, length)
         self._backend.trim(seq, length)
 

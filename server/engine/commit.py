@@ -71,7 +71,7 @@ class StepCommit:
             layout: How its rows were added to the batch.
             rows: Logits after the last committed token, after each guess, and after padding.
         """
-        session, state, plain_s = work.session, self._state, self._plan.plain_s
+        session, state, undrafted_s = work.session, self._state, self._plan.undrafted_s
         asked = session.request
         drawn: list[Distribution] | None = [] if asked.drawn_from and asked.n_logprobs is not None else None
         try:
@@ -89,11 +89,11 @@ class StepCommit:
         else:
             session.evaluated(work.n_pending + len(nodes))
         tally = proposal.tally(verdict.nodes)
-        session.commit(verdict, tally, state.clock(), plain_s)
+        session.commit(verdict, tally, state.clock(), undrafted_s)
         if session.drafts and self._plan.asked:
             self.outcomes.append(Outcome(session.id, len(verdict.tokens), tally))
         logprobs = _logprobs_of(verdict, rows, drawn, asked)
-        state.emit(session.id, _committed_event(verdict, proposal, logprobs, session.last_at, plain_s))
+        state.emit(session.id, _committed_event(verdict, proposal, logprobs, session.last_at, undrafted_s))
         if reason := session.end_reason():
             endings.finish(state, session, reason)
 
@@ -104,8 +104,8 @@ def _advance_prompt(state: EngineState, work: Work) -> None:
     session.evaluated(work.n_pending)
     if session.request.progress and not session.n_steps:
         state.emit(session.id, Progress(session.n_kv, state.clock()))
-    if session.n_kv == session.mark_at:
-        state.sequences.checkpoints.mark(session.seq, session.n_kv)
+    if session.n_kv == session.checkpoint_at:
+        state.sequences.checkpoints.save_turn(session.seq, session.n_kv)
 
 
 def _report_prompt(state: EngineState, work: Work, rows: Logits) -> None:
@@ -201,11 +201,11 @@ def _logprobs_of(
 
 
 def _committed_event(
-    verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, plain_s: float
+    verdict: Verdict, proposal: Proposal, logprobs: tuple[TokenLogprobs, ...], now: float, undrafted_s: float
 ) -> Committed:
     """Return the event that reports the step's tokens to the caller."""
     if not proposal.tokens:
-        return Committed(verdict.tokens, (None,), 0, (), logprobs, now, plain_s)
+        return Committed(verdict.tokens, (None,), 0, (), logprobs, now, undrafted_s)
     nodes, n_accepted = verdict.nodes, len(verdict.nodes)
     sources = [proposal.sources[node] for node in nodes]
     if not n_accepted or nodes[-1] == n_accepted - 1:  # the accepted nodes are the first ones
@@ -213,4 +213,6 @@ def _committed_event(
     else:
         rejected = tuple(token for i, token in enumerate(proposal.tokens) if i not in nodes)
     padding = (None,) * (len(verdict.tokens) - n_accepted)
-    return Committed(verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs, now, plain_s)
+    return Committed(
+        verdict.tokens, (*sources, *padding), len(proposal), rejected, logprobs, now, undrafted_s
+    )

@@ -73,13 +73,13 @@ def shift_full(state: EngineState) -> None:
             open_session(state, session)
 
 
-def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
+def draft(state: EngineState, works: Sequence[Work], n_used: int) -> Plan:
     """Ask the proposer for the plan of this step.
 
     Args:
         state: The sessions, and what they run on.
         works: The step's work, one for each of its sessions; none if the engine is idle.
-        n_held: Number of KV cells in use.
+        n_used: Number of KV cells in use.
 
     Returns:
         A plan with one proposal per work: NOTHING for sessions that draw no token.
@@ -93,7 +93,7 @@ def draft(state: EngineState, works: Sequence[Work], n_held: int) -> Plan:
         min(state.n_slots, len(state.active) + len(state.waiting)),
         len(drafting),
         sum([work.n_rows for work in works]),
-        n_held,
+        n_used,
         has_grammar,
         lambda: [_ask_for(work) for work in drafting],
         lambda: _may_pad(state, works),

@@ -57,7 +57,7 @@ def _release_sequences(state: EngineState, session: Session, length: int) -> Non
     """Release all sequences of the session; its first `length` tokens stay cached."""
     if session.seq == NO_SEQ:
         return
-    marked = state.sequences.checkpoints.marks[session.seq]
+    marked = state.sequences.checkpoints.turn_lengths[session.seq]
     if length < session.n_kv and not state.backend.can_trim:
         length = marked if length >= marked else 0
     own, session.seq, session.n_kv = session.seq, NO_SEQ, 0
@@ -74,4 +74,6 @@ def _cut_sequence(state: EngineState, seq: int, tokens: list[int]) -> None:
         state.sequences.trim(seq, len(tokens))
         held = tokens
     finally:
-        state.cache.release(seq, held, mark=state.sequences.checkpoints.marks[seq] if held else 0)
+        state.cache.release(
+            seq, held, checkpoint=state.sequences.checkpoints.turn_lengths[seq] if held else 0
+        )

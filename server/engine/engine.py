@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from server.engine import endings
-from server.engine.admission import admit, make_room, step_aside
+from server.engine.admission import admit, end_precomputing, make_room
 from server.engine.building import build
 from server.engine.commit import StepCommit
 from server.engine.drafting import draft, open_session, shift_full
@@ -107,7 +107,7 @@ class Engine:
         """
         state, meter = self._state, self.meter
         meter.begin()
-        step_aside(state)
+        end_precomputing(state)
         admit(state)
         shift_full(state)
         works = plan(state.active, state.limits)
@@ -115,17 +115,17 @@ class Engine:
         if not works:
             if self._over:
                 self._learn_from(self._over)
-            draft(state, works, state.n_held())
+            draft(state, works, state.n_used())
             return bool(state.active)
         works = make_room(state, works)
-        n_held = state.n_held()
-        guesses = draft(state, works, n_held)
-        batch, layouts = build(state, works, guesses, n_held)
+        n_used = state.n_used()
+        guesses = draft(state, works, n_used)
+        batch, layouts = build(state, works, guesses, n_used)
         batch.meanwhile = lambda: self._work_meanwhile(guesses)
         if len(works) > MANY_SESSIONS:
             self._tell_early(guesses)
         try:
-            logits = meter.decode(batch, works, n_held)
+            logits = meter.decode(batch, works, n_used)
         except BackendError as error:
             for work in works:
                 endings.fail(state, work.session, error)

@@ -43,7 +43,7 @@ class Committed:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one per token if the request asks for them
     at: float = field(default=0.0, compare=False)  # as in Started
     # estimated seconds that the step would take without guesses; 0: it had none, or unknown
-    plain_s: float = field(default=0.0, compare=False)
+    undrafted_s: float = field(default=0.0, compare=False)
 
     @property
     def n_accepted(self) -> int:

@@ -110,7 +110,7 @@ class Plan:
     # True: keep the sequences of the step's rows fixed too, so that its CUDA graph can be reused
     is_shape: bool = False
     # estimated seconds of the decode without guesses, from measured ones; 0: the step has none, or unknown
-    plain_s: float = 0.0
+    undrafted_s: float = 0.0
     spent_s: float = 0.0  # seconds that a model in the lead took to draft
     asked: bool = True  # a source was asked for guesses, so learn() needs the outcomes
 

@@ -40,13 +40,13 @@ Placed: TypeAlias = Reuse | Literal["later"] | None
 class Residence:
     """Moves conversations between the KV cache and the tiers below, as PrefixCache decides."""
 
-    def __init__(self, backend: Backend, sequences: Sequences, n_held: Callable[[], int]) -> None:
+    def __init__(self, backend: Backend, sequences: Sequences, n_used: Callable[[], int]) -> None:
         """Begin with the KV cache alone, without memory or disk to save conversations in.
 
-        n_held: Returns the number of cells of the KV cache in use, by busy sequences too.
+        n_used: Returns the number of cells of the KV cache in use, by busy sequences too.
         """
         self._backend = backend
-        self._n_held = n_held
+        self._n_used = n_used
         self._sequences = sequences
         self.snapshots = Snapshots(memory_bytes=0)  # the tiers below the KV cache; none yet
         self._keep: Callable[[list[float]], None] = lambda memory: None
@@ -191,9 +191,9 @@ class Residence:
             ValueError: The sequence is busy.
             BackendError: The state cannot be used. The sequence is then free.
         """
-        self._save_leaving(self.cache.resting().get(seq))
+        self._save_leaving(self.cache.idle_contents().get(seq))
         self.erase(seq)
-        while self._n_held() + len(tokens) > self._backend.n_cells and self.evict():
+        while self._n_used() + len(tokens) > self._backend.n_cells and self.evict():
             pass
         try:
             self._backend.load(seq, data)
@@ -240,7 +240,7 @@ class Residence:
     def _load_snapshot(self, found: Found, data: bytes, seq: int) -> bool:
         """Replace the sequence's content by a snapshot; return False if there is no room or loading fails."""
         self._sequences.trim(seq, 0)
-        while self._n_held() + found.n_tokens > self._backend.n_cells:
+        while self._n_used() + found.n_tokens > self._backend.n_cells:
             if not self.evict():
                 return False
         began = time.perf_counter()

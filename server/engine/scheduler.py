@@ -108,8 +108,8 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> l
         if session.stride:
             n_prompt = session.n_prompt - session.n_kv - session.n_dropped
             n = min(n, session.stride if session.strides else n_prompt)
-        if session.n_kv < session.mark_at:
-            n = min(n, session.mark_at - session.n_kv)
+        if session.n_kv < session.checkpoint_at:
+            n = min(n, session.checkpoint_at - session.n_kv)
         if n > 0:
             n = session.with_whole_pictures(n)
             works.append(Work(session, n, n == session.n_pending))

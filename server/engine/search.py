@@ -90,8 +90,8 @@ class Searches:
             The decided tokens, if any, and the reason if the search ended.
         """
         search = self._searches[session.id]
-        n_held = session.n_prompt + len(search.beams.live[0].tokens)
-        self._move_beams(search, session.n_prompt, n_held, search.beams.advance(list(rows)))
+        n_used = session.n_prompt + len(search.beams.live[0].tokens)
+        self._move_beams(search, session.n_prompt, n_used, search.beams.advance(list(rows)))
         decided = search.beams.decided()
         new = decided.tokens[search.n_decided :]
         known = min(len(new), len(session.ahead))  # decided before the session was preempted
@@ -114,13 +114,13 @@ class Searches:
         session.n_rows, session.n_extra = 1, 0
         return search.further if search else []
 
-    def _move_beams(self, search: _Search, n_prompt: int, n_held: int, parents: list[int]) -> None:
-        """Give each new live beam a sequence that holds its first n_held tokens, all but the last one.
+    def _move_beams(self, search: _Search, n_prompt: int, n_used: int, parents: list[int]) -> None:
+        """Give each new live beam a sequence that holds its first n_used tokens, all but the last one.
 
         Args:
             search: The search.
             n_prompt: Number of the prompt's tokens.
-            n_held: Number of tokens that each beam's sequence holds.
+            n_used: Number of tokens that each beam's sequence holds.
             parents: For each new beam, the index of the old one that it continues.
         """
         old, used = search.seqs, set[int]()
@@ -133,7 +133,7 @@ class Searches:
             seq = old[parent]
             if parent in used:
                 seq, start = search.free.popitem()
-                self._backend.copy(old[parent], seq, start, n_held)
+                self._backend.copy(old[parent], seq, start, n_used)
             used.add(parent)
             search.seqs.append(seq)
 

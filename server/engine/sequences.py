@@ -104,7 +104,7 @@ class Sequences:
             batch.append((session.seq,), session.n_kv, rows[0], wanted=True)
             return NO_LAYOUT
         if not self._can_take_back(n + n_pad):
-            self.checkpoints.before_guesses(session.seq)
+            self.checkpoints.save_step(session.seq)
         if proposal.parents == tuple(range(-1, n - 1)) and not (wide and self._n_shadows):
             n_reported = len(rows) if session.reports_prompt else 1
             tokens = [*rows, *proposal.tokens, *[PAD] * n_pad]
@@ -133,7 +133,7 @@ class Sequences:
         Sets session.n_again and session.n_kv, which must still have its value from before the step.
         """
         if not self._can_take_back(layout.n_rows - len(nodes)):
-            self.checkpoints.back(session.seq, session.n_kv)
+            self.checkpoints.restore_step(session.seq, session.n_kv)
             session.n_again = session.n_pending + len(nodes)
             return
         base = len(session.tokens)
@@ -159,8 +159,8 @@ class Sequences:
     def trim(self, seq: int, length: int) -> None:
         """Remove positions >= length from a session's sequence, and empty its shadows.
 
-        Where sequences cannot be trimmed, `length` must be 0, the length at the mark, or the sequence's
-        present length.
+        Where sequences cannot be trimmed, `length` must be 0, the sequence's own length, or that of its turn
+        checkpoint.
         """
         self.checkpoints.trim(seq, length)
         self._shared[seq] = min(self._shared[seq], length)

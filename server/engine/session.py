@@ -34,7 +34,9 @@ class Session:
     seq: int = NO_SEQ
     n_kv: int = 0
     n_again: int = 0
-    mark_at: int = 0  # number of prompt tokens after which the state is kept (checkpoints.py); 0: not kept
+    checkpoint_at: int = (
+        0  # number of prompt tokens after which the state is kept (checkpoints.py); 0: not kept
+    )
     n_intact: int | None = None  # leading cells equal to those that evaluating `tokens` gives; None: all
     n_rows: int = 1  # rows of a decoding step without guesses; more than 1 only for beam searches
     n_extra: int = 0  # cells beyond the first n_kv; above 0 only for beam searches
@@ -164,19 +166,19 @@ class Session:
             return room
         return min(room, self.request.max_tokens - self.n_generated)
 
-    def commit(self, verdict: Verdict, tally: CountsBySource, now: float, plain_s: float = 0.0) -> None:
+    def commit(self, verdict: Verdict, tally: CountsBySource, now: float, undrafted_s: float = 0.0) -> None:
         """Append the tokens of one step and count its drafts.
 
         Args:
             verdict: The tokens.
             tally: Verified and accepted guesses of the proposal, by source.
             now: Seconds by the engine's clock.
-            plain_s: Estimated seconds of the step without guesses, as in Plan.
+            undrafted_s: Estimated seconds of the step without guesses, as in Plan.
         """
         if not self.n_steps:
             self.first_at = self.last_at = now
         n_later = len(verdict.tokens) - (not self.n_steps)
-        self.undrafted_s += plain_s * n_later if plain_s else now - self.last_at
+        self.undrafted_s += undrafted_s * n_later if undrafted_s else now - self.last_at
         self.last_at = now
         self.n_steps += 1
         self.tokens += verdict.tokens
@@ -206,7 +208,7 @@ class Session:
 
     def drop(self, start: int, end: int) -> None:
         """Remove tokens[start:end]; `tokens` becomes a new list, since others may hold the old one."""
-        self.n_again = self.mark_at = 0
+        self.n_again = self.checkpoint_at = 0
         self.drops.append((start, self.tokens[start:end]))
         rest = self.tokens[:start] + self.tokens[end:]
         room = self.n_ctx - len(rest)

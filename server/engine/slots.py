@@ -55,10 +55,10 @@ class Slots:
     def list(self) -> list[Slot]:
         """Return all slots."""
         running = {session.seq: session for session in self._state.active}
-        resting = self._state.cache.resting()
+        idle_contents = self._state.cache.idle_contents()
         numbers = self._state.slot_numbers
         return [
-            self._slot_of(id, running.get(numbers.seq(id)), resting.get(numbers.seq(id)))
+            self._slot_of(id, running.get(numbers.seq(id)), idle_contents.get(numbers.seq(id)))
             for id in range(len(numbers))
         ]
 
@@ -89,7 +89,7 @@ class Slots:
         if not tokens:
             state.residence.erase(seq)
             return
-        n_ctx, n_busy = state.backend.n_ctx, state.n_held() - state.cache.n_cells
+        n_ctx, n_busy = state.backend.n_ctx, state.n_used() - state.cache.n_cells
         if len(tokens) > n_ctx:
             raise InvalidRequestError(
                 f"the saved conversation has {len(tokens)} tokens, more than the context of {n_ctx}"
@@ -118,7 +118,7 @@ class Slots:
         n_slots = len(self._state.slot_numbers)
         if not 0 <= id < n_slots:
             raise NotFoundError(f"there is no slot {id}: slots are numbered 0 to {n_slots - 1}", param="id")
-        held = self._state.cache.resting().get(self._state.slot_numbers.seq(id))
+        held = self._state.cache.idle_contents().get(self._state.slot_numbers.seq(id))
         if held is None:
             raise SlotBusyError(f"slot {id} is busy: try again when its reply has ended")
         return held

@@ -46,13 +46,13 @@ class EngineState:
         self.limits = replace(limits, streams=not backend.can_share)
         self.slot_numbers = SlotNumbers(n_slots)
         self.searches = Searches(backend, self.sequences, n_slots)
-        self.residence = Residence(backend, self.sequences, self.n_held)
+        self.residence = Residence(backend, self.sequences, self.n_used)
         self.cache = self.residence.cache
 
     @property
     def sessions(self) -> list[Session]:
         return [*self.active, *self.waiting]
 
-    def n_held(self) -> int:
+    def n_used(self) -> int:
         """Return the number of KV cells in use."""
         return self.cache.n_cells + sum([session.n_kv + session.n_extra for session in self.active])

@@ -205,7 +205,7 @@ class EngineThread:
 
     def stuck(self) -> str | None:
         """Return a message if there is work but no step has finished for long, else None."""
-        return self.watchdog.complaint
+        return self.watchdog.warning
 
     def lost(self) -> LostModelError | None:
         """Return the error that has to end the process, because the engine is given up; else None."""

@@ -41,7 +41,7 @@ class Watchdog:
         self._n_seen, self._silent_s = self._n_begun, self._silent_s + passed if waits else 0.0
 
     @property
-    def complaint(self) -> str | None:
+    def warning(self) -> str | None:
         """Return a message if no step has finished for a long time, else None."""
         told = self._silent_s > min(STEP_STUCK_S, self._limit_s)
         return f"no step of the model has finished for {self._silent_s:.0f} s" if told else None

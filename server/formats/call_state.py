@@ -7,7 +7,7 @@ import secrets
 from abc import ABC, abstractmethod
 from enum import Enum, auto
 
-from server.text.message import Arguments, CallBegun, Piece
+from server.text.message import Arguments, CallStart, Piece
 
 _BLANK = re.compile(r"\s*")
 
@@ -23,11 +23,11 @@ class CallState(Enum):
 class ArgumentReader(ABC):
     """Base class: reads the arguments of one call, in one syntax, from a growing text."""
 
-    def __init__(self, begun: CallBegun | None = None) -> None:
+    def __init__(self, begun: CallStart | None = None) -> None:
         """Begin; pass `begun` if the call's name is known already."""
         self.pieces: list[Piece] = []  # pieces found so far; the caller takes them out
         self.state = CallState.MORE
-        self.begun: CallBegun | None = None  # the call, once its name is known
+        self.begun: CallStart | None = None  # the call, once its name is known
         self.n_emitted = 0  # characters of the arguments that have been put into `pieces`
         if begun:
             self._announce(begun)
@@ -51,7 +51,7 @@ class ArgumentReader(ABC):
         """True once all arguments of the call have been emitted."""
         return self.state is CallState.DONE
 
-    def _announce(self, begun: CallBegun) -> None:
+    def _announce(self, begun: CallStart) -> None:
         self.begun = begun
         self.pieces.append(begun)
 

@@ -1,7 +1,7 @@
 """Describe, as data, how a model writes thoughts, tool calls and channels. Pure.
 
 A pattern is text as the model writes it, with slots in it. White space in a pattern matches any amount of
-white space, including none; the sign · marks a place where white space may stand though it seldom does.
+white space, including none; the sign · markers a place where white space may stand though it seldom does.
 
 Text between ⟦ and ⟧ is optional; if it contains an id slot, it is not written when a call has no id.
 
@@ -31,7 +31,7 @@ _TOKENS = re.compile(r"(\]<\]\w+\[>\[|</?[^<>\s]+>|\[/?\w+\])")
 SLOT = re.compile(r"⟨(\w+)⟩")
 ARGUMENTS = ("object", "json", "parameters", "python", "gemma")
 MAX_MARKUP_HEAD = 256
-"""Maximum characters of a call's head (mark, name, id), a parameter's head, a key, a channel's header.
+"""Maximum characters of a call's head (marker, name, id), a parameter's head, a key, a channel's header.
 
 Without a limit, text that only looks like a call would be held back to its end and rescanned at each token.
 """
@@ -51,7 +51,7 @@ _BEGINS = {"json": r'(?=[{"])', "object": r"(?=\{)", "python": "", "gemma": r"(?
 
 @dataclass(frozen=True, slots=True)
 class Thoughts:
-    """The marks around a model's thoughts."""
+    """The markers around a model's thoughts."""
 
     open: str
     close: str
@@ -111,13 +111,13 @@ class Calls:
         return rf"(?={'|'.join(map(re.escape, follow))})"
 
     @cached_property
-    def marks(self) -> tuple[str, ...]:
+    def markers(self) -> tuple[str, ...]:
         """Return the texts that may begin a first call."""
         own = words(self._around_arguments[0])[:1] if not self._around_arguments[0].startswith("⟨") else []
         return tuple(dict.fromkeys([*words(self.open)[:1], *own]))
 
     def may_begin(self, text: str) -> bool:
-        """Return True if a text that starts with a mark may become the beginning of a first call."""
+        """Return True if a text that starts with a marker may become the beginning of a first call."""
         begun, own = "".join(text.split()), self._around_arguments[0]
         for head in (self.open + own, own):
             fixed, *free = re.split("[⟨⟦]", head if "⟨" in head else head + "{", maxsplit=1)
@@ -173,7 +173,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Channels:
-    """Marks of messages with headers. Each message is: start, header, message mark, text, end."""
+    """Markers of messages with headers. Each message is: start, header, message marker, text, end."""
 
     start: str  # text that begins a header
     message: str  # text that ends a header
@@ -218,7 +218,7 @@ class Family:
     thoughts: Thoughts | None = None
     calls: Calls | None = None
     channels: Channels | None = None
-    drops: tuple[str, ...] = ()  # marks to remove from what the client reads
+    drops: tuple[str, ...] = ()  # markers to remove from what the client reads
 
     def fits(self, source: str) -> bool:
         """Return True if a chat template's source has all signs of the family."""

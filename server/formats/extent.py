@@ -7,7 +7,7 @@ import json
 from server.formats.reading import MessageReader
 from server.text.form import Form
 from server.text.guard import GUARD
-from server.text.message import Arguments, CallBegun, Content, Message, Piece, folded
+from server.text.message import Arguments, CallStart, Content, Message, Piece, folded
 
 
 def extent(text: str, form: Form, message: Message) -> int | None:
@@ -24,7 +24,7 @@ def extent(text: str, form: Form, message: Message) -> int | None:
         new = reader.feed(character)
         more = "".join(piece.text for piece in new if isinstance(piece, Content))
         n_content += len(more if n_content else more.lstrip())
-        n_calls += sum(isinstance(piece, CallBegun) for piece in new)
+        n_calls += sum(isinstance(piece, CallStart) for piece in new)
         if n_content > len(content) or n_calls > len(message.calls):
             return None
         pieces += new

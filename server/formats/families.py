@@ -1,6 +1,6 @@
 """Families of models, recognised by their chat templates. Data; docs/models.md says how to add one."""
 
-# ruff: noqa: RUF001 - DeepSeek's marks have wide signs
+# ruff: noqa: RUF001 - DeepSeek's markers have wide signs
 from __future__ import annotations
 
 from dataclasses import replace
@@ -310,7 +310,7 @@ def family_of(source: str) -> Family:
     """Return the first family whose signs the template has, UNKNOWN if none fits.
 
     Families with the most specific signs come first, since templates mention words of other families. If the
-    family's thoughts only begin replies, they are replaced by the first marks of thoughts that the template
+    family's thoughts only begin replies, they are replaced by the first markers of thoughts that the template
     mentions: the family's own, else another family's, else none.
     """
     found = next((family for family in FAMILIES if family.fits(source)), UNKNOWN)

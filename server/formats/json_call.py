@@ -14,7 +14,7 @@ from server.formats.call_state import ArgumentReader, CallState, after_blank
 from server.formats.description import MAX_MARKUP_HEAD
 from server.formats.jsonscan import ValueScanner
 from server.text.guard import unguarded
-from server.text.message import CallBegun
+from server.text.message import CallStart
 
 _KEY = re.compile(r'("(?:[^"\\]|\\.)*")\s*(\S)', re.DOTALL)  # a key, and what is there for its colon
 NAMING_KEYS = frozenset({"name", "function", "tool_name"})
@@ -28,7 +28,7 @@ class JsonCallReader(ArgumentReader):
     """Reads one call: an object with name and arguments, or only the arguments if the name came before."""
 
     def __init__(
-        self, begin: Callable[[str, str], CallBegun | None], *, strict: bool, id_last: bool = False
+        self, begin: Callable[[str, str], CallStart | None], *, strict: bool, id_last: bool = False
     ) -> None:
         """Begin a call.
 
@@ -70,7 +70,7 @@ class JsonCallReader(ArgumentReader):
             at = found
         return at
 
-    def named(self, begun: CallBegun) -> None:
+    def named(self, begun: CallStart) -> None:
         """Announce a call whose name stood outside this text, so that only arguments follow."""
         self._announce(begun)
         self._key = "arguments"

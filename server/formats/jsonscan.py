@@ -38,11 +38,11 @@ class ValueScanner:
                 self._take(found[0])
         return at
 
-    def _take(self, mark: str) -> None:
+    def _take(self, marker: str) -> None:
         if self._next is _ESCAPED:
             self._next = _IN_STRING
             return
-        match mark:
+        match marker:
             case "\\":
                 self._next = _ESCAPED
             case '"' if self._next is _STRUCTURE:
@@ -64,14 +64,14 @@ class BracketScanner:
         """Begin a scan.
 
         Args:
-            quotes: Quotation marks of strings. In a string whose mark is one character, a backslash escapes.
+            quotes: Quotation marks of strings. Only after a mark of one character does a backslash escape.
             depth: Number of brackets that are open already.
         """
         self.done = False
         self._depth = depth
         self._quote = ""
-        marks = "|".join(map(re.escape, quotes))
-        self._outside = re.compile(rf"{marks}|[{{}}\[\]()]")
+        markers = "|".join(map(re.escape, quotes))
+        self._outside = re.compile(rf"{markers}|[{{}}\[\]()]")
         self._inside = {
             q: re.compile(rf"{re.escape(q)}|\\." if len(q) == 1 else re.escape(q), re.DOTALL) for q in quotes
         }
@@ -89,11 +89,11 @@ class BracketScanner:
             self._take(found[0])
         return at
 
-    def _take(self, mark: str) -> None:
+    def _take(self, marker: str) -> None:
         if self._quote:
-            self._quote = "" if mark == self._quote else self._quote
-        elif mark in self._inside:
-            self._quote = mark
+            self._quote = "" if marker == self._quote else self._quote
+        elif marker in self._inside:
+            self._quote = marker
         else:
-            self._depth += 1 if mark in "([{" else -1
+            self._depth += 1 if marker in "([{" else -1
             self.done = self._depth <= 0

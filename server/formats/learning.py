@@ -32,7 +32,7 @@ PROBE_TOOLS = (
 )
 _PLAIN, _THOUGHT = "PROBED TEXT", "PROBED THOUGHT"
 _SIGNS = "<[{(|`"
-"""Characters of which a mark must contain one; otherwise a word of plain text would begin a call."""
+"""Characters of which a marker must contain one; otherwise a word of plain text would begin a call."""
 
 
 def learned(family: Family, render: Render) -> Family:
@@ -74,7 +74,7 @@ def _render_turn(render: Render, n: int, before: str, after: str, *, as_text: bo
 
 
 def _learn_thoughts(render: Render) -> Thoughts | None:
-    """Return the marks that the template writes around thoughts, None if it shows none."""
+    """Return the markers that the template writes around thoughts, None if it shows none."""
     try:
         text = render([_assistant_message(_PLAIN, reasoning_content=_THOUGHT)])
         plain = render([_assistant_message(_PLAIN)])
@@ -82,7 +82,7 @@ def _learn_thoughts(render: Render) -> Thoughts | None:
         return None
     before, found, after = text.partition(_THOUGHT)
     open, close = _text_after(before, plain).strip(), after.partition(_PLAIN)[0].strip()
-    return Thoughts(open, close) if found and _is_mark(open) and _is_mark(close) else None
+    return Thoughts(open, close) if found and _is_marker(open) and _is_marker(close) else None
 
 
 def _common_beginning(text: str, other: str) -> str:
@@ -93,13 +93,13 @@ def _common_beginning(text: str, other: str) -> str:
 
 
 def _text_after(text: str, before: str) -> str:
-    """Return `text` from where it departs from `before`; a mark that they share in part is included whole."""
+    """Return `text` from where it departs from `before`; a marker that they share in part is included."""
     n = len(_common_beginning(text, before))
-    mark = text.rfind("<", 0, n)
-    return text[mark if mark > text.rfind(">", 0, n) else n :]
+    marker = text.rfind("<", 0, n)
+    return text[marker if marker > text.rfind(">", 0, n) else n :]
 
 
-def _is_mark(text: str) -> bool:
+def _is_marker(text: str) -> bool:
     return any(sign in text for sign in _SIGNS)
 
 
@@ -118,7 +118,7 @@ def _learn_calls(one: str, two: str) -> Calls | None:
         tail = between[: len(between) - len(head)]
     made = replace(core.calls, open=open.removesuffix(head), close=close.removeprefix(tail))
     made = replace(made, between=between[len(tail) : len(between) - len(head)])
-    return replace(made, call=head + core.calls.call + tail) if _is_mark(open) else None
+    return replace(made, call=head + core.calls.call + tail) if _is_marker(open) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Core:
 
 
 def _shared_end(text: str, other: str) -> str:
-    """Return the common end of two texts, cut so that it starts with a whole mark."""
+    """Return the common end of two texts, cut so that it starts with a whole marker."""
     shared = _common_beginning(text[::-1], other[::-1])[::-1]
     return shared[
         next((i for i, sign in enumerate(shared) if sign in _SIGNS or sign.isspace()), len(shared)) :

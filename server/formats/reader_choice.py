@@ -7,10 +7,10 @@ from server.formats.description import Calls
 from server.formats.json_call import JsonCallReader
 from server.formats.schemas import Schema
 from server.formats.written_call import LooseCallReader, TaggedCallReader
-from server.text.message import CallBegun
+from server.text.message import CallStart
 
 
-def reader_of(calls: Calls, begun: CallBegun, schema: Schema) -> ArgumentReader:
+def reader_of(calls: Calls, begun: CallStart, schema: Schema) -> ArgumentReader:
     """Return a reader of the arguments behind a call's name.
 
     Args:

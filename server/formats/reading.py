@@ -1,6 +1,6 @@
 """Read a growing reply as a message: thoughts, content and tool calls. Pure.
 
-Text that may still become a mark is held back, and so is white space that counts only if text follows it.
+Text that may still become a marker is held back, and so is white space that counts only if text follows it.
 The pieces do not depend on how the text was cut, once adjacent pieces of one kind are joined.
 """
 
@@ -13,18 +13,18 @@ from functools import partial
 from server.formats.call_state import ArgumentReader, CallState, after_blank, new_call_id
 from server.formats.description import MAX_MARKUP_HEAD, Calls, Thoughts
 from server.formats.json_call import JsonCallReader
-from server.formats.marks import Marks
+from server.formats.markers import Markers
+from server.formats.parsed_text import ParsedText
 from server.formats.reader_choice import reader_of
-from server.formats.settled_text import ParsedText
 from server.text.form import Form
-from server.text.message import CallBegun, Piece
+from server.text.message import CallStart, Piece
 
 _NOTHING = Thoughts("", "")
 _NO_CALLS = Calls("⟨object⟩")
 
 
 class MessageReader(ParsedText):
-    """Reads one reply. Text with a guard in it (see guard.py) is never a mark; positions count guards."""
+    """Reads one reply. Text with a guard in it (see guard.py) is never a marker; positions count guards."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class MessageReader(ParsedText):
         self.call_id = call_id
         self._at = 0  # how far the call at the buffer's beginning has been read
         self._within = False  # True between the text that opens calls and the text that closes them
-        begins = calls.marks if form.calls and not form.channels else ()
+        begins = calls.markers if form.calls and not form.channels else ()
         ends = (form.channels.start, *form.channels.ends) if form.channels else ()
         again = (thoughts.open,) if thoughts.anywhere and not form.channels else ()
-        self._in_content = Marks((*begins, *form.drops, *ends, *again))
-        # True: a call within thoughts has ended them, and the model may still write their closing mark
-        self._behind_thoughts = Marks((*begins, *form.drops, thoughts.close, *again))
+        self._in_content = Markers((*begins, *form.drops, *ends, *again))
+        # True: a call within thoughts has ended them, and the model may still write their closing marker
+        self._behind_thoughts = Markers((*begins, *form.drops, thoughts.close, *again))
         close = ends if form.channels else (thoughts.close,)
-        self._in_thoughts = Marks((*close, *begins))
+        self._in_thoughts = Markers((*close, *begins))
         self._before_call = self._in_content
-        self._after = Marks((*calls.follow, *begins) if form.calls else ())
+        self._after = Markers((*calls.follow, *begins) if form.calls else ())
         self._named = ""  # name of the function in a channel's header
         self._step = self._first_step()
 
@@ -87,23 +87,23 @@ class MessageReader(ParsedText):
     # Steps. Each returns True if the next step can run, False if more text is needed.
 
     def _read_plain(self) -> bool:
-        self._tell_up_to(len(self._buffer), mark=False, keeps_blank=True)
+        self._tell_up_to(len(self._buffer), marker=False, keeps_blank=True)
         self._step = self._drop_rest if self.stopped else self._read_plain
         return False
 
     def _begin_reply(self) -> bool:
-        """Read the beginning of a reply, which decides if thoughts come first. Drop a lone closing mark."""
+        """Read the beginning of a reply, which decides if thoughts come first. Drop a lone closing marker."""
         thoughts = self.form.thoughts
         if thoughts is None:
             return self._begin_answer()
         n_blank = after_blank(self._buffer)
         rest = self._buffer[n_blank:]
-        for mark, step in ((thoughts.open, self._think_first), (thoughts.close, self._answer_first)):
-            if rest.startswith(mark):
-                self._drop_thought(n_blank + len(mark))
+        for marker, step in ((thoughts.open, self._think_first), (thoughts.close, self._answer_first)):
+            if rest.startswith(marker):
+                self._drop_thought(n_blank + len(marker))
                 self._step = step
                 return True
-        if any(mark.startswith(rest) for mark in (thoughts.open, thoughts.close)) and not self._ended:
+        if any(marker.startswith(rest) for marker in (thoughts.open, thoughts.close)) and not self._ended:
             return False
         return self._begin_answer()
 
@@ -118,23 +118,23 @@ class MessageReader(ParsedText):
         found = self._in_thoughts.first(self._buffer, ended=self._ended)
         n = len(self._buffer[: found.at].rstrip())
         self._tell_thought(n)
-        if found.mark:
-            self._end_thought(found.mark)
+        if found.marker:
+            self._end_thought(found.marker)
             return True
         if self._ended:
             self._drop_thought(len(self._buffer))
         return False
 
-    def _end_thought(self, mark: str) -> None:
-        """Leave the thoughts at a mark: the one that closes them, or a call's."""
+    def _end_thought(self, marker: str) -> None:
+        """Leave the thoughts at a marker: the one that closes them, or a call's."""
         n_blank, channels = after_blank(self._buffer), self.form.channels
-        if mark in self._calls.marks and not channels:
+        if marker in self._calls.markers and not channels:
             self._blank = n_blank
             self._in_content, self._before_call = self._behind_thoughts, self._in_content
             self._step = partial(self._open_call, self._calls.opening, self._no_call_in_thoughts)
         else:
-            is_header = channels is not None and mark == channels.start
-            self._drop_thought(n_blank + (0 if is_header else len(mark)))
+            is_header = channels is not None and marker == channels.start
+            self._drop_thought(n_blank + (0 if is_header else len(marker)))
             self._step = self._read_header if is_header else self._answer_first
 
     def _answer_first(self) -> bool:
@@ -143,7 +143,7 @@ class MessageReader(ParsedText):
         return bool(self._buffer) and self._begin_answer()
 
     def _begin_answer(self) -> bool:
-        """Begin the answer, which may be a call without a mark."""
+        """Begin the answer, which may be a call without a marker."""
         if self.form.plain or (self.form.thoughts and not self._in_content):
             self._step = self._read_plain
             return True
@@ -156,37 +156,37 @@ class MessageReader(ParsedText):
         return True
 
     def _read_content(self) -> bool:
-        """Read content up to the next mark, without the white space before it."""
+        """Read content up to the next marker, without the white space before it."""
         text = self._buffer[self._n_plain :]
         found = self._in_content.first(text, ended=self._ended)
         if self._ended and (n := self._in_content.broken_off(text)) is not None and n <= found.at:
-            self._tell_up_to(self._n_plain + n, mark=True, keeps_blank=False)
+            self._tell_up_to(self._n_plain + n, marker=True, keeps_blank=False)
             return self._drop_rest()
-        keeps_blank = self._ended and not found.mark
+        keeps_blank = self._ended and not found.marker
         n = self._n_plain + found.at
-        self._tell_up_to(n, mark=bool(found.mark), keeps_blank=keeps_blank)
+        self._tell_up_to(n, marker=bool(found.marker), keeps_blank=keeps_blank)
         if self.stopped:
             self._step = self._drop_rest
-        return bool(found.mark) and not self.stopped and self._act_on_mark(found.mark)
+        return bool(found.marker) and not self.stopped and self._act_on_marker(found.marker)
 
-    def _act_on_mark(self, mark: str) -> bool:
-        """Act on the mark that the buffer begins with, after white space."""
+    def _act_on_marker(self, marker: str) -> bool:
+        """Act on the marker that the buffer begins with, after white space."""
         channels, n_blank = self.form.channels, after_blank(self._buffer)
-        if mark in self._calls.marks and not channels:
+        if marker in self._calls.markers and not channels:
             self._blank = n_blank
             self._step = partial(self._open_call, self._calls.opening, self._no_call)
             return True
         self._drop(n_blank)
-        if channels and mark == channels.start:
+        if channels and marker == channels.start:
             self._step = self._read_header
-        elif mark == self._thoughts.open:
-            self._drop_thought(len(mark))
+        elif marker == self._thoughts.open:
+            self._drop_thought(len(marker))
             self._step = self._think_first
-        elif mark == self._thoughts.close and self._in_content is self._behind_thoughts:
-            self._drop_thought(len(mark))
+        elif marker == self._thoughts.close and self._in_content is self._behind_thoughts:
+            self._drop_thought(len(marker))
             self._in_content, self._step = self._before_call, self._answer_first
         else:
-            self._drop(len(mark))
+            self._drop(len(marker))
             self._step = self._skip_silent if channels else self._read_content
         return True
 
@@ -194,7 +194,7 @@ class MessageReader(ParsedText):
         """Skip a silent message's text, up to the next message."""
         found = self._in_content.first(self._buffer, ended=self._ended)
         self._drop(found.at)
-        return bool(found.mark) and self._act_on_mark(found.mark)
+        return bool(found.marker) and self._act_on_marker(found.marker)
 
     def _read_header(self) -> bool:
         """Read a message's header. Drop a header that breaks off; count one that is too long as content."""
@@ -209,7 +209,7 @@ class MessageReader(ParsedText):
                 return False
             if self._ended and (begun or channels.may_begin_header(self._buffer)):
                 return self._drop_rest()
-            if begun:  # emit its mark as text, too, since the mark would begin the same header again
+            if begun:  # emit its marker as text, too, since the marker would begin the same header again
                 self._tell_content(at)
             self._step = self._read_content
             return bool(self._buffer)
@@ -249,14 +249,14 @@ class MessageReader(ParsedText):
         return self._call_from(head.end(), self._argument_reader(begun), otherwise) if begun else otherwise()
 
     def _object_reader(self, *, strict: bool) -> JsonCallReader:
-        def begin(name: str, id: str) -> CallBegun | None:
+        def begin(name: str, id: str) -> CallStart | None:
             return self._new_call(name, id) if not strict or name in self.form.functions else None
 
         return JsonCallReader(
             begin, strict=strict, id_last=len(self._calls.members) == 3 and self._calls.members[0] == "name"
         )
 
-    def _argument_reader(self, begun: CallBegun) -> ArgumentReader:
+    def _argument_reader(self, begun: CallStart) -> ArgumentReader:
         return reader_of(self._calls, begun, self.form.functions.get(begun.name, {}))
 
     def _call_from(
@@ -265,11 +265,11 @@ class MessageReader(ParsedText):
         self._at, self._step = at, partial(self._read_call, reader, otherwise or self._no_call)
         return True
 
-    def _new_call(self, name: str, id: str = "") -> CallBegun | None:
+    def _new_call(self, name: str, id: str = "") -> CallStart | None:
         if not name:
             return None
         index, self._n_calls = self._n_calls, self._n_calls + 1
-        return CallBegun(index, id or self.call_id(index), name)
+        return CallStart(index, id or self.call_id(index), name)
 
     def _read_call(self, reader: ArgumentReader, otherwise: Callable[[], bool]) -> bool:
         self._at = reader.read(self._buffer, self._at)
@@ -291,22 +291,22 @@ class MessageReader(ParsedText):
         return False
 
     def _no_call(self) -> bool:
-        """Go back to content: emit the mark of the supposed call as text."""
-        self._n_plain = self._n_mark
+        """Go back to content: emit the marker of the supposed call as text."""
+        self._n_plain = self._n_marker
         self._within, self._step = False, self._read_content
         return True
 
     def _no_call_in_thoughts(self) -> bool:
         self._in_content = self._before_call
-        self._tell_thought(self._n_mark)
+        self._tell_thought(self._n_marker)
         self._within, self._step = False, self._read_thoughts
         return True
 
     @property
-    def _n_mark(self) -> int:
-        """Return the length of the white space and the mark (if any) with which the buffer begins."""
-        marks = (len(one) for one in self._calls.marks if self._buffer.startswith(one, self._blank))
-        return self._blank + next(marks, 0)
+    def _n_marker(self) -> int:
+        """Return the length of the white space and the marker (if any) with which the buffer begins."""
+        markers = (len(one) for one in self._calls.markers if self._buffer.startswith(one, self._blank))
+        return self._blank + next(markers, 0)
 
     def _after_call(self) -> bool:
         """Read what follows a call: the text that closes calls, another call, or content."""
@@ -317,28 +317,28 @@ class MessageReader(ParsedText):
         if self.form.channels:
             self._step = self._skip_silent
             return True
-        mark = self._after.at_beginning(self._buffer, ended=self._ended)
-        if mark is None:
+        marker = self._after.at_beginning(self._buffer, ended=self._ended)
+        if marker is None:
             return False
         if self._ended and self._after.grows(self._buffer):  # the text breaks off within the call's end
             return self._drop_rest()
-        if mark in calls.marks:
+        if marker in calls.markers:
             self._step = partial(self._open_call, calls.opening, self._no_call)
-        elif mark or self._buffer[0] in ",;":
-            return self._skip_mark(mark or self._buffer[0])
+        elif marker or self._buffer[0] in ",;":
+            return self._skip_marker(marker or self._buffer[0])
         elif self._within and calls.arguments == "object" and self._buffer[0] == "{":
             return self._call_from(0, self._object_reader(strict=calls.bare))
         else:
             self._step = self._read_content
         return True
 
-    def _skip_mark(self, mark: str) -> bool:
-        """Skip a mark behind a call, and expect another call if the mark separates calls."""
-        self._drop(len(mark))
+    def _skip_marker(self, marker: str) -> bool:
+        """Skip a marker behind a call, and expect another call if the marker separates calls."""
+        self._drop(len(marker))
         closes = self._calls.close.split()
-        self._within = self._within and not (closes and mark == closes[-1])
+        self._within = self._within and not (closes and marker == closes[-1])
         between = self._calls.between.strip() or ","
-        if mark == between or mark in ",;":
+        if marker == between or marker in ",;":
             self._step = partial(self._open_call, self._calls.another, self._no_call)
         return True
 

@@ -13,7 +13,7 @@ ANNOTATIONS = frozenset({"title", "description", "default", "examples", "depreca
 _DEFINITIONS = ("$defs", "definitions")
 _CHOICES = ("anyOf", "oneOf")
 _NUMBERS = frozenset({"integer", "number"})
-_MOST_WAYS = 256
+_MOST_ALTERNATIVES = 256
 """Maximum steps to take a schema apart; nested choices could otherwise go on forever."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
@@ -32,11 +32,11 @@ def limited(schema: Schema, types: Sequence[str]) -> Schema:
     return _intersection(schema, {"type": list(types)})
 
 
-def ways(schema: Schema) -> Sequence[Schema]:
+def alternatives(schema: Schema) -> Sequence[Schema]:
     """Return alternative schemas that together equal this one, each with `enum` or one `type` if known."""
     found = list[Schema]()
     pending: list[tuple[Any, frozenset[str]]] = [(schema, frozenset())]
-    for _ in range(_MOST_WAYS):
+    for _ in range(_MOST_ALTERNATIVES):
         if not pending:
             break
         plain, seen = _follow_references(*pending.pop(), schema)
@@ -55,11 +55,11 @@ def ways(schema: Schema) -> Sequence[Schema]:
 def types_of(schema: Schema) -> frozenset[str] | None:
     """Return the JSON types that a schema allows; None if it allows any type."""
     found = frozenset[str]()
-    for way in ways(schema):
-        if "enum" in way:
-            found |= {_type_name(value) for value in way["enum"]}
-        elif "type" in way:
-            found |= frozenset(_type_names(way))
+    for alternative in alternatives(schema):
+        if "enum" in alternative:
+            found |= {_type_name(value) for value in alternative["enum"]}
+        elif "type" in alternative:
+            found |= frozenset(_type_names(alternative))
         else:
             return None
     return found
@@ -67,8 +67,12 @@ def types_of(schema: Schema) -> frozenset[str] | None:
 
 def only_values(schema: Schema) -> Sequence[Any]:
     """Return the values that a schema enumerates; () if it allows other values too."""
-    each = ways(schema)
-    return [value for way in each for value in way["enum"]] if all("enum" in way for way in each) else ()
+    each = alternatives(schema)
+    return (
+        [value for alternative in each for value in alternative["enum"]]
+        if all("enum" in alternative for alternative in each)
+        else ()
+    )
 
 
 def fits(value: Any, types: frozenset[str] | None) -> bool:

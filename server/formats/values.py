@@ -72,15 +72,15 @@ def dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def nested(text: str, mark: str, schema: Schema) -> Any:
+def nested(text: str, marker: str, schema: Schema) -> Any:
     """Return a value written as elements <key>…</key>; the elements of an array are named <item>.
 
     Args:
         text: The elements, or the text of a plain value.
-        mark: Text before each tag.
+        marker: Text before each tag.
         schema: Schema of the value.
     """
-    if mark not in text:
+    if marker not in text:
         types = types_of(schema) or STRING
         if not text.strip() and types <= {"array", "object"}:
             return [] if "array" in types else {}
@@ -89,11 +89,11 @@ def nested(text: str, mark: str, schema: Schema) -> Any:
     items: list[Any] = []
     rest = text.strip()
     while rest:
-        key, _, rest = rest.removeprefix(mark + "<").partition(">")
-        if (end := _closing_tag(rest, f"{mark}<{key}>", f"{mark}</{key}>")) is None:
+        key, _, rest = rest.removeprefix(marker + "<").partition(">")
+        if (end := _closing_tag(rest, f"{marker}<{key}>", f"{marker}</{key}>")) is None:
             return text
         value, rest = rest[: end[0]], rest[end[1] :]
-        inner = nested(value, mark, _schema_within(schema, key))
+        inner = nested(value, marker, _schema_within(schema, key))
         items.append(inner)
         found[key] = inner
         rest = rest.strip()

@@ -10,7 +10,7 @@ from server.formats.description import MAX_MARKUP_HEAD, Calls, words
 from server.formats.jsonscan import BracketScanner
 from server.formats.schemas import STRING, Schema, resolved, types_of
 from server.formats.values import LooseText, dumped, nested, quoted, typed
-from server.text.message import CallBegun
+from server.text.message import CallStart
 from server.text.stops import n_unfinished
 
 _CDATA = "<![CDATA["
@@ -22,7 +22,7 @@ _ODD_KEY = re.compile(r'[<>"|]')
 class TaggedCallReader(ArgumentReader):
     """Reads tagged parameters. Strings are emitted as they grow, other values once they end."""
 
-    def __init__(self, calls: Calls, begun: CallBegun, schema: Schema) -> None:
+    def __init__(self, calls: Calls, begun: CallStart, schema: Schema) -> None:
         super().__init__(begun)
         self._calls = calls
         self._first = words(calls.parameter)[0]
@@ -59,7 +59,7 @@ class TaggedCallReader(ArgumentReader):
     def _read_parameter(self, text: str, at: int) -> int | None:
         start = after_blank(text, at)
         last = self._calls.follow[:1]
-        if any(text.startswith(mark, start) or mark.startswith(text[start:]) for mark in last):
+        if any(text.startswith(marker, start) or marker.startswith(text[start:]) for marker in last):
             return self._read_end(text, at, start)
         if not text.startswith(self._first, start):
             if self._first.startswith(text[start:]):
@@ -92,16 +92,16 @@ class TaggedCallReader(ArgumentReader):
             self._types = STRING if told["string"] == "true" else self._types
         elif told.get("type") == "string":
             self._types = STRING
-        mark, breaks = self._calls.value_end
-        self._end = (mark.replace("⟨key⟩", self._key), breaks)
+        marker, breaks = self._calls.value_end
+        self._end = (marker.replace("⟨key⟩", self._key), breaks)
         self._begun_value = False
         self._step = self._read_value
 
     def _read_value(self, text: str, at: int) -> int | None:
-        mark, breaks = self._end
+        marker, breaks = self._end
         if not self._begun_value and "⟨cdata⟩" in self._calls.parameter:
             if text.startswith(_CDATA, at):
-                self._end, self._begun_value = ("]]>" + mark, False), True
+                self._end, self._begun_value = ("]]>" + marker, False), True
                 self._types = STRING
                 self._open_string()
                 return at + len(_CDATA)
@@ -114,33 +114,33 @@ class TaggedCallReader(ArgumentReader):
             return None
         value = text[at : end - 1] if breaks and text[at:end].endswith("\n") else text[at:end]
         self._tell_value(value)
-        return end + len(mark)
+        return end + len(marker)
 
     def _find_value_end(self, text: str, at: int) -> tuple[int, bool]:
         """Return where the value's end tag may be (-1: not there yet), and True if it surely ends the value.
 
         A value may contain the tag itself. It ends only where another parameter or the call's end follows.
         """
-        mark, _ = self._end
-        end = text.find(mark, at)
+        marker, _ = self._end
+        end = text.find(marker, at)
         while end >= 0:
-            rest = text[after_blank(text, end + len(mark)) :]
-            if mark.startswith(rest):  # perhaps the same tag again, which may look like another one's
+            rest = text[after_blank(text, end + len(marker)) :]
+            if marker.startswith(rest):  # perhaps the same tag again, which may look like another one's
                 return end, False
-            if not rest.startswith(mark):
+            if not rest.startswith(marker):
                 if any(rest.startswith(one) for one in self._calls.behind_value):
                     return end, True
                 if any(one.startswith(rest) for one in self._calls.behind_value):
                     return end, False
-            end = text.find(mark, end + 1)
+            end = text.find(marker, end + 1)
         return -1, False
 
     def _read_string(self, text: str, at: int, end: int, *, certain: bool) -> int | None:
-        mark, breaks = self._end
+        marker, breaks = self._end
         if not self._begun_value:
             self._begun_value = True
             self._open_string()
-        stop = end if end >= 0 else len(text) - n_unfinished(text[at:], (mark,))
+        stop = end if end >= 0 else len(text) - n_unfinished(text[at:], (marker,))
         if breaks and stop > at and text[stop - 1] == "\n":
             stop -= 1
         if self._streams and stop > at:
@@ -150,7 +150,7 @@ class TaggedCallReader(ArgumentReader):
         if self._streams:
             self._tell_arguments('"')
         self._step = self._read_parameter
-        return end + len(mark)
+        return end + len(marker)
 
     def _open_string(self) -> None:
         """Begin a string value of the current key, unless the key already has a value."""
@@ -174,7 +174,7 @@ class TaggedCallReader(ArgumentReader):
 class LooseCallReader(ArgumentReader):
     """Reads arguments between brackets in Python's or Gemma's notation, and emits them once they end."""
 
-    def __init__(self, calls: Calls, begun: CallBegun) -> None:
+    def __init__(self, calls: Calls, begun: CallStart) -> None:
         super().__init__(begun)
         gemma = calls.arguments == "gemma"
         self._sign, self._quotes = (":", (GEMMA_QUOTE,)) if gemma else ("=", ('"', "'"))

@@ -74,7 +74,7 @@ class Compiler:
         """Compile rules in llguidance's Lark, only to find errors."""
         self._compile_deep("lark", text, param)
 
-    def held(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
+    def enforceable(self, schema: Schema, param: str) -> tuple[Schema, list[str]]:
         """Return the part of a schema that a grammar can enforce, and the places of the parts left out.
 
         If it can enforce nothing, the returned part allows any object, and the only place is "".

@@ -16,7 +16,7 @@ from server.grammar.gbnf import parse
 from server.grammar.json_schema import MAX_MULTIPLE, blame
 from server.grammar.lark import as_written, schema_to_lark, to_lark
 from server.grammar.lexing import lex
-from server.grammar.schema_form import Schema, misfit
+from server.grammar.schema_form import Schema, form_error
 from server.grammar.syntax import Budget
 from server.llama.backend import Vocabulary
 
@@ -145,7 +145,7 @@ def compile_json_schema(
         if fault_of(schema) is None:
             raise
         place, why = blame(schema, fault_of)
-        raise misfit(param, place, _better_message(why)) from None
+        raise form_error(param, place, _better_message(why)) from None
 
 
 def compile_lark(vocabulary: Vocabulary, text: str, param: str) -> CompiledGrammar:

@@ -11,7 +11,16 @@ from typing import Any, Literal, TypeAlias, TypeGuard, cast
 from urllib.parse import quote
 
 from server.grammar.endless import endless_at
-from server.grammar.schema_form import COUNTS, Path, Schema, check_form, is_absent, misfit, subschemas, within
+from server.grammar.schema_form import (
+    COUNTS,
+    Path,
+    Schema,
+    check_form,
+    form_error,
+    is_absent,
+    subschemas,
+    within,
+)
 from server.grammar.unfolding import n_unfolded
 
 Fault: TypeAlias = Callable[[Schema], str | None]
@@ -89,20 +98,22 @@ class Allowance:
             FieldError: It is no schema, no value fits it, or compiling it would take too much time or memory.
         """
         if depth(schema) > MAX_DEPTH:
-            raise misfit(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
+            raise form_error(param, (), f"a schema must not be nested more than {MAX_DEPTH} levels deep")
         check_form(schema, param)
         schema = _without_idle(schema)
         if (place := endless_at(schema)) is not None:
-            raise misfit(param, place, "no value fits: each would have another one in it without end")
+            raise form_error(param, place, "no value fits: each would have another one in it without end")
         text = json.dumps(schema)
         if len(text) > MAX_CHARACTERS:
-            raise misfit(param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}")
+            raise form_error(
+                param, (), f"a schema may have at most {MAX_CHARACTERS} characters, not {len(text)}"
+            )
         if n_unfolded(schema, MAX_UNFOLDED) >= MAX_UNFOLDED:
             why = f"with its references written out a schema must have less than {MAX_UNFOLDED} parts"
-            raise misfit(param, (), why)
+            raise form_error(param, (), why)
         self._n_characters += len(text)
         if self._n_characters > MAX_TOGETHER:
-            raise misfit(param, (), f"schemas may have at most {MAX_TOGETHER} characters together")
+            raise form_error(param, (), f"schemas may have at most {MAX_TOGETHER} characters together")
         self._n_states += _n_states(schema, param, MAX_MULTIPLE - self._n_states)
         return text
 
@@ -143,10 +154,10 @@ def _n_states(schema: Schema, param: str, most: int) -> int:
         multiple = math.lcm(multiple, _significant_digits(one.get("multipleOf")))
         if multiple > max(1, most):
             why = f"the multiples of all schemas must not be above {MAX_MULTIPLE} together"
-            raise misfit(param, (*path, "multipleOf"), why)
+            raise form_error(param, (*path, "multipleOf"), why)
         if (keyword := _leaky_bound(one)) is not None:
             why = "cannot be kept beside another bound before the next integer: use one that includes"
-            raise misfit(param, (*path, keyword), why)
+            raise form_error(param, (*path, keyword), why)
         left += [((*path, *steps), inner) for steps, inner in subschemas(one)]
     return multiple if multiple > 1 else 0
 

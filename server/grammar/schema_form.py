@@ -160,14 +160,14 @@ def check_form(schema: Schema, param: str) -> None:
         if isinstance(one, bool):
             continue
         if not isinstance(one, dict):
-            raise misfit(param, path, "must be a schema: an object, true or false")
+            raise form_error(param, path, "must be a schema: an object, true or false")
         for keyword, value in cast(Schema, one).items():
             fits, why = _FORMS.get(keyword, _ANYTHING)
             if not fits(value) and not is_absent(keyword, value):
-                raise misfit(param, (*path, keyword), why)
+                raise form_error(param, (*path, keyword), why)
 
 
-def misfit(param: str, path: Path, why: str) -> FieldError:
+def form_error(param: str, path: Path, why: str) -> FieldError:
     """Return an error about a place in the schema of a request's field."""
     place = ".".join(map(str, (param, *path)))
     return FieldError(place, why)

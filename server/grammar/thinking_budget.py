@@ -16,7 +16,7 @@ from server.formats.description import tokens_in
 from server.grammar.compiler import Start
 from server.llama.backend import Vocabulary
 from server.sampling.constraint import Constraint
-from server.text.detokenize import mark_tokens
+from server.text.detokenize import marker_tokens
 from server.text.guard import OrdinaryText
 
 
@@ -24,9 +24,9 @@ from server.text.guard import OrdinaryText
 class ThoughtLimit:
     """A limit on the length of thoughts."""
 
-    most: int  # maximum tokens of thoughts, including a closing mark of the model's own
-    open: str  # the mark that opens thoughts
-    close: str  # the mark that closes thoughts
+    most: int  # maximum tokens of thoughts, including a closing marker of the model's own
+    open: str  # the marker that opens thoughts
+    close: str  # the marker that closes thoughts
     ending: str  # text written at the limit, which contains `close`
     opened: bool  # True: the prompt has opened the thoughts
 
@@ -51,14 +51,14 @@ class ThinkingBudget:
         """Begin a reply; `ending` are the tokens written at the limit."""
         self._vocabulary = vocabulary
         self._inner = inner
-        self._marks = limit.open, limit.close
-        self._ordinary = OrdinaryText(mark_tokens(vocabulary, tokens_in(limit.open + limit.close)))
+        self._markers = limit.open, limit.close
+        self._ordinary = OrdinaryText(marker_tokens(vocabulary, tokens_in(limit.open + limit.close)))
         self._inside = limit.opened
         self._left = limit.most
         self._ending = ending
         self._forced: tuple[int, ...] = ()
         self._taken = False  # True while the inner constraint has accepted all of the ending
-        self._tail = ""  # end of the guarded text, in which a mark may be forming
+        self._tail = ""  # end of the guarded text, in which a marker may be forming
         self._character = codecs.getincrementaldecoder("utf-8")("replace")
         self._any = np.ones(vocabulary.size, dtype=np.bool_)
         self._close_at_limit()
@@ -114,11 +114,11 @@ class ThinkingBudget:
         return self._taken or not self._forced
 
     def _find_marker(self, text: str) -> None:
-        mark = self._marks[self._inside]
+        marker = self._markers[self._inside]
         self._tail += text
-        if mark in self._tail:
+        if marker in self._tail:
             self._inside, self._tail = not self._inside, ""
-        self._tail = self._tail[-len(mark) :]
+        self._tail = self._tail[-len(marker) :]
 
     def _close_at_limit(self) -> None:
         if self._inside and self._left <= 0 and not self._character.getstate()[0]:

@@ -133,7 +133,7 @@ def remembered(backend: TimedModel, max_rows: int, what: Sequence[object]) -> di
     return found
 
 
-def remembered_aside(
+def remembered_in_small_context(
     backend: LlamaBackend, max_rows: int, what: Sequence[object], make: Callable[[], LlamaContext]
 ) -> dict[int, float]:
     """Return the seconds of decodes by number of rows, as remembered() does; {} if there is no room.
@@ -146,11 +146,11 @@ def remembered_aside(
         what: of_model() of the model's options.
         make: Returns a new context; exceptions of its decodes pass through.
     """
-    with closing(_Aside(backend, max_rows, make())) as aside:
+    with closing(_SmallContext(backend, max_rows, make())) as aside:
         return remembered(aside, max_rows, what) if aside.n_ctx else {}
 
 
-class _Aside:
+class _SmallContext:
     """A TimedModel over a small context of a backend's model. Owns the context until close()."""
 
     def __init__(self, backend: LlamaBackend, max_rows: int, context: LlamaContext) -> None:

@@ -15,7 +15,7 @@ from server.llama.llamacpp import LlamaBackend
 from server.llama.mtp import BlockFile
 from server.llama.tensors import ASSISTANTS, EAGLE3, architecture, has_block, is_block
 from server.settings import LeadSettings
-from server.speculation.wire.presence import misfit, vocabulary_card
+from server.speculation.wire.presence import mismatch, vocabulary_card
 
 logger = logging.getLogger("duo.lead")
 
@@ -54,7 +54,7 @@ def load_head(stack: ExitStack, path: Path, target: LlamaBackend, most: int) -> 
     """
     made = LlamaHead(target, path) if architecture(path) == EAGLE3 else BlockFile(target, path, most)
     head = stack.enter_context(closing(made))
-    if reason := misfit(vocabulary_card(target.vocab), vocabulary_card(head.vocab)):
+    if reason := mismatch(vocabulary_card(target.vocab), vocabulary_card(head.vocab)):
         raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
     instead = ", not the prediction block in the model's file" if target.model.n_blocks else ""
     logger.info("  draft    %s%s, in this process", head.what, instead)

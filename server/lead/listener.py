@@ -8,7 +8,7 @@ from pathlib import Path
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 
 from server.errors import StartupError
-from server.settings import DoorSettings
+from server.settings import ClientPolicySettings
 
 
 def open_socket(host: str, port: int) -> socket:
@@ -46,7 +46,7 @@ class Tls:
             ) from error
 
 
-def tls_of(settings: DoorSettings) -> Tls | None:
+def tls_of(settings: ClientPolicySettings) -> Tls | None:
     """Return the checked certificate of these settings, None without one. Raise StartupError if unusable."""
     key, certificate = settings.ssl_key_file, settings.ssl_cert_file
     if (key is None) != (certificate is None):

@@ -29,7 +29,7 @@ from server.api.request_log import RequestLog
 from server.engine.thread import EngineThread
 from server.errors import DuoError
 from server.lead.listener import Tls, tls_of
-from server.settings import DoorSettings
+from server.settings import ClientPolicySettings
 
 logger = logging.getLogger("duo.lead")
 
@@ -43,7 +43,7 @@ App: TypeAlias = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ClientPolicy:
     """Rules by which a server admits clients."""
 
     edge: Edge  # rules for each request: keys, limits of its body, the log
@@ -60,8 +60,8 @@ class Door:
         return "of this machine, without a key" if self.edge.local else "everybody, without a key"
 
 
-def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
-    """Return the Door that these flags describe, its files read and checked.
+def client_policy_of(settings: ClientPolicySettings, address: str = "127.0.0.1") -> ClientPolicy:
+    """Return the ClientPolicy that these flags describe, its files read and checked.
 
     Args:
         settings: The flags.
@@ -82,7 +82,7 @@ def door_of(settings: DoorSettings, address: str = "127.0.0.1") -> Door:
         local and not settings.no_api_key,
     )
     bounds = ConnectionBounds(write_s=settings.write_timeout)
-    return Door(edge, tls_of(settings), settings.grace, bounds, made)
+    return ClientPolicy(edge, tls_of(settings), settings.grace, bounds, made)
 
 
 def configured(

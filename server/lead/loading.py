@@ -32,7 +32,7 @@ from server.settings import LeadSettings
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.inline import InlineModel
-from server.speculation.wire.presence import misfit
+from server.speculation.wire.presence import mismatch
 
 logger = logging.getLogger("duo.lead")
 
@@ -182,7 +182,7 @@ def load_draft(stack: ExitStack, settings: LeadSettings, path: Path, target: Lla
     )
     stack.enter_context(closing(draft))
     cards = card_of(settings.model, settings.weights), card_of(path, settings.draft_weights)
-    if reason := misfit(*cards):
+    if reason := mismatch(*cards):
         raise StartupError(
             f"{path} cannot draft for {settings.model}: {reason}; as a drafter of its own it can: "
             f"duo draft --model {path} --translate {settings.model}"

@@ -165,7 +165,7 @@ def _fallback_template(backend: LlamaBackend) -> Fallback:
     """Return the template for a model without one; the token that ends its turns then ends replies."""
     vocabulary = backend.vocab
     found = fallback_for(controls_of(vocabulary))
-    vocabulary.eog |= {vocabulary.added[mark] for mark in found.marks[-1:]}
+    vocabulary.eog |= {vocabulary.added[mark] for mark in found.markers[-1:]}
     logger.warning(
         "the model's file names no chat template, as those of base models: prompts have the form of %s; "
         "another one can be given with --chat-template-file",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from server.lead.listening import Door
+    from server.lead.listening import ClientPolicy
 
 logger = logging.getLogger("duo.lead")
 
@@ -35,10 +35,10 @@ class Site:
     once_idle: Callable[[], None] = nothing  # called in the first idle moment (idle_measuring.py)
 
 
-def announce(site: Site, door: Door) -> None:
+def announce(site: Site, policy: ClientPolicy) -> None:
     """Print the pages, the API, which clients are admitted, and how drafters join."""
     host, port = site.listener.getsockname()[:2]
-    scheme = "http" if door.tls is None else "https"
+    scheme = "http" if policy.tls is None else "https"
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     if site.remark:
         logger.info("  drafts   %s", site.remark)
@@ -46,10 +46,10 @@ def announce(site: Site, door: Door) -> None:
     logger.info("  API      %s/v1", url)
     if site.redis_url and site.lent_model:
         logger.info("  lend     %s/lend: a device that opens this page drafts", url)
-    if door.made_key:
-        print(f"  clients  with this API key, made for this start: {door.made_key}", flush=True)
+    if policy.made_key:
+        print(f"  clients  with this API key, made for this start: {policy.made_key}", flush=True)
     else:
-        logger.info("  clients  %s", door.clients)
+        logger.info("  clients  %s", policy.clients)
     if site.join_elsewhere:
         print(f"  drafters join, {site.reach}, with: {site.join_elsewhere}", flush=True)
     elif site.join:

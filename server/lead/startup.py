@@ -33,11 +33,11 @@ from server.lead.calibration import (
     first_times,
     on_own_thread,
     remembered,
-    remembered_aside,
+    remembered_in_small_context,
     steady_widths,
 )
 from server.lead.idle_measuring import IdleMeasuring, Measurement
-from server.lead.listening import Door, DrainingServer, answering, configured, door_of
+from server.lead.listening import ClientPolicy, DrainingServer, answering, client_policy_of, configured
 from server.lead.loading import (
     leaves_of,
     warm_up,
@@ -78,11 +78,11 @@ RECALLED = 64  # number of conversations on disk whose exact tokens are known fr
 
 def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
     """Serve the models that are being loaded until stopped, and return the exit status."""
-    door = door_of(settings, site.listener.getsockname()[0])
+    policy = client_policy_of(settings, site.listener.getsockname()[0])
     sys.setswitchinterval(GIL_SWITCH_S)
     with ExitStack() as stack:
-        waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), door.edge)
-        with answering(site.listener, waiting, door.tls):
+        waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), policy.edge)
+        with answering(site.listener, waiting, policy.tls):
             models = loading.models()
             backend, model = models.target, models.model
             proposer = _make_speculator(stack, settings, site, models)
@@ -106,7 +106,7 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         measuring = _idle_work(settings, site, backend, loading.attention, engine, proposer.ledger.times)
         stack.callback(measuring.close)
         engine.command(lambda _: warm_up(model, models.inline))
-        announce(site, door)
+        announce(site, policy)
         mode = "sync" if site.draft_model else "async"
         served = served_by(settings, backend, engine, proposer, mode)
         served = replace(served, traffic=traffic, pictures=models.pictures)
@@ -115,8 +115,8 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         replies = store_of(settings, served.background, kin_of(settings, backend))
         served = replace(served, embedding=embedding, reranking=reranking, replies=replies)
         served = replace(served, lending=lending_of(site, settings.pool))
-        served = _with_snapshots(served, snapshots, door)
-        _until_ended(loading, _serve_http(engine, served, site.listener, door, measuring))
+        served = _with_snapshots(served, snapshots, policy)
+        _until_ended(loading, _serve_http(engine, served, site.listener, policy, measuring))
     logger.info("duo has ended")
     leave_if_requested()
     return 0
@@ -135,7 +135,7 @@ def _until_ended(loading: Loading, serving: Coroutine[None, None, None]) -> None
         raise
 
 
-def _with_snapshots(served: Served, snapshots: Snapshots | None, door: Door) -> Served:
+def _with_snapshots(served: Served, snapshots: Snapshots | None, policy: ClientPolicy) -> Served:
     """Return `served` with the counters of snapshots, for /metrics, and with the conversations on disk.
 
     The history gets the exact tokens of these conversations for each API key, now and when another lead
@@ -144,19 +144,23 @@ def _with_snapshots(served: Served, snapshots: Snapshots | None, door: Door) -> 
     if snapshots is None:
         return served
     served = replace(served, cached=snapshots.counters)
-    for salt in (caller.salt() for caller in door.edge.access.callers):
+    for salt in (caller.salt() for caller in policy.edge.access.callers):
         served.history.recall(snapshots.conversations(salt, most=RECALLED), salt)
         snapshots.hear(salt, partial(served.history.recall, salt=salt))
     return served
 
 
 async def _serve_http(
-    engine: EngineThread, served: Served, listener: socket.socket, door: Door, measuring: IdleMeasuring
+    engine: EngineThread,
+    served: Served,
+    listener: socket.socket,
+    policy: ClientPolicy,
+    measuring: IdleMeasuring,
 ) -> None:
-    app = create_app(served, door.edge)
+    app = create_app(served, policy.edge)
     hand_over = partial(served.background.hand_over, served.replies)
-    config = configured(app, door.tls, door.bounds)
-    server = DrainingServer(config, engine, grace_s=door.grace_s, hand_over=hand_over)
+    config = configured(app, policy.tls, policy.bounds)
+    server = DrainingServer(config, engine, grace_s=policy.grace_s, hand_over=hand_over)
     loop = asyncio.get_running_loop()
     keep_for_good()
     take_over(server.end)  # the engine's thread must be ended before the model is freed
@@ -245,7 +249,7 @@ def _idle_work(
     n_timed, what = _n_timed(settings, backend), of_model(backend.options)
 
     def time_steps(make: Callable[[], LlamaContext]) -> None:
-        if times := remembered_aside(backend, n_timed, what, make):
+        if times := remembered_in_small_context(backend, n_timed, what, make):
             engine.command(lambda _: known.calibrate(times))
 
     def time_attention(make: Callable[[], LlamaContext]) -> None:

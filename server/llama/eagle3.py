@@ -69,7 +69,7 @@ class LlamaHead(BlockContext):
         try:
             found = find_layers(self.model.handle)
             self._layers = [int(found[i]) for i in range(count_layers(self.model.handle))]
-            if reason := self._misfit_reason(path):
+            if reason := self._mismatch_reason(path):
                 raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
             options = replace(target.options, rope=Rope(), n_tail=0)
             self.begin(self.model, options, C.LLAMA_CONTEXT_TYPE_DEFAULT)
@@ -128,7 +128,7 @@ class LlamaHead(BlockContext):
         super().close()
         self.model.close()
 
-    def _misfit_reason(self, path: Path) -> str | None:
+    def _mismatch_reason(self, path: Path) -> str | None:
         """Return why llama.cpp would exit, or guess noise, with this head and target; None if they fit."""
         target = self._target.model
         width, n_layers = int(C.llama_model_n_embd(target.handle)), int(C.llama_model_n_layer(target.handle))

@@ -14,7 +14,7 @@ from server.llama.backend import Batch
 from server.llama.context import LlamaBatch
 from server.llama.context_params import context_params
 from server.llama.embedding import Pooling, Vectors, normalised
-from server.llama.library import C, LoadedModel, complaint, tokenize
+from server.llama.library import C, LoadedModel, first_error, tokenize
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
 
@@ -74,7 +74,7 @@ class LlamaEmbedder:
     def _open_context(self) -> None:
         self._context = self.model.context(self._params)
         if not self._context:
-            raise BackendError(f"llama.cpp makes no context for embeddings of {self.name}{complaint()}")
+            raise BackendError(f"llama.cpp makes no context for embeddings of {self.name}{first_error()}")
         self._memory = C.llama_get_memory(self._context)  # none, if the model only encodes
         self._rows = LlamaBatch(self.n_ctx)
 
@@ -90,7 +90,7 @@ class LlamaEmbedder:
     def pair(self, query: str, document: str) -> list[int]:
         """Return the ids of query and document in one input, as llama-server joins them.
 
-        They fill the file's template for ranking if it has one. Otherwise the vocabulary's marks join them.
+        They fill the file's template for ranking if it has one. Otherwise special tokens join them.
         """
         vocab, template = self._vocab, C.llama_model_chat_template(self.model.handle, b"rerank")
         if template:

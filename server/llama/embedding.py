@@ -22,7 +22,10 @@ class Embedder(Protocol):
     n_embd: int  # length of a vector, or the number of scores if the model ranks
 
     def tokenize(self, text: str, *, framed: bool = True) -> list[int]:
-        """Return the ids of a text, with the model's marks around it if `framed`. Safe from any thread."""
+        """Return the ids of a text, with special tokens such as BOS around it if `framed`.
+
+        Safe from any thread.
+        """
         ...
 
     def pair(self, query: str, document: str) -> list[int]:

@@ -72,7 +72,7 @@ def forget_errors() -> None:
     _first_error = ""
 
 
-def complaint() -> str:
+def first_error() -> str:
     """Return the first error that llama.cpp logged since forget_errors(), in brackets; "" without any.
 
     Later errors say that something failed, not why.
@@ -175,9 +175,9 @@ class LoadedModel:
         if not self.handle:
             leave_if_requested()
             why = "is it complete, and its architecture known?"
-            if ".nextn." in complaint():
+            if ".nextn." in first_error():
                 why = "its prediction block is of another model: convert it again, or without the block"
-            raise StartupError(f"llama.cpp cannot load {path}{complaint()}: {why}")
+            raise StartupError(f"llama.cpp cannot load {path}{first_error()}: {why}")
         for pattern in unmatched(list(tensors(path)), weights.places) if weights.places else ():
             logger.warning("no tensor of %s matches %s: check --override-tensor or --cpu-moe", path, pattern)
         self._trained = int(C.llama_model_n_ctx_train(self.handle))  # contexts with other positions change it
@@ -257,7 +257,7 @@ class LoadedModel:
         handles = (C.llama_adapter_lora_p_ctypes * n)(*self._adapters)
         if n and C.llama_set_adapters_lora(context, handles, n, (ctypes.c_float * n)(*self._scales)):
             C.llama_free(context)
-            raise StartupError(f"llama.cpp cannot use the LoRA adapters{complaint()}")
+            raise StartupError(f"llama.cpp cannot use the LoRA adapters{first_error()}")
         return context
 
     def close(self) -> None:
@@ -272,7 +272,7 @@ class LoadedModel:
         adapter = C.llama_adapter_lora_init(self.handle, os.fsencode(path))
         if not adapter:
             raise StartupError(
-                f"llama.cpp cannot load the LoRA adapter {path}{complaint()}: is it one for this model?"
+                f"llama.cpp cannot load the LoRA adapter {path}{first_error()}: is it one for this model?"
             )
         return adapter
 

@@ -23,8 +23,8 @@ from server.llama.library import (
     COMPRESSED,
     C,
     LoadedModel,
-    complaint,
     computes_elsewhere,
+    first_error,
     is_open,
     tokenize,
     with_attention,
@@ -175,7 +175,7 @@ class LlamaBackend(LlamaContext):
         handle = self.model.context(params)
         if not handle:
             raise StartupError(
-                f"llama.cpp makes no context of {options.n_cells} tokens{complaint()}: perhaps a smaller "
+                f"llama.cpp makes no context of {options.n_cells} tokens{first_error()}: perhaps a smaller "
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
         self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps)
@@ -233,7 +233,7 @@ class LlamaBackend(LlamaContext):
                 self.decode(batch)
             except BackendError as error:
                 raise StartupError(
-                    f"{self.name} cannot be evaluated: {error.message}{complaint()}"
+                    f"{self.name} cannot be evaluated: {error.message}{first_error()}"
                 ) from error
         forgotten = bool(C.llama_memory_seq_rm(self.memory, 0, 1, -1))
         C.llama_memory_clear(self.memory, True)

@@ -17,7 +17,7 @@ from server.llama.backend import Batch, Hidden, Logits
 from server.llama.context import LlamaContext, view
 from server.llama.context_params import context_params, spare_sequence
 from server.llama.graph_keys import keys_of
-from server.llama.library import C, LoadedModel, complaint, hidden_rows
+from server.llama.library import C, LoadedModel, first_error, hidden_rows
 from server.llama.llamacpp import LlamaBackend, LlamaVocabulary
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
@@ -58,7 +58,7 @@ class BlockContext(LlamaContext):
         if not handle:
             self.close()
             raise StartupError(
-                f"llama.cpp makes no context for {self.what}{complaint()}: perhaps it lacks memory, and a "
+                f"llama.cpp makes no context for {self.what}{first_error()}: perhaps it lacks memory, and a "
                 "smaller --ctx-size helps"
             )
         self.attach(model, handle, n_streams=options.n_streams, overlaps=target.overlaps)
@@ -179,7 +179,7 @@ class BlockFile(LlamaBlock):
         weights = replace(target.options.weights, mtp=True, places=(), overrides=(), adapters=())
         self.model = LoadedModel(path, weights)
         try:
-            if reason := self._misfit_reason(target.model):
+            if reason := self._mismatch_reason(target.model):
                 raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
             super().__init__(target, most, self.model, model_name(path))
         except BaseException:
@@ -194,7 +194,7 @@ class BlockFile(LlamaBlock):
         super().close()
         self.model.close()
 
-    def _misfit_reason(self, target: LoadedModel) -> str | None:
+    def _mismatch_reason(self, target: LoadedModel) -> str | None:
         """Return why llama.cpp would exit, or guess noise, with this target; None if they fit."""
         kinds = [model.metadata("general.architecture") for model in (self.model, target)]
         widths = [int(C.llama_model_n_embd_out(model.handle)) for model in (self.model, target)]

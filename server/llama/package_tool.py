@@ -67,9 +67,7 @@ class PackageTool:
             if status:
                 complaints.seek(0)
                 package = requirement.split()[0].replace("==", " ")
-                raise StartupError(
-                    f"{package} cannot be fetched: {_complaint_reason(complaints.read(), self.name)}"
-                )
+                raise StartupError(f"{package} cannot be fetched: {_reason_of(complaints.read(), self.name)}")
 
 
 def package_tool() -> PackageTool | None:
@@ -125,7 +123,7 @@ def _largest_file(folder: Path) -> int:
     return max(sizes)
 
 
-def _complaint_reason(complaint: bytes, tool: str) -> str:
+def _reason_of(complaint: bytes, tool: str) -> str:
     """Return the reason for a tool's complaint in a few words."""
     text = complaint.decode(errors="replace")
     for pattern, meaning in REASONS:

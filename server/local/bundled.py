@@ -8,7 +8,7 @@ from server.lead.vocabularies import card_of
 from server.llama.options import Weights
 from server.local.placement import Machine
 from server.settings import BUNDLED_DRAFT, LeadSettings
-from server.speculation.wire.presence import misfit
+from server.speculation.wire.presence import mismatch
 
 SMOLLM2_DRAFT = BUNDLED_DRAFT.with_name("smollm2-draft.gguf")
 SMOLLM2_SMALL = BUNDLED_DRAFT.with_name("smollm2-draft-small.gguf")
@@ -40,5 +40,5 @@ def draft_for(settings: LeadSettings, machine: Machine) -> Path | None:
         return settings.draft_model
     target = card_of(settings.model, settings.weights)
     drafts = QUICKEST_FIRST if machine.has_few_cores and not settings.rpc else DRAFTS
-    fitting = (path for path in drafts if path.is_file() and not misfit(target, card_of(path, Weights())))
+    fitting = (path for path in drafts if path.is_file() and not mismatch(target, card_of(path, Weights())))
     return next(fitting, None)

@@ -13,7 +13,7 @@ import numpy as np
 
 from server.errors import InvalidRequestError, StartupError
 from server.llama.backend import Hidden
-from server.llama.library import C, LoadedModel, complaint, forget_errors, log_line
+from server.llama.library import C, LoadedModel, first_error, forget_errors, log_line
 from server.pictures.picture import PicturePart
 from server.pictures.pixels import Pixels
 
@@ -59,7 +59,7 @@ class Projector:
         forget_errors()
         self._handle = self._mtmd.mtmd_init_from_file(os.fsencode(path), model.handle, params)
         if not self._handle:
-            raise StartupError(f"llama.cpp cannot use {path}{complaint()}: is it for this model?")
+            raise StartupError(f"llama.cpp cannot use {path}{first_error()}: is it for this model?")
         try:
             self._check(path)
         except BaseException:

@@ -1,8 +1,8 @@
 """Find the winner of a draw: the token with the largest logit / temperature + noise. Pure.
 
-It is exact, though few tokens are scored. The best score among loud tokens and the likeliest token is the
-mark; a token that is not loud can only win with a logit within LOUD of it. Those few are scored one by one,
-which is faster than passes over a short array, and equal but for rounding.
+It is exact, though few tokens are scored. Loud tokens (noise.py) and the likeliest token come first; the
+best score is the threshold. Any other token can only win with a logit within LOUD of it. Those few are scored
+one by one, which is faster than passes over a short array, and equal but for rounding.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def race(peaks: Peaks, temperature: float, seed: int, position: int, floor: floa
     Among equals that is the one with the lowest id.
     """
     row, best = peaks.row, peaks.best()
-    mark = peaks.top / temperature + quiet_few(seed, position, (best,))[0]
+    threshold = peaks.top / temperature + quiet_few(seed, position, (best,))[0]
     scored = _loudest_token(row, temperature, seed, position, floor)
-    mark = max(mark, scored[0][0]) if scored else mark
-    ids = peaks.above(max(floor, temperature * (mark - LOUD - _SCORE_ERROR)))
+    threshold = max(threshold, scored[0][0]) if scored else threshold
+    ids = peaks.above(max(floor, temperature * (threshold - LOUD - _SCORE_ERROR)))
     if len(ids) > _QUICK_IN_PYTHON:
         scores = _noisy_scores(row.take(ids), temperature, quiet(seed, position, ids), floor)
         at = int(scores.argmax())

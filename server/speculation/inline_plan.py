@@ -19,9 +19,9 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
     speculated, price = view.sessions[i], view.price
     share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most
-    if view.policy.gate and (plain_s := drafting.seconds[min(price.n_rows, len(drafting.seconds) - 1)]):
+    if view.policy.gate and (undrafted_s := drafting.seconds[min(price.n_rows, len(drafting.seconds) - 1)]):
         last = min(most, len(drafting.seconds) - 1 - price.n_rows)
-        longest_s = (1.0 + speculated.account.allowance) * plain_s
+        longest_s = (1.0 + speculated.account.allowance) * undrafted_s
         affordable = (
             n - 1
             for n in range(1, last + 1)
@@ -187,7 +187,7 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
         late: Sessions with tokens that the model has not evaluated, those with the fewest first.
     """
     price, n, gate = view.price, len(drafting.paths), view.policy.gate
-    left_s = drafting.brought * price.plain_s if gate and price.n_sessions > 1 else math.inf
+    left_s = drafting.brought * price.undrafted_s if gate and price.n_sessions > 1 else math.inf
     n_ready = n - len(late)
     paying: list[int] = []
     spent_s = 0.0

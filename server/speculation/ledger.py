@@ -205,8 +205,8 @@ class Ledger:
 
     def _book_probe(self, plan: DraftPlan) -> None:
         """Count, in the account of probes, guesses that did not seem to pay, or else a pause."""
-        if plan.drafting and plan.drafting.probe_s and self.rates.plain_rate:
-            self.probes.book(-plan.drafting.probe_s * self.rates.plain_rate)
+        if plan.drafting and plan.drafting.probe_s and self.rates.undrafted_rate:
+            self.probes.book(-plan.drafting.probe_s * self.rates.undrafted_rate)
         elif self.probes.paused:
             self.probes.wait()
 
@@ -237,7 +237,7 @@ class Ledger:
         if guessed:
             evidence = max(evidence, EVIDENCE_ALONE if plan.step.n_deciding == 1 else 1.0)
         if heard:
-            lost += self.rates.python.drafters_cost(self.rates.plain_rate, guessing=bool(tally))
+            lost += self.rates.python.drafters_cost(self.rates.undrafted_rate, guessing=bool(tally))
         n_right = sum([n for source, (_, n) in tally.items() if source not in NO_MODEL])
         account.book(n_right - lost, evidence=evidence, n_sessions=plan.step.n_deciding)
 
@@ -263,10 +263,10 @@ class Ledger:
         if not (self.inline and plan.spent_s) or plan.is_stable:  # a stable step has its width in any case
             return
         n = timing.n_sessions
-        plain_s = self.times.curve(timing.n_cells)[min(n, self.policy.max_rows)]
-        if plain_s:
-            more_s = plan.spent_s + self.rates.undisturbed_s(timing) - plain_s
-            net = timing.n_tokens - n - n / plain_s * more_s
+        undrafted_s = self.times.curve(timing.n_cells)[min(n, self.policy.max_rows)]
+        if undrafted_s:
+            more_s = plan.spent_s + self.rates.undisturbed_s(timing) - undrafted_s
+            net = timing.n_tokens - n - n / undrafted_s * more_s
             account = self.inline.of(n)
             if account.is_active:
                 account.book(net / n, stake=self.stake)
@@ -288,7 +288,7 @@ class Ledger:
 
     def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool, n_asked: int) -> Charge:
         """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows."""
-        rate = self.rates.plain_rate
+        rate = self.rates.undrafted_rate
         told, saved, most = self._told(plan, timing, rate), None, 0.0
         crowded_s = 0.0 if calm else (self.rates.crowding - 1.0) * timing.decode_s
         if self._td is not None:
@@ -333,7 +333,7 @@ class Ledger:
             n_verified, n_right = _sum(tallies, (LOOKUP,))
             account = self.lookup.of(n)
             if account.is_active or account.is_probe:  # lookups guess in a probe if a model does
-                net = n_right - plan.guess_cost * n_verified - self.rates.plain_rate * lookup_s
+                net = n_right - plan.guess_cost * n_verified - self.rates.undrafted_rate * lookup_s
                 account.book(net / n)
 
 

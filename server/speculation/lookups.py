@@ -29,13 +29,13 @@ class Lookups:
         if speculated.lookup is not None:
             self._pools.of(speculated.session.bounds.salt).add(speculated.reply)
 
-    def index(self, plain_s: float, *, guesses: bool) -> float:
+    def index(self, undrafted_s: float, *, guesses: bool) -> float:
         """Index some of the tokens that are not indexed yet: first of sessions, then of ended texts.
 
         Ended texts are indexed even while no lookup guesses.
 
         Args:
-            plain_s: Seconds of an undrafted step; 0: unknown.
+            undrafted_s: Seconds of an undrafted step; 0: unknown.
             guesses: True if lookups guess, so that sessions need their index.
 
         Returns:
@@ -46,7 +46,7 @@ class Lookups:
         if not behind:
             return 0.0
         began = self._clock()
-        index(behind, began + INDEX_SHARE * plain_s, self._clock)
+        index(behind, began + INDEX_SHARE * undrafted_s, self._clock)
         return self._clock() - began
 
 

@@ -128,7 +128,7 @@ def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tupl
     worth = [probability - overhead for probability in ranked if probability > overhead]
     width, is_wider = shapes.choose(shape, worth, price.rate)
     if width == PLAIN:
-        return price._replace(seconds=[price.plain_s] * (price.n_rows + 1)), width, is_wider
+        return price._replace(seconds=[price.undrafted_s] * (price.n_rows + 1)), width, is_wider
     seconds = [shapes.steady[width]] * (width + 1)
     return price._replace(seconds=seconds, change_s=shapes.charge_s(width, shape)), width, is_wider
 

@@ -83,18 +83,18 @@ class PythonTimes:
         more_s = self.more_s("guessing" if guessing else "told", "quiet", n)
         self._drafters_s[guessing] = more_s and share * more_s
 
-    def drafters_cost(self, plain_rate: float, *, guessing: bool) -> float:
+    def drafters_cost(self, undrafted_rate: float, *, guessing: bool) -> float:
         """Return how many tokens could be made in the time that drafters' messages take per session and step.
 
         Args:
-            plain_rate: Tokens per second of undrafted steps.
+            undrafted_rate: Tokens per second of undrafted steps.
             guessing: True if the session had guesses, whose handling then counts too.
 
         Returns:
             Tokens; ASSUMED while the time is unknown.
         """
         seconds = self._drafters_s[guessing]
-        return ASSUMED if seconds is None else seconds * plain_rate
+        return ASSUMED if seconds is None else seconds * undrafted_rate
 
 
 class Rates:
@@ -103,7 +103,7 @@ class Rates:
     def __init__(self, times: StepTimes) -> None:
         self.times = self.calm = times  # calm: of steps beside no drafter on the lead's cores
         self.throughput = Ratio(KEEP_RATE)  # tokens per second
-        self.plain_s = self.plain_rate = (
+        self.undrafted_s = self.undrafted_rate = (
             0.0  # seconds of a step like the latest one without guesses; its tokens per second
         )
         self.n_cells = 0  # cells in use at the latest step
@@ -156,8 +156,8 @@ class Rates:
         self.n_cells = timing.n_cells
         self._observe(plan, timing, calm=calm)
         times, n = self.times, timing.n_sessions
-        self.plain_s = times.plain_s(n, times.last_curve(timing.n_cells))
-        self.plain_rate = n / self.plain_s if self.plain_s else 0.0
+        self.undrafted_s = times.undrafted_s(n, times.last_curve(timing.n_cells))
+        self.undrafted_rate = n / self.undrafted_s if self.undrafted_s else 0.0
         self.throughput.observe(timing.n_tokens, timing.step_s)
         n_guesses, outside_s = plan.n_guesses, timing.step_s - timing.decode_s - plan.spent_s
         each_s = max(0.0, outside_s) / n

@@ -39,7 +39,7 @@ class NextShape(NamedTuple):
     """The next step, for which a width is to be chosen: the number of its rows, padding included."""
 
     n_rows: int  # rows without guesses
-    plain_s: float  # seconds without guesses, among steps of its width
+    undrafted_s: float  # seconds without guesses, among steps of its width
     rows_before: int  # padded rows of the step before; 0: it had another shape
     n_cells: int  # cells of the KV cache in use
     most_s: float = math.inf  # maximum extra seconds over an undrafted step, with changes of width
@@ -89,8 +89,8 @@ class ShapeTimes:
         """
         wider = self._wider(step)
         shares = self._shares_s([PLAIN, *wider], step, self._is_wider, self._n_in_run)
-        n_rows, plain_s = step.n_rows, step.plain_s
-        each = [(n_rows, plain_s + shares[PLAIN]), *[(w, s + shares[w]) for w, s in wider.items()]]
+        n_rows, undrafted_s = step.n_rows, step.undrafted_s
+        each = [(n_rows, undrafted_s + shares[PLAIN]), *[(w, s + shares[w]) for w, s in wider.items()]]
         seconds, least = list[float](), each[-1][1]
         for i in range(len(each) - 1, -1, -1):
             least = min(least, each[i][1])
@@ -112,7 +112,7 @@ class ShapeTimes:
             chosen if changes of width cost nothing.
         """
         n_rows, wider = step.n_rows, self._wider(step)
-        widths, seconds = [PLAIN, *wider], [step.plain_s, *wider.values()]
+        widths, seconds = [PLAIN, *wider], [step.undrafted_s, *wider.values()]
         tokens = [float(n_rows), *[n_rows + sum(probabilities[: w - n_rows]) for w in wider]]
         rate = min(rate, reached(tokens, seconds))
         is_wider = best(tokens, seconds, rate)[0] > 0
@@ -140,7 +140,7 @@ class ShapeTimes:
 
     def _wider(self, step: NextShape) -> dict[int, float]:
         """Return the widths above this step's rows to which it may be padded, with their seconds."""
-        longest_s = step.plain_s + step.most_s
+        longest_s = step.undrafted_s + step.most_s
         return {
             w: s
             for w, s in self.steady.items()

@@ -80,7 +80,7 @@ class Speculator(Proposer):
         guessers, n, n_rows = self._take_in(step.n_active), step.n_deciding, step.n_rows
         lookup_s = 0.0
         if self._uses_lookups:
-            lookup_s = self._lookups.index(self.ledger.rates.plain_s, guesses=guessers.lookup)
+            lookup_s = self._lookups.index(self.ledger.rates.undrafted_s, guesses=guessers.lookup)
         if n and (step.has_grammar or not self._nobody_guesses(guessers)):
             plan = self._asked(step, guessers)
         else:
@@ -121,7 +121,7 @@ class Speculator(Proposer):
         if self._remote:
             self._remote.take_in()
         if self._policy.lookup:
-            self._lookups.index(self.ledger.rates.plain_s, guesses=plan.guessers.lookup)
+            self._lookups.index(self.ledger.rates.undrafted_s, guesses=plan.guessers.lookup)
         if self._inline and plan.drafting and plan.drafting.beside:
             self._guess_beside(self._inline, plan, plan.drafting)
 
@@ -196,8 +196,8 @@ class Speculator(Proposer):
             return None
         return DraftPlan(is_wider=False)
 
-    def _shape(self, step: Upcoming, plain_s: float, most_s: float = math.inf) -> NextShape:
-        return NextShape(step.n_rows, plain_s, self.before.rows, step.n_cells, most_s)
+    def _shape(self, step: Upcoming, undrafted_s: float, most_s: float = math.inf) -> NextShape:
+        return NextShape(step.n_rows, undrafted_s, self.before.rows, step.n_cells, most_s)
 
     def _guessed(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> DraftPlan:
         """Ask sources for guesses, and return the plan."""
@@ -219,7 +219,9 @@ class Speculator(Proposer):
         plan.charges = add_charges(plan.charges, charges)
         plan.spent_s, plan.lookup_s, plan.drafting = spent_s, lookup_s, drafting
         if plan.n_guesses:
-            plan.plain_s = min(view.price.plain_s, self.ledger.rates.calm_s(step.n_rows, step.n_cells))
+            plan.undrafted_s = min(
+                view.price.undrafted_s, self.ledger.rates.calm_s(step.n_rows, step.n_cells)
+            )
         return plan
 
     def _view(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> View:
@@ -228,20 +230,20 @@ class Speculator(Proposer):
         times, sessions = ledger.times, [self._sessions[ask.session] for ask in asks]
         is_stable = sessions[0].session.bounds.exactness == "width-stable"  # such a session is alone
         seconds: Sequence[float] = times.curve(step.n_cells)
-        plain_s, shape = seconds[min(n_rows, len(seconds) - 1)], None
+        undrafted_s, shape = seconds[min(n_rows, len(seconds) - 1)], None
         may_choose = times.shapes.pays and policy.gate and not policy.by_rejection
         if may_choose and not is_stable and not guessers.nobody and n_rows == n:
-            plain_s = times.plain_s(n_rows, seconds)
+            undrafted_s = times.undrafted_s(n_rows, seconds)
             allowance = math.inf
             if (
                 self._inline and self._inline.model.beside
             ):  # one guess during the decode shows whether it is right
                 allowance = sum([one.account.allowance for one in sessions]) / n
-            shape = self._shape(step, plain_s, allowance * plain_s if plain_s else math.inf)
+            shape = self._shape(step, undrafted_s, allowance * undrafted_s if undrafted_s else math.inf)
             seconds = times.shapes.seconds(shape)
-        plain_rate = (n if policy.again else n_rows) / plain_s if plain_s else 0.0
-        rate = max(ledger.rates.throughput.value, plain_rate)
-        price = Price(n_rows, n, seconds, plain_s, rate, ledger.rates.guess_s)
+        undrafted_rate = (n if policy.again else n_rows) / undrafted_s if undrafted_s else 0.0
+        rate = max(ledger.rates.throughput.value, undrafted_rate)
+        price = Price(n_rows, n, seconds, undrafted_s, rate, ledger.rates.guess_s)
         on_trial = ledger.on_trial if policy.gate else ()
         return View(policy, asks, sessions, times, price, guessers, shape, is_stable, on_trial)
 
@@ -291,7 +293,7 @@ class Speculator(Proposer):
                 drafting.beside |= drafting.paths
                 drafting.has_asked = True
         for session in charges:
-            charges[session] *= view.price.plain_rate
+            charges[session] *= view.price.undrafted_rate
         return spent_s, charges
 
     def _first_guess(self, inline: Inline, drafting: Drafting, request: Request) -> None:
@@ -316,7 +318,7 @@ class Speculator(Proposer):
             behind_s=model.behind_s,
             seconds=price.seconds,
             n_rows=price.n_rows,
-            plain_rate=price.plain_rate,
+            undrafted_rate=price.undrafted_rate,
         )
         wanting = [
             i for i, ask in enumerate(view.asks) if ask.limit > 0 and not view.sessions[i].account.paused
@@ -346,5 +348,5 @@ class Speculator(Proposer):
         drafting.paths |= drafting.beside
         began = self._clock()
         inline.guess(Request(sessions, sessions), drafting.paths, self._sessions, timed=False)
-        each = drafting.plain_rate * (self._clock() - began) / len(sessions)
+        each = drafting.undrafted_rate * (self._clock() - began) / len(sessions)
         plan.charges = add_charges(plan.charges, dict.fromkeys(sessions, each))

@@ -75,7 +75,7 @@ class Drafting:
     paths: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
     # paths to guess for during the decode
     beside: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])
-    plain_rate: float = 0.0  # tokens per second of undrafted steps; 0: unknown
+    undrafted_rate: float = 0.0  # tokens per second of undrafted steps; 0: unknown
     n_guesses: int = 0  # guesses so far
     n_guessed: int = 0  # sessions with guesses
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay

@@ -111,7 +111,7 @@ class StepTimes:
         pays = own is not None and own.count > 1 and here[width].value < (1 - SAVES) * own.value
         return width if pays else n_rows
 
-    def plain_s(self, n_rows: int, curve: Sequence[float]) -> float:
+    def undrafted_s(self, n_rows: int, curve: Sequence[float]) -> float:
         """Return the seconds of an undrafted step that follows steps of the same width.
 
         Args:

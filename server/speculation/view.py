@@ -20,15 +20,15 @@ class Price(NamedTuple):
     n_rows: int  # rows without guesses
     n_sessions: int
     seconds: Sequence[float]  # by rows of the step, with what a change of width costs later steps
-    plain_s: float  # seconds of the step without guesses and padding
+    undrafted_s: float  # seconds of the step without guesses and padding
     rate: float  # tokens per second that its time is worth
     guess_s: float = 0.0  # Python seconds of a verified guess outside the decode
     change_s: float = 0.0  # extra seconds of a change to the step's width and back; 0: without limit
 
     @property
-    def plain_rate(self) -> float:
+    def undrafted_rate(self) -> float:
         """Return the tokens per second of undrafted steps; 0 if unknown."""
-        return self.n_sessions / self.plain_s if self.plain_s else 0.0
+        return self.n_sessions / self.undrafted_s if self.undrafted_s else 0.0
 
     @property
     def overhead(self) -> float:
@@ -37,9 +37,9 @@ class Price(NamedTuple):
 
     def guess_cost(self, n: int) -> float:
         """Return the cost of each of n guesses: the tokens that undrafted steps make in the guess's time."""
-        plain_s = self.plain_s
-        later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - plain_s
-        return self.n_sessions * max(0.0, later_s) / (plain_s * max(1, n)) if plain_s else 0.0
+        undrafted_s = self.undrafted_s
+        later_s = self.change_s + self.seconds[min(self.n_rows + n, len(self.seconds) - 1)] - undrafted_s
+        return self.n_sessions * max(0.0, later_s) / (undrafted_s * max(1, n)) if undrafted_s else 0.0
 
     def again_cost(self) -> float:
         """Return the cost of each row evaluated again: the tokens that undrafted steps make in that time."""
@@ -47,7 +47,7 @@ class Price(NamedTuple):
         n_more = self.n_rows - self.n_sessions
         if not (single_s and n_more):
             return 0.0
-        return self.n_sessions * max(0.0, self.plain_s - single_s) / (single_s * n_more)
+        return self.n_sessions * max(0.0, self.undrafted_s - single_s) / (single_s * n_more)
 
 
 @dataclass(slots=True)

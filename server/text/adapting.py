@@ -15,8 +15,8 @@ from server.formats.description import Calls
 from server.formats.families import JSON_IN_TAGS
 from server.formats.spelling import written
 from server.text.call_ids import short_id, with_ids
+from server.text.capabilities import THOUGHT_FIELDS, Capabilities, Message, Tool
 from server.text.guard import NO_CONTROLS, ClientTexts
-from server.text.manners import THOUGHT_FIELDS, Manners, Message, Tool
 
 Tell: TypeAlias = Callable[[str], None]
 """Receives one sentence about what the template cannot show, and what is done instead."""
@@ -48,7 +48,7 @@ _EXAMPLE = {"function": {"name": "<function-name>", "arguments": '{"<argument>":
 def adapted(
     messages: Sequence[Message],
     tools: Sequence[Tool],
-    manners: Manners,
+    capabilities: Capabilities,
     log: Tell = lambda _: None,
     texts: ClientTexts = NO_CONTROLS,
 ) -> list[Message]:
@@ -57,35 +57,35 @@ def adapted(
     Args:
         messages: As the client has sent them.
         tools: Tools of the request, guarded already.
-        manners: Forms of messages that the template takes.
+        capabilities: Forms of messages that the template takes.
         log: Called with a sentence about each adaptation that the template makes necessary.
         texts: Guards the texts that the client has written.
     """
-    named = messages if manners.idless else list(with_ids(messages))
-    told = [_adapt_message(message, manners, log, texts) for message in named]
-    told = told if manners.empty else [message for message in told if not _is_empty(message)]
-    if tools and not manners.tools:
+    named = messages if capabilities.idless else list(with_ids(messages))
+    told = [_adapt_message(message, capabilities, log, texts) for message in named]
+    told = told if capabilities.empty else [message for message in told if not _is_empty(message)]
+    if tools and not capabilities.tools:
         log("no tools: they are described to the model in words")
-        told = _describe_tools(told, tools, manners)
-    if manners.joined:
+        told = _describe_tools(told, tools, capabilities)
+    if capabilities.joined:
         told = _join_instructions(told, log)
-    told = _without_system(told, manners, log)
-    told = _with_calls(told, manners, log)
-    told = told if manners.begins else _begun_by_user(told, log)
-    return told if manners.repeated else _join_repeated_roles(told, log)
+    told = _without_system(told, capabilities, log)
+    told = _with_calls(told, capabilities, log)
+    told = told if capabilities.begins else _begun_by_user(told, log)
+    return told if capabilities.repeated else _join_repeated_roles(told, log)
 
 
-def _with_calls(messages: list[Message], manners: Manners, log: Tell) -> list[Message]:
+def _with_calls(messages: list[Message], capabilities: Capabilities, log: Tell) -> list[Message]:
     """Return the messages with calls and results in the form that the template takes."""
     told = messages
-    if not manners.calls or not manners.results:
-        return _written_out(told, manners)
-    told = told if manners.orphans else list(_without_orphans(told, log))
-    told = told if manners.unanswered else list(_all_answered(told, log))
-    if manners.bare or manners.null:
-        told = list(_split_content_from_calls(told, manners, log))
-    told = told if manners.several else list(_one_by_one(told, log))
-    return told if manners.followed else list(_insert_replies(told, log))
+    if not capabilities.calls or not capabilities.results:
+        return _written_out(told, capabilities)
+    told = told if capabilities.orphans else list(_without_orphans(told, log))
+    told = told if capabilities.unanswered else list(_all_answered(told, log))
+    if capabilities.bare or capabilities.null:
+        told = list(_split_content_from_calls(told, capabilities, log))
+    told = told if capabilities.several else list(_one_by_one(told, log))
+    return told if capabilities.followed else list(_insert_replies(told, log))
 
 
 def text_of(content: Any) -> str:
@@ -95,34 +95,34 @@ def text_of(content: Any) -> str:
     return str(content or "")
 
 
-def _adapt_message(message: Message, manners: Manners, log: Tell, texts: ClientTexts) -> Message:
+def _adapt_message(message: Message, capabilities: Capabilities, log: Tell, texts: ClientTexts) -> Message:
     """Adapt one message without looking at its neighbours."""
     role = message["role"]
     guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
     new = {**message, **texts.of(guarded, role)}
     new["content"] = new.get("content") or ""
-    if role == "developer" and not manners.developer:
+    if role == "developer" and not capabilities.developer:
         new["role"] = "system"
-    if isinstance(new["content"], list) and new["role"] not in manners.parts:
+    if isinstance(new["content"], list) and new["role"] not in capabilities.parts:
         log("no lists as content: their parts are joined by line breaks")
         new["content"] = text_of(new["content"])
     if message.get("reasoning_content"):
-        new = _place_thoughts(new, manners)
+        new = _place_thoughts(new, capabilities)
     if message.get("tool_calls"):
-        new["tool_calls"] = [_adapt_call(call, manners, texts) for call in message["tool_calls"]]
-    if manners.short_ids and new.get("tool_call_id"):
+        new["tool_calls"] = [_adapt_call(call, capabilities, texts) for call in message["tool_calls"]]
+    if capabilities.short_ids and new.get("tool_call_id"):
         new["tool_call_id"] = short_id(new["tool_call_id"])
     return new
 
 
-def _place_thoughts(message: dict[str, Any], manners: Manners) -> dict[str, Any]:
+def _place_thoughts(message: dict[str, Any], capabilities: Capabilities) -> dict[str, Any]:
     """Put thoughts into the fields or parts from which templates read them."""
     thought, content = message["reasoning_content"], message.get("content")
-    if manners.thought_parts:
+    if capabilities.thought_parts:
         del message["reasoning_content"]
         return {**message, "content": [{"type": "thinking", "thinking": thought}, *_as_parts(content)]}
-    if manners.alone and message.get("tool_calls") and content:
-        if manners.thoughtless:
+    if capabilities.alone and message.get("tool_calls") and content:
+        if capabilities.thoughtless:
             return {key: value for key, value in message.items() if key != THOUGHT_FIELDS[0]}
         thought, message["content"] = f"{thought}\n\n{text_of(content)}", ""
     return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
@@ -134,21 +134,21 @@ def _as_parts(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if content else []
 
 
-def _adapt_call(call: Mapping[str, Any], manners: Manners, texts: ClientTexts) -> dict[str, Any]:
+def _adapt_call(call: Mapping[str, Any], capabilities: Capabilities, texts: ClientTexts) -> dict[str, Any]:
     """Adapt one call: its arguments and its id."""
     given = call["function"]["arguments"]
     guarded: dict[str, Any] = texts.of({**call, "function": {**call["function"], "arguments": ""}})
-    function = {**guarded["function"], "arguments": _adapt_arguments(given, manners, texts)}
+    function = {**guarded["function"], "arguments": _adapt_arguments(given, capabilities, texts)}
     new: dict[str, Any] = {**guarded, "function": function}
-    if manners.short_ids and new.get("id"):
+    if capabilities.short_ids and new.get("id"):
         new["id"] = short_id(new["id"])
     return new
 
 
-def _adapt_arguments(given: str, manners: Manners, texts: ClientTexts) -> Any:
+def _adapt_arguments(given: str, capabilities: Capabilities, texts: ClientTexts) -> Any:
     """Return a call's arguments in the template's form; empty text and null mean no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
-    if not manners.objects:
+    if not capabilities.objects:
         return texts.of(text)
     try:
         return texts.of(_parse_arguments(text))
@@ -170,21 +170,22 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {"arguments": text}
 
 
-def _written_out(messages: Sequence[Message], manners: Manners) -> list[Message]:
+def _written_out(messages: Sequence[Message], capabilities: Capabilities) -> list[Message]:
     """Write calls into the assistant's text, and results into the user's, if the template does not show them.
 
     Consecutive results become one message.
     """
     told: list[Message] = []
-    apart = manners.calls and (manners.bare or manners.null)
-    messages = list(_split_content_from_calls(messages, manners, lambda _: None)) if apart else messages
+    apart = capabilities.calls and (capabilities.bare or capabilities.null)
+    messages = list(_split_content_from_calls(messages, capabilities, lambda _: None)) if apart else messages
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
-        if of_tools and not manners.results:
+        if of_tools and not capabilities.results:
             told.append(_as_users(run))
         else:
-            spell = not manners.calls
+            spell = not capabilities.calls
             told += [
-                _spell_calls(one, manners.syntax) if spell and one.get("tool_calls") else one for one in run
+                _spell_calls(one, capabilities.syntax) if spell and one.get("tool_calls") else one
+                for one in run
             ]
     return told
 
@@ -236,19 +237,21 @@ def _spell_calls(message: Message, syntax: Calls) -> Message:
     return {**rest, "content": "\n".join(said)}
 
 
-def _split_content_from_calls(messages: Sequence[Message], manners: Manners, log: Tell) -> Iterator[Message]:
+def _split_content_from_calls(
+    messages: Sequence[Message], capabilities: Capabilities, log: Tell
+) -> Iterator[Message]:
     """Move content beside calls to a message of its own, if the template would not show both."""
     for message in messages:
         content = message.get("content")
-        if not message.get("tool_calls") or (content and not manners.bare):
+        if not message.get("tool_calls") or (content and not capabilities.bare):
             yield message
             continue
         if content:
             log("no content beside calls: it is shown as a message of its own")
             yield {"role": message["role"], "content": content}
-            if not manners.repeated:
+            if not capabilities.repeated:
                 yield _GO_ON
-        yield {**message, "content": None if manners.null else ""}
+        yield {**message, "content": None if capabilities.null else ""}
 
 
 def _one_by_one(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
@@ -284,11 +287,13 @@ def _insert_replies(messages: Sequence[Message], log: Tell) -> Iterator[Message]
         yield message
 
 
-def _describe_tools(messages: list[Message], tools: Sequence[Tool], manners: Manners) -> list[Message]:
+def _describe_tools(
+    messages: list[Message], tools: Sequence[Tool], capabilities: Capabilities
+) -> list[Message]:
     """Append a description of the tools to the system prompt."""
     shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    other = f"write:\n{written([_EXAMPLE], manners.syntax)}"
-    text = INSTRUCTIONS.format(tools=shown, how=_IN_TAGS if manners.syntax is JSON_IN_TAGS else other)
+    other = f"write:\n{written([_EXAMPLE], capabilities.syntax)}"
+    text = INSTRUCTIONS.format(tools=shown, how=_IN_TAGS if capabilities.syntax is JSON_IN_TAGS else other)
     if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": text}, *messages]
     first, *rest = messages
@@ -305,15 +310,15 @@ def _join_instructions(messages: Sequence[Message], log: Tell) -> list[Message]:
     return [{**first[0], "content": content}, *messages[len(first) :]]
 
 
-def _without_system(messages: Sequence[Message], manners: Manners, log: Tell) -> list[Message]:
+def _without_system(messages: Sequence[Message], capabilities: Capabilities, log: Tell) -> list[Message]:
     """Change the role of system and developer messages that the template would not show."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
-    if told and n_first == len(told) and not manners.unasked:
+    if told and n_first == len(told) and not capabilities.unasked:
         log("no system message alone: the last one becomes the user's")
         return [*told[:-1], {**told[-1], "role": "user"}]
-    known = {"system": manners.system, "developer": manners.developer}
-    later = [role for role, is_known in known.items() if is_known and role in manners.later]
+    known = {"system": capabilities.system, "developer": capabilities.developer}
+    later = [role for role, is_known in known.items() if is_known and role in capabilities.later]
     for i, message in enumerate(told):
         role = message["role"]
         if role in known and not (known[role] and (i < n_first or role in later)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from server.text.manners import Message
+from server.text.capabilities import Message
 
 _SHORT_ID = 9
 

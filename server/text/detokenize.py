@@ -100,7 +100,7 @@ class Alignment:
         return spans
 
 
-def mark_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> dict[str, int]:
+def marker_tokens(vocabulary: Vocabulary, texts: Iterable[str]) -> dict[str, int]:
     """Return, by text, the ids of texts that are single tokens, without tokens that end a generation.
 
     If a text is a single token, no other tokens stand for it.

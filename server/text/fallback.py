@@ -41,7 +41,7 @@ class Fallback:
 
     name: str
     source: str  # template in Jinja
-    marks: tuple[str, ...] = ()  # control tokens that it writes; the last one ends a turn
+    markers: tuple[str, ...] = ()  # control tokens that it writes; the last one ends a turn
     stops: tuple[str, ...] = ()  # texts that end a reply if no control token does
 
 
@@ -60,4 +60,4 @@ def fallback_for(added: Mapping[str, int]) -> Fallback:
     Args:
         added: Ids of the vocabulary's control tokens, by text.
     """
-    return next((one for one in FALLBACKS if all(mark in added for mark in one.marks)), IN_WORDS)
+    return next((one for one in FALLBACKS if all(marker in added for marker in one.markers)), IN_WORDS)

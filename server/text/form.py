@@ -34,7 +34,7 @@ def style_of(source: str) -> Style:
 class Form:
     """Rules for reading one reply."""
 
-    thoughts: Thoughts | None = None  # marks of thoughts; None: do not look for thoughts
+    thoughts: Thoughts | None = None  # markers of thoughts; None: do not look for thoughts
     thinking: bool = False  # the prompt has opened the thoughts
     amid: bool = field(default=False, kw_only=True)  # the prompt also contains the first part of the thoughts
     calls: Calls | None = None  # patterns of calls; None: do not look for calls
@@ -43,7 +43,7 @@ class Form:
     most_calls: int | None = None  # read at most this number of calls; None: all
     channels: Channels | None = None  # form of the messages' headers; None: they have none
     headed: bool = True  # the prompt ends with a whole header, so the reply begins with text
-    drops: tuple[str, ...] = ()  # marks to remove from any text
+    drops: tuple[str, ...] = ()  # markers to remove from any text
     stops: tuple[str, ...] = ()  # texts in the content that end a reply
 
     @property
@@ -52,8 +52,8 @@ class Form:
         return not (self.thoughts or self.calls or self.channels or self.drops)
 
     @property
-    def marks(self) -> tuple[str, ...]:
-        """Return all marks of this form: the reader must get their text even if they are control tokens."""
+    def markers(self) -> tuple[str, ...]:
+        """Return all markers of this form: the reader must get their text even if they are control tokens."""
         texts = list(self.drops)
         if self.thoughts:
             texts += [self.thoughts.open, self.thoughts.close]
@@ -66,11 +66,11 @@ class Form:
 
     @property
     def without_thoughts(self) -> Form:
-        """Return this form, but with thoughts and their marks read as content."""
+        """Return this form, but with thoughts and their markers read as content."""
         if self.thoughts is None:
             return self
-        marks = self.thoughts.open + self.thoughts.close
-        drops = tuple(drop for drop in self.drops if drop not in marks)
+        markers = self.thoughts.open + self.thoughts.close
+        drops = tuple(drop for drop in self.drops if drop not in markers)
         return replace(self, thoughts=None, thinking=False, drops=drops)
 
     def after(self, prompt: str, begun: str = "", *, thought: bool = False) -> Form:

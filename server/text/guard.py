@@ -112,10 +112,10 @@ class Spellings:
 class OrdinaryText:
     """Puts guards into a reply's text, token by token, where ordinary tokens spell a control token."""
 
-    def __init__(self, marks: Mapping[str, int]) -> None:
+    def __init__(self, markers: Mapping[str, int]) -> None:
         """Take the ids of control tokens, by text. Ordinary tokens that spell such a text get a guard."""
-        self._tokens = frozenset(marks.values())
-        self._spellings = Spellings(marks)
+        self._tokens = frozenset(markers.values())
+        self._spellings = Spellings(markers)
         self._before = ""  # the latest text that may begin a spelling
 
     def guarded(self, token: int, text: str) -> str:
@@ -144,7 +144,7 @@ class ClientTexts:
 
         Args:
             controls: Texts of all control tokens of the vocabulary.
-            own: Those allowed in assistant messages that clients send back, such as marks around thoughts.
+            own: Those allowed in assistant messages that clients send back, such as markers around thoughts.
         """
         texts, own = set(controls), set(own)
         self._all = _Guarding(texts)

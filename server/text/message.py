@@ -24,7 +24,7 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegun:
+class CallStart:
     """A tool call begins. All of its arguments follow before the next call begins."""
 
     index: int  # number of the call in its reply, from 0
@@ -43,7 +43,7 @@ class Arguments:
     text: str
 
 
-Piece: TypeAlias = Content | Reasoning | CallBegun | Arguments
+Piece: TypeAlias = Content | Reasoning | CallStart | Arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def coalesced(pieces: Sequence[Piece]) -> list[Piece]:
     joined: list[Piece] = []
     for _, neighbours in itertools.groupby(pieces, key=_kind_of):
         run = list(neighbours)
-        texts = [piece.text for piece in run if not isinstance(piece, CallBegun)]
+        texts = [piece.text for piece in run if not isinstance(piece, CallStart)]
         joined += [replace(run[0], text="".join(texts))] if texts else run
     return joined
 
@@ -99,10 +99,10 @@ def _kind_of(piece: Piece) -> tuple[type[Piece], int]:
 
 def folded(pieces: Iterable[Piece]) -> Message:
     """Return the message that all pieces of a reply make up."""
-    begun: list[CallBegun] = []
+    begun: list[CallStart] = []
     texts: defaultdict[tuple[type[Piece], int], list[str]] = defaultdict(list)
     for piece in pieces:
-        if isinstance(piece, CallBegun):
+        if isinstance(piece, CallStart):
             begun.append(piece)
         else:
             texts[_kind_of(piece)].append(piece.text)

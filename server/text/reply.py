@@ -10,7 +10,7 @@ from dataclasses import replace
 from server.engine.events import Committed, DrafterCount, FinishReason, Stats, Tally
 from server.formats.reading import MessageReader
 from server.llama.backend import Vocabulary
-from server.text.detokenize import Alignment, Detokenizer, Span, mark_tokens
+from server.text.detokenize import Alignment, Detokenizer, Span, marker_tokens
 from server.text.form import Form
 from server.text.guard import OrdinaryText
 from server.text.message import Piece
@@ -44,9 +44,9 @@ class ReplyText(Tally):
         super().__init__()
         self.reader = reader
         self._silent = vocabulary.eog  # tokens that are not text, even if printable
-        marks = mark_tokens(vocabulary, reader.form.marks)
-        self._detokenizer = Detokenizer(vocabulary, frozenset(marks.values()), begins=begins)
-        self._ordinary = OrdinaryText(marks) if marks else None
+        markers = marker_tokens(vocabulary, reader.form.markers)
+        self._detokenizer = Detokenizer(vocabulary, frozenset(markers.values()), begins=begins)
+        self._ordinary = OrdinaryText(markers) if markers else None
         self._accepted: Counter[str | None] = Counter()
         self._per_step: Counter[int] = Counter()
         self._alignment = Alignment() if aligned else None
@@ -72,8 +72,8 @@ class ReplyText(Tally):
     def feed_each(self, step: Committed) -> list[tuple[list[Piece], int]]:
         """Return, for each token of the step, its pieces and the number of parsed characters after it.
 
-        A character is parsed once its meaning is certain: content, thoughts, a call, or a mark. Tokens after
-        a stop string are omitted.
+        A character is parsed once it is certain what it is: content, thoughts, a call, or a marker. Tokens
+        after a stop string are omitted.
         """
         read = list[tuple[list[Piece], int]]()
         for text in self._token_texts(step.tokens):
@@ -151,7 +151,7 @@ class ReplyText(Tally):
 
 def as_read(vocabulary: Vocabulary, form: Form, tokens: Sequence[int]) -> str:
     """Return the guarded text that a reader of this form gets of a reply, control tokens included."""
-    ordinary = OrdinaryText(mark_tokens(vocabulary, form.marks))
+    ordinary = OrdinaryText(marker_tokens(vocabulary, form.markers))
     decoder = codecs.getincrementaldecoder("utf-8")("ignore")
     pieces = ((token, vocabulary.piece(token, special=True)) for token in tokens)
     return "".join(ordinary.guarded(token, decoder.decode(piece)) for token, piece in pieces)

@@ -39,22 +39,22 @@ class StopStrings:
         return n if plain is text else len(begun(text, n))
 
 
-def n_unfinished(text: str, marks: Sequence[str]) -> int:
-    """Return how many characters at the text's end may begin a mark; the text contains no whole mark."""
-    return _n_unfinished(text, _by_first(marks))
+def n_unfinished(text: str, markers: Sequence[str]) -> int:
+    """Return how many characters at the text's end may begin a marker; the text contains no whole marker."""
+    return _n_unfinished(text, _by_first(markers))
 
 
-def _by_first(marks: Sequence[str]) -> dict[str, list[str]]:
-    """Group the marks by their first character, the longest first."""
+def _by_first(markers: Sequence[str]) -> dict[str, list[str]]:
+    """Group the markers by their first character, the longest first."""
     found: dict[str, list[str]] = {}
-    for mark in sorted(marks, key=len, reverse=True):
-        found.setdefault(mark[0], []).append(mark)
+    for marker in sorted(markers, key=len, reverse=True):
+        found.setdefault(marker[0], []).append(marker)
     return found
 
 
 def _n_unfinished(text: str, by_first: Mapping[str, Sequence[str]]) -> int:
-    most = max((len(marks[0]) for marks in by_first.values()), default=1) - 1
+    most = max((len(markers[0]) for markers in by_first.values()), default=1) - 1
     for at in range(max(0, len(text) - most), len(text)):
-        if any(mark.startswith(text[at:]) for mark in by_first.get(text[at], ())):
+        if any(marker.startswith(text[at:]) for marker in by_first.get(text[at], ())):
             return len(text) - at
     return 0

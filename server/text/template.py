@@ -14,17 +14,17 @@ from server.errors import ContextOverflowError, DuoError, InvalidRequestError, S
 from server.formats.families import JSON_IN_TAGS, UNKNOWN
 from server.formats.learning import PROBE_TOOLS, learned
 from server.text.adapting import adapted, text_of
+from server.text.capabilities import Capabilities, Message, Tool, capabilities_of, described
 from server.text.fallback import CHATML, Fallback
 from server.text.form import Style, style_of
 from server.text.guard import ClientTexts, unguarded
-from server.text.manners import Manners, Message, Tool, described, manners_of
 from server.text.room import ANY, Room
 from server.text.sandbox import Sandboxed
 from server.text.timelimit import TimeLimit
 
 logger = logging.getLogger("duo.text")
 
-_PREFILL_MARK = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
+_PREFILL_MARKER = "\ue000prefill\ue001"  # private use: stands for the reply's beginning while rendering
 
 _FOLLOWING = "\ue002"  # stands for the content of a following message, or for text still to be added
 
@@ -50,7 +50,7 @@ BARE = Setting()
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class ReplyStart:
     """The beginning of the reply, if the client has written it."""
 
     text: str
@@ -115,7 +115,7 @@ class ChatTemplate:
     def style(self) -> Style:
         """Return the style of the model. Raises TimeLimitError and ContextOverflowError."""
         shown = self._with_tools or self
-        return replace(self._source_style, in_words=not shown.manners.tools)
+        return replace(self._source_style, in_words=not shown.capabilities.tools)
 
     @cached_property
     def _source_style(self) -> Style:
@@ -130,32 +130,32 @@ class ChatTemplate:
         return replace(found, family=family)
 
     @cached_property
-    def manners(self) -> Manners:
+    def capabilities(self) -> Capabilities:
         """Forms of messages that the template takes, found by trying. Raises as a rendering does."""
         family = self._source_style.family
         syntax = family.calls if family.calls and not family.channels else JSON_IN_TAGS
-        told = Manners(short_ids=self._source_style.short_ids, syntax=syntax)
-        return self._limit.run(lambda: manners_of(self._try_rendering, self.source, told))
+        told = Capabilities(short_ids=self._source_style.short_ids, syntax=syntax)
+        return self._limit.run(lambda: capabilities_of(self._try_rendering, self.source, told))
 
     @property
-    def own_marks(self) -> frozenset[str]:
-        """Marks of thoughts, which replies that clients send back may contain. Raises TimeLimitError."""
+    def own_markers(self) -> frozenset[str]:
+        """Markers of thoughts, which replies that clients send back may contain. Raises TimeLimitError."""
         family = self._source_style.family
         if family.thoughts is None or family.channels:
             return frozenset()
-        marks = {family.thoughts.open.strip(), family.thoughts.close.strip()}
+        markers = {family.thoughts.open.strip(), family.thoughts.close.strip()}
         return self._controls & {
-            mark for mark in marks if self.source.count(mark) and mark not in family.drops
+            marker for marker in markers if self.source.count(marker) and marker not in family.drops
         }
 
     @cached_property
     def _client_texts(self) -> ClientTexts:
-        return ClientTexts(self._controls, self.own_marks)
+        return ClientTexts(self._controls, self.own_markers)
 
     def check(self) -> None:
         """Raise StartupError if rendering the template does not end, or makes endless text."""
         try:
-            _ = self.manners, self._with_tools and self._with_tools.check()
+            _ = self.capabilities, self._with_tools and self._with_tools.check()
         except (TimeLimitError, ContextOverflowError) as error:
             raise StartupError(
                 f"the model's chat template does not end ({error}): "
@@ -185,10 +185,10 @@ class ChatTemplate:
             said = without_empty_end(messages, setting)
             return self._render_adapted(said, setting, add_generation_prompt=setting.opens)
         *before, last = messages
-        marked = {**last, begun.field: begun.text + _PREFILL_MARK}
+        marked = {**last, begun.field: begun.text + _PREFILL_MARKER}
         rendered = self._render_adapted([*before, marked], setting, add_generation_prompt=False)
-        head, mark, _ = rendered.rpartition(_PREFILL_MARK)
-        if mark:
+        head, marker, _ = rendered.rpartition(_PREFILL_MARKER)
+        if marker:
             return head
         prompt, thoughts = self._render_adapted(before, setting), self.style.family.thoughts
         if begun.thought and thoughts and not prompt.rstrip().endswith(thoughts.open):
@@ -237,17 +237,17 @@ class ChatTemplate:
             return self._with_tools._render_adapted(
                 messages, setting, add_generation_prompt=add_generation_prompt
             )
-        manners = self.manners
+        capabilities = self.capabilities
         try:
             given = self._client_texts.of(list(setting.tools))
-            told = adapted(messages, given, manners, self._log_once, self._client_texts)
-            tools = described(given) if manners.described else given
+            told = adapted(messages, given, capabilities, self._log_once, self._client_texts)
+            tools = described(given) if capabilities.described else given
             wanted = {key: one for key, one in setting.variables.items() if self._sandboxed.wants(key)}
             variables = {**setting.variables, **self._client_texts.of(wanted)}
             text = self._limit.run(
                 lambda: self._render_raw(
                     told,
-                    tools or manners.no_tools,
+                    tools or capabilities.no_tools,
                     variables,
                     self._room,
                     add_generation_prompt=add_generation_prompt,
@@ -319,14 +319,14 @@ class ChatTemplate:
             logger.info("the model's chat template takes %s", what)
 
 
-def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> Begun | None:
+def begun_by(messages: Sequence[Message], setting: Setting = BARE) -> ReplyStart | None:
     """Return the beginning of the reply if the client wrote it, as the last message; else None."""
     if not setting.continues or not _is_said(messages):
         return None
     content, thought = text_of(messages[-1].get("content")), messages[-1].get("reasoning_content")
     if not content and not thought:
         return None
-    return Begun(content) if content else Begun(str(thought), thought=True)
+    return ReplyStart(content) if content else ReplyStart(str(thought), thought=True)
 
 
 def without_empty_end(messages: Sequence[Message], setting: Setting = BARE) -> Sequence[Message]:

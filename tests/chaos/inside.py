@@ -101,7 +101,9 @@ def run(log: Connection, toy: bool, arguments: list[str], folder: str) -> None:
         _replace(drafters.kinds, LlamaBackend=partial(ToyBackend, error=ERROR, step_s=DRAFTER_STEP_S))
         _replace(server.lead.beginning, load_ranker=_nothing)  # it reads its file
         _replace(server.lead.startup, card_of=_toy_card)
-        _replace(server.lead.startup, remembered_aside=_no_times)  # it decodes in a context of llama.cpp
+        _replace(
+            server.lead.startup, remembered_in_small_context=_no_times
+        )  # it decodes in a context of llama.cpp
     sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - until the end
     sys.exit(main(arguments))
 

@@ -13,7 +13,7 @@ from anthropic.types import Message, TextBlock, ThinkingBlock, ToolUseBlock
 from server.api.access import Access
 from server.api.middleware import Edge
 from server.errors import BackendError, BusyError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.clients.written import Written, writing
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -160,7 +160,7 @@ def test_failures_are_those_of_the_sdk():
 
 
 def test_keys_are_the_sdks():
-    door = Door(Edge(access=Access(["secret"])), None, grace_s=0)
+    door = ClientPolicy(Edge(access=Access(["secret"])), None, grace_s=0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         ways: list[Any] = [{"api_key": "secret"}, {"auth_token": "secret"}]
         for how in ways:

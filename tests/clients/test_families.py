@@ -36,7 +36,7 @@ def test_two_turns(family: Family, backend: LlamaBackend, clients: dict[str, Any
     with speaking(backend, template_of(family)) as lead:
         template = lead.served.template
         assert template.style.family.name == family.name
-        assert (template.manners.calls, template.manners.results) == (True, True)
+        assert (template.capabilities.calls, template.capabilities.results) == (True, True)
         assert by_the_sdk(lead) <= MOST_ANEW
         if family in KINDS.values():
             by_langchain(lead.url, clients)

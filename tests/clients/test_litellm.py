@@ -15,7 +15,7 @@ from server.api.access import Access
 from server.api.middleware import Edge
 from server.api.served import Embedding, ModelCard
 from server.errors import BusyError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.llama.embedding_worker import EmbeddingWorker
 from tests.clients.written import writing
 from tests.fake_backend import FakeBackend, FakeModel
@@ -162,7 +162,7 @@ def test_refusals_have_litellms_names(litellm: Any, lead: Lead):
         litellm.completion(**asked(lead.url, model="openai/other"))
     with writing(BusyError("later")) as busy, pytest.raises(litellm.RateLimitError):
         litellm.completion(**asked(busy.url))
-    door = Door(Edge(access=Access(["sk-right"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-right"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as locked:
         with pytest.raises(litellm.AuthenticationError):
             litellm.completion(**asked(locked.url))

@@ -17,7 +17,7 @@ from server.api.access import Access
 from server.api.middleware import Edge
 from server.engine.thread import Bounds
 from server.errors import BackendError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.clients.written import writing
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -110,7 +110,7 @@ def test_unknown_names_raise_not_found(client: openai.OpenAI):
 
 
 def test_a_wrong_key():
-    door = Door(Edge(access=Access(["sk-right"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-right"])), None, 0)
     with (
         serving(FakeBackend(FakeModel(seed=3)), door=door) as lead,
         openai.OpenAI(base_url=f"{lead.url}/v1", api_key="sk-wrong", max_retries=0) as client,
@@ -177,7 +177,7 @@ async def test_a_failure_within_a_stream_ends_it():
 
 async def test_a_server_that_ends_is_not_available():
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
-    with serving(backend, door=Door(Edge(), None, grace_s=20)) as lead:
+    with serving(backend, door=ClientPolicy(Edge(), None, grace_s=20)) as lead:
         async with asking(lead.url) as client:
             async with await client.chat.completions.create(**LONG, stream=True):
                 await client.models.list()  # a connection is there before the socket is closed

@@ -147,7 +147,7 @@ def replies(data: bytes) -> None:
     schema: Schema = {"properties": {"a": {"type": "string"}, "b": {"type": "object"}}}
     form = Form(family.thoughts, False, family.calls, {"f": schema}, channels=family.channels)
     form = replace(form, drops=family.drops, headed=data[0] < 128 or not family.channels)
-    marks = [*form.marks, '{"name": "f", "arguments": ', '{"a": "', '"}', "f"]
+    marks = [*form.markers, '{"name": "f", "arguments": ', '{"a": "', '"}', "f"]
     text = "".join(marks[ord(c) % len(marks)] if c < " " and c != "\n" else c for c in _text(data[1:]))
     whole = MessageReader(form, str)
     pieces = whole.feed(text) + whole.end()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.lead.calibration import kept_times, measure, remembered_aside, steady_widths
+from server.lead.calibration import kept_times, measure, remembered_in_small_context, steady_widths
 from server.llama.backend import Batch
 from server.llama.context import LlamaContext
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -45,7 +45,7 @@ def test_steps_are_timed_beside_a_conversation(tmp_path: Path, monkeypatch: pyte
         rows = Batch()
         rows.extend(0, 0, [5, 6, 7], 1)
         backend.decode(rows)
-        times = remembered_aside(backend, 8, ["it"], LlamaContext)
+        times = remembered_in_small_context(backend, 8, ["it"], LlamaContext)
         assert sorted(times) == [1, 2, 3, 4, 5, 6, 7, 8]
         assert all(seconds > 0 for seconds in times.values())
         assert backend.length(0) == 3, "the lead's own KV cache is untouched"

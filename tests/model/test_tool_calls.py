@@ -70,8 +70,8 @@ def calls_of(reply: ChatCompletion) -> list[tuple[str, Any]]:
 def test_the_template_is_of_a_known_family(q8_target: LlamaBackend):
     template = ChatTemplate(q8_target.chat_template)
     assert template.style.family.name == "json in tags"
-    assert template.manners.tools
-    assert template.manners.calls
+    assert template.capabilities.tools
+    assert template.capabilities.calls
 
 
 def test_model_calls_and_uses_tool(client: openai.OpenAI):

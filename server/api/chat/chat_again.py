@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from server.api import problem
 from server.api.answer import sse
-from server.api.begun import BegunAnswer
 from server.api.chat.chat_answer import ChatAnswer
+from server.api.partial_answer import PartialAnswer
 from server.api.resumed import NamedStream, write_stream
 from server.api.served import Served
 from server.api.stages.validate import checked
@@ -14,7 +14,7 @@ from server.errors import DuoError
 from server.replies.store import Orphan
 
 
-async def go_on(served: Served, orphan: Orphan, begun: BegunAnswer) -> None:
+async def go_on(served: Served, orphan: Orphan, begun: PartialAnswer) -> None:
     body = checked(served, orphan.recipe["body"])
     answer = ChatAnswer(served, body, await asked_again(served, body, orphan, begun), begun)
     write_stream(served, answer, NamedStream(orphan.id, **orphan.recipe["stream"]), orphan.log)

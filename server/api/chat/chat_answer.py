@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from server.api.begun import BegunAnswer, Json, recipe_of
 from server.api.chat.chat_request import ChatRequest
-from server.api.chat.custom_calls import CustomCallBegun, CustomCalls, CustomInput, as_plain, call_json
+from server.api.chat.custom_calls import CustomCalls, CustomCallStart, CustomInput, as_plain, call_json
 from server.api.choices import Portion, ReplyChoice
 from server.api.completing import CompletionAnswer
 from server.api.native_form import native_result
+from server.api.partial_answer import Json, PartialAnswer, recipe_of
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
-from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning, folded
+from server.text.message import Arguments, CallStart, Content, Piece, Reasoning, folded
 
 
 class ChatAnswer(CompletionAnswer):
@@ -24,7 +24,11 @@ class ChatAnswer(CompletionAnswer):
     _objects = ("chat.completion", "chat.completion.chunk")
 
     def __init__(
-        self, served: Served, body: ChatRequest, prompts: Sequence[Prompted], begun: BegunAnswer | None = None
+        self,
+        served: Served,
+        body: ChatRequest,
+        prompts: Sequence[Prompted],
+        begun: PartialAnswer | None = None,
     ) -> None:
         super().__init__(served, body, prompts, begun)
         self._body = body
@@ -76,12 +80,12 @@ def _delta(piece: Piece) -> dict[str, Any]:
             return {"content": text}
         case Reasoning(text):
             return {"reasoning_content": text}
-        case CustomCallBegun(index, id, name):
+        case CustomCallStart(index, id, name):
             custom = {"name": name, "input": ""}
             return {"tool_calls": [{"index": index, "id": id, "type": "custom", "custom": custom}]}
         case CustomInput(index, text):
             return {"tool_calls": [{"index": index, "custom": {"input": text}}]}
-        case CallBegun(index, id, name):
+        case CallStart(index, id, name):
             function = {"name": name, "arguments": ""}
             return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
         case Arguments(index, text):

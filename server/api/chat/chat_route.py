@@ -11,21 +11,21 @@ from server.api.delivery import Json, deliver
 from server.api.served import Served
 from server.api.stages.render import rendered
 from server.api.stages.submit import prepared_chat
-from server.api.stages.validate import aside, checked, from_body, parsed, salted
+from server.api.stages.validate import checked, from_body, on_prompt_thread, parsed, salted
 from server.text.room import ANY
 
 
 async def create(request: Request, served: Served) -> Response:
     """Answer a chat completion."""
     body = await parse(request, served)
-    asked = await aside(request, prepared_chat, served, body)
+    asked = await on_prompt_thread(request, prepared_chat, served, body)
     return await deliver(request, ChatAnswer(served, body, [asked]), stream=body.stream)
 
 
 async def count(request: Request, served: Served) -> Response:
     """Answer with the number of tokens in the prompt of a chat completion with this body."""
     body = await from_body(request, lambda data: checked(served, salted(request, parsed(data)), fits=False))
-    return counted(await aside(request, n_tokens, served, body))
+    return counted(await on_prompt_thread(request, n_tokens, served, body))
 
 
 def n_tokens(served: Served, body: ChatRequest) -> int:

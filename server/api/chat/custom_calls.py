@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.api.custom_input import InputReader
-from server.text.message import Arguments, CallBegun, Piece, ToolCall
+from server.text.message import Arguments, CallStart, Piece, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class CustomCallBegun(CallBegun):
+class CustomCallStart(CallStart):
     """A call of a custom tool begins."""
 
 
@@ -37,9 +37,9 @@ class CustomCalls:
                 found += self._input_pieces(self._reader.feed(piece.text))
                 continue
             found += self._end_call()
-            if isinstance(piece, CallBegun) and piece.name in self._names:
+            if isinstance(piece, CallStart) and piece.name in self._names:
                 self._index, self._reader = piece.index, InputReader()
-                piece = CustomCallBegun(piece.index, piece.id, piece.name)
+                piece = CustomCallStart(piece.index, piece.id, piece.name)
             found.append(piece)
         return [*found, *self._end_call()] if ended else found
 

@@ -15,7 +15,7 @@ from server.errors import BackendError
 
 Json: TypeAlias = dict[str, Any]
 
-WISH = (
+INSTRUCTION = (
     "Summarise the conversation above, so that you can go on with it from your summary alone: what the user "
     "wants, what was found out and done, what was decided, the names that matter, and what is left to do. "
     "Write the summary and nothing else."
@@ -23,16 +23,16 @@ WISH = (
 """Message at the end of a conversation that asks the model for a summary."""
 
 
-def with_wish(chat: Json, wish: str = WISH) -> Json:
+def with_instruction(chat: Json, instruction: str = INSTRUCTION) -> Json:
     """Return the body of a chat completion whose reply summarises a conversation.
 
     Args:
         chat: Body of a chat completion with the conversation.
-        wish: The user's message that asks for the summary.
+        instruction: The user's message that asks for the summary.
     """
     left_out = ("tools", "tool_choice", "response_format", "parallel_tool_calls", "generate", "stream")
     kept = {name: value for name, value in chat.items() if name not in left_out}
-    last = {"role": "user", "content": wish}
+    last = {"role": "user", "content": instruction}
     return {**kept, "messages": [*chat["messages"], last], "logprobs": False, "top_logprobs": None}
 
 

@@ -16,7 +16,7 @@ from server.api.logprobs_json import LegacyLogprobs
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_texts
-from server.api.stages.validate import aside, check_model, read
+from server.api.stages.validate import check_model, on_prompt_thread, read
 from server.text.detokenize import spelled
 from server.text.message import Content, Piece, folded
 
@@ -25,7 +25,7 @@ async def create(request: Request, served: Served) -> Response:
     """Answer a legacy completion."""
     body = await read(request, CompletionRequest)
     check_model(body.model, served.model)
-    prompts = await aside(request, prepared_texts, served, body)
+    prompts = await on_prompt_thread(request, prepared_texts, served, body)
     return await deliver(request, TextAnswer(served, body, prompts), stream=body.stream)
 
 

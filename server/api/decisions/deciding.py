@@ -21,7 +21,7 @@ from server.api.delivery import unless_gone
 from server.api.renaming import Names, renamed
 from server.api.served import Served
 from server.api.stages.submit import prepared_chat
-from server.api.stages.validate import aside, checked
+from server.api.stages.validate import checked, on_prompt_thread
 from server.engine.events import Committed, Failed, Started
 from server.engine.request import GenerationRequest
 
@@ -84,7 +84,7 @@ class Decider:
         """
         with renamed(self._names):
             asked = [
-                await aside(self._request, self._question_prompt, body, said, question)
+                await on_prompt_thread(self._request, self._question_prompt, body, said, question)
                 for question in questions
             ]
         tasks = [

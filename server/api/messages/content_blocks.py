@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from server.api.sealed import UNSIGNED, holding
-from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning
+from server.api.sealed import UNSIGNED, encode_thoughts
+from server.text.message import Arguments, CallStart, Content, Piece, Reasoning
 
 Json: TypeAlias = dict[str, Any]
 
@@ -35,7 +35,7 @@ class BlockEvents:
                     yield from self._continue_block(
                         {"type": "text", "text": ""}, {"type": "text_delta", "text": text}
                     )
-                case CallBegun(_, id, name):
+                case CallStart(_, id, name):
                     yield from self._begin_block({"type": "tool_use", "id": id, "name": name, "input": {}})
                 case Arguments(_, text):
                     yield self._delta({"type": "input_json_delta", "partial_json": text})
@@ -49,7 +49,7 @@ class BlockEvents:
     def end(self) -> Iterator[Json]:
         """Yield the events that end the open block, if there is one."""
         if self._open == "thinking":
-            signature = holding(self._thoughts) if self._omits else UNSIGNED
+            signature = encode_thoughts(self._thoughts) if self._omits else UNSIGNED
             self._thoughts = ""
             yield self._delta({"type": "signature_delta", "signature": signature})
         if self._open:
@@ -88,11 +88,11 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
     for piece in pieces:
         match piece:
             case Reasoning(text):
-                shown, signature = ("", holding(text)) if omits else (text, UNSIGNED)
+                shown, signature = ("", encode_thoughts(text)) if omits else (text, UNSIGNED)
                 blocks.append({"type": "thinking", "thinking": shown, "signature": signature})
             case Content(text):
                 blocks.append({"type": "text", "text": text})
-            case CallBegun(_, id, name):
+            case CallStart(_, id, name):
                 blocks.append({"type": "tool_use", "id": id, "name": name, "input": {}})
             case Arguments(_, text):
                 blocks[-1]["input"] = _whole_object(text)

@@ -146,7 +146,7 @@ class ContextEdits(Body):
     """Applied in their order, before the prompt is made."""
 
 
-class SummaryWish(Body):
+class SummaryRequest(Body):
     """A request to reply with a summary of the conversation."""
 
     type: Literal["summarize"]

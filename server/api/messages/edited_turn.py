@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from starlette.requests import Request
 
 from server.api.chat.chat_route import n_tokens
-from server.api.chat.summary import WISH, Summary, with_wish
+from server.api.chat.summary import INSTRUCTION, Summary, with_instruction
 from server.api.delivery import unless_gone
 from server.api.messages.context_edits import ClearThinking, ClearToolUses, CompactEdit, is_due
 from server.api.messages.messages_as_chat import Before, MessagesAsChat
@@ -17,7 +17,7 @@ from server.api.messages.messages_request import MessagesRequest
 from server.api.messages.turns_as_messages import SUMMARY
 from server.api.served import Served
 from server.api.stages.submit import prepared_chat
-from server.api.stages.validate import aside, checked
+from server.api.stages.validate import checked, on_prompt_thread
 
 Json: TypeAlias = dict[str, Any]
 
@@ -50,8 +50,8 @@ class TurnEditor:
             body: the request.
             compacts: also have summaries written.
         """
-        if wish := body.compaction:
-            self._make_summary((wish.instructions or "").strip() or WISH)
+        if instruction := body.compaction:
+            self._make_summary((instruction.instructions or "").strip() or INSTRUCTION)
         if body.context_management is None:
             return self.turn
         self.turn = replace(self.turn, applied=[])
@@ -90,12 +90,12 @@ class TurnEditor:
 
     async def _compact(self, edit: CompactEdit) -> None:
         """Have the model write a summary: as the reply if the edit pauses after it, else for the prompt."""
-        wish = f"{WISH}\n{edit.instructions}" if edit.instructions else WISH
+        instruction = f"{INSTRUCTION}\n{edit.instructions}" if edit.instructions else INSTRUCTION
         if edit.pause_after_compaction:
-            self._make_summary(wish)
+            self._make_summary(instruction)
             return
-        chat = checked(self._served, with_wish(self.turn.chat, wish))
-        asked = await aside(self._request, prepared_chat, self._served, chat)
+        chat = checked(self._served, with_instruction(self.turn.chat, instruction))
+        asked = await on_prompt_thread(self._request, prepared_chat, self._served, chat)
         answer = _PlainSummary(f"msg_{secrets.token_hex(12)}", self._served, chat, asked)
         try:
             await unless_gone(self._request, answer.whole())
@@ -110,10 +110,10 @@ class TurnEditor:
             self.turn, chat=chat, now=Before(messages, now.system, now.tools), summary=summary
         )
 
-    def _make_summary(self, wish: str) -> None:
-        chat = with_wish(self.turn.chat, wish)
+    def _make_summary(self, instruction: str) -> None:
+        chat = with_instruction(self.turn.chat, instruction)
         self._n, self.turn = None, replace(self.turn, chat=chat, is_summary=True)
 
     async def _count(self, chat: Json) -> int:
         body = checked(self._served, chat, fits=False)
-        return await aside(self._request, n_tokens, self._served, body)
+        return await on_prompt_thread(self._request, n_tokens, self._served, body)

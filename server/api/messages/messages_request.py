@@ -8,7 +8,7 @@ from pydantic import Field
 
 from server.api.body import Body, EchoedSchema, Neutral, TextPart
 from server.api.generation_fields import MAX_STOPS, UNSUPPORTED, SharedFields
-from server.api.messages.context_edits import ContextEdits, SummaryWish
+from server.api.messages.context_edits import ContextEdits, SummaryRequest
 from server.api.messages.messages_tools import AnyTool
 from server.api.messages.request_blocks import Block
 
@@ -103,7 +103,7 @@ class MessagesRequest(SharedFields):
     """The message says where its prompt departs from that of an earlier message that had this field, too."""
     context_management: ContextEdits | None = None
     """What to leave out of a conversation that became long; the message lists what was left out."""
-    compaction: SummaryWish | None = None
+    compaction: SummaryRequest | None = None
     """The message is a summary of the conversation, not a reply. Not with context_management."""
 
     unsupported: ClassVar[Neutral] = {

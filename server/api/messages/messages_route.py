@@ -15,7 +15,7 @@ from server.api.messages.messages_tools import AnyTool
 from server.api.renaming import renamed
 from server.api.served import Served
 from server.api.stages.submit import prepared_chat
-from server.api.stages.validate import aside, checked, read
+from server.api.stages.validate import checked, on_prompt_thread, read
 from server.errors import NotFoundError
 
 KEPT_TOOLS: TypeAdapter[list[AnyTool]] = TypeAdapter(list[AnyTool])
@@ -28,7 +28,7 @@ async def create(request: Request, served: Served) -> Response:
     with renamed(turn.names):
         turn = await TurnEditor(request, served, turn).edit(body)
         chat = checked(served, turn.chat)
-        asked = await aside(request, prepared_chat, served, chat)
+        asked = await on_prompt_thread(request, prepared_chat, served, chat)
         answer = MessagesAnswer(served, chat, asked, body, turn)
     return await deliver(request, answer, stream=body.stream)
 

@@ -19,7 +19,7 @@ from server.api.messages.request_blocks import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from server.api.sealed import held
+from server.api.sealed import decode_thoughts
 from server.api.unseen import seen
 from server.errors import FieldError
 
@@ -148,7 +148,9 @@ def _refuse_new_pictures(turns: Sequence[Turn], *, sees: bool) -> None:
 def _reply(blocks: Sequence[Block]) -> Iterator[Json]:
     """Yield the message that the blocks form; nothing if the blocks say nothing."""
     thoughts = "".join(
-        block.thinking or held(block.signature) for block in blocks if isinstance(block, ThinkingBlock)
+        block.thinking or decode_thoughts(block.signature)
+        for block in blocks
+        if isinstance(block, ThinkingBlock)
     )
     calls = [call for block in blocks if (call := _call_of_block(block)) is not None]
     text = "".join(_block_text(block) for block in blocks)

@@ -17,7 +17,7 @@ from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared
 from server.api.stages.tokenize import NO_MIDDLE, around
-from server.api.stages.validate import aside, check_model, read
+from server.api.stages.validate import check_model, on_prompt_thread, read
 from server.errors import FieldError, NotSupportedError
 from server.llama.backend import FillInMiddle, Vocabulary
 
@@ -66,7 +66,7 @@ async def create(request: Request, served: Served) -> Response:
         raise NotSupportedError(NO_MIDDLE)
     body = await read(request, InfillRequest)
     check_model(body.model, served.model)
-    asked = await aside(request, _infill_prompt, served, body, fim)
+    asked = await on_prompt_thread(request, _infill_prompt, served, body, fim)
     return await deliver(request, NativeAnswer(served, body, [asked]), stream=body.stream)
 
 

@@ -23,7 +23,7 @@ from server.api.responses.response_items import (
     UnseenPart,
 )
 from server.api.responses.response_tools import SEARCH, ServedTools, flat_name
-from server.api.sealed import held, summary_in
+from server.api.sealed import decode_thoughts, summary_in
 from server.api.unseen import seen, stand_in, text_of
 from server.errors import FieldError
 from server.text.message import ToolCall
@@ -153,7 +153,7 @@ class Conversation:
 
     def _add_thoughts(self, item: ReasoningItem) -> None:
         shown = "".join(part.text for part in item.content or item.summary)
-        if thoughts := shown or held(item.encrypted_content or ""):
+        if thoughts := shown or decode_thoughts(item.encrypted_content or ""):
             self._go_on({"reasoning_content": thoughts}, fresh=("reasoning_content", "content", "tool_calls"))
 
     def _add_call(self, id: str, name: str, arguments: str) -> None:

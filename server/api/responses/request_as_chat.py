@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from server.api.complaints import invalid
 from server.api.generation_fields import SharedFields
 from server.api.renaming import Names
 from server.api.responses.items_as_messages import Conversation
@@ -22,6 +21,7 @@ from server.api.responses.response_request import (
     TextFormat,
 )
 from server.api.responses.response_tools import ServedTools, served_tools
+from server.api.validation_errors import invalid
 from server.errors import FieldError
 
 _AS_THEY_ARE = {*SharedFields.model_fields, "parallel_tool_calls"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.api.begun import BegunAnswer
+from server.api.partial_answer import PartialAnswer
 from server.api.responses.request_as_chat import as_chat
 from server.api.responses.response_answer import ResponseAnswer, ResponseTurn
 from server.api.responses.response_items import ANY_ITEM
@@ -13,7 +13,7 @@ from server.api.taking_up import asked_again
 from server.replies.store import Orphan
 
 
-async def go_on(served: Served, orphan: Orphan, begun: BegunAnswer) -> None:
+async def go_on(served: Served, orphan: Orphan, begun: PartialAnswer) -> None:
     recipe = orphan.recipe
     body = validated(ResponseRequest, recipe["body"])
     messages, items = recipe["before"]

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import orjson
 
 from server.api.answer import Answer, sse
-from server.api.begun import BegunAnswer, Json, recipe_of
 from server.api.chat.chat_request import ChatRequest
 from server.api.choices import ReplyChoice
+from server.api.partial_answer import Json, PartialAnswer, recipe_of
 from server.api.responses.request_as_chat import AsChat
 from server.api.responses.response_events import Event, Output, ReplyFormat, new_id
 from server.api.responses.response_request import ResponseRequest
@@ -54,7 +54,7 @@ class ResponseAnswer(Answer):
         asked: Prompted,
         body: ResponseRequest,
         turn: ResponseTurn,
-        begun: BegunAnswer | None = None,
+        begun: PartialAnswer | None = None,
     ) -> None:
         """Submit the prompt.
 

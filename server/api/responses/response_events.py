@@ -12,8 +12,8 @@ import orjson
 
 from server.api.custom_input import InputReader
 from server.api.responses.response_tools import ServedTool
-from server.api.sealed import holding
-from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning
+from server.api.sealed import encode_thoughts
+from server.text.message import Arguments, CallStart, Content, Piece, Reasoning
 
 Event: TypeAlias = dict[str, Any]
 Json: TypeAlias = dict[str, Any]
@@ -70,7 +70,7 @@ class Output:
                 case Content(text):
                     yield from self._add_text(text, untold)
                     untold = []
-                case CallBegun():
+                case CallStart():
                     yield from self._begin_call(piece)
                 case Arguments(_, text):
                     yield from self._more_arguments(text)
@@ -110,7 +110,7 @@ class Output:
         if text:
             yield from self._add_delta("response.output_text.delta", text, content_index=0, logprobs=logprobs)
 
-    def _begin_call(self, call: CallBegun) -> Iterator[Event]:
+    def _begin_call(self, call: CallStart) -> Iterator[Event]:
         """Begin an item for a call; its form depends on the type of the tool."""
         tool = self._format.tools.get(call.name)
         name = tool.name if tool else call.name
@@ -189,7 +189,7 @@ class Output:
         [part] = item["content"] or item["summary"]
         part["text"] = grown
         if "encrypted_content" in item:
-            item["encrypted_content"] = holding(grown)
+            item["encrypted_content"] = encode_thoughts(grown)
         if part["type"] == "summary_text":
             told = {**self._item_place(), "summary_index": 0}
             yield {"type": "response.reasoning_summary_text.done", **told, "text": grown}

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.chat.chat_route import counted, n_tokens
-from server.api.chat.summary import with_wish
+from server.api.chat.summary import with_instruction
 from server.api.delivery import Json, deliver, unless_gone
 from server.api.renaming import renamed
 from server.api.responses.compaction import Compaction, CompactRequest
@@ -23,7 +23,7 @@ from server.api.responses.response_request import ResponseRequest
 from server.api.responses.stored_route import streamed
 from server.api.served import Served
 from server.api.stages.submit import prepared_chat
-from server.api.stages.validate import aside, checked, read
+from server.api.stages.validate import checked, on_prompt_thread, read
 from server.errors import FieldError, NotFoundError
 from server.replies.kept import StoredResponse
 
@@ -36,7 +36,7 @@ async def create(request: Request, served: Served) -> Response:
         if body.context_management:
             turn = await _shortened_turn(request, served, body, turn)
         chat = checked(served, turn.chat.chat)
-        asked = await aside(request, prepared_chat, served, chat)
+        asked = await on_prompt_thread(request, prepared_chat, served, chat)
         answer = ResponseAnswer(served, chat, asked, body, turn)
     if body.background:
         queued = answer.go_on_alone(request.state.given)
@@ -60,7 +60,7 @@ async def _shortened_turn(
 ) -> ResponseTurn:
     """Return the turn; if its prompt exceeds compact_threshold, with a summary of its conversation."""
     most = body.context_management[0].compact_threshold or served.model.n_ctx * 9 // 10
-    if await aside(request, n_tokens, served, checked(served, turn.chat.chat)) <= most:
+    if await on_prompt_thread(request, n_tokens, served, checked(served, turn.chat.chat)) <= most:
         return turn
     answer = await _compact_turn(request, served, turn)
     try:
@@ -79,8 +79,8 @@ async def _shortened_turn(
 async def _compact_turn(
     request: Request, served: Served, turn: ResponseTurn, said: Sequence[dict[str, Any]] = ()
 ) -> Compaction:
-    chat = checked(served, with_wish(turn.chat.chat))
-    return Compaction(served, chat, await aside(request, prepared_chat, served, chat), said)
+    chat = checked(served, with_instruction(turn.chat.chat))
+    return Compaction(served, chat, await on_prompt_thread(request, prepared_chat, served, chat), said)
 
 
 async def count(request: Request, served: Served) -> Response:
@@ -89,7 +89,7 @@ async def count(request: Request, served: Served) -> Response:
     turn = await _turn_of(served, body)
     with renamed(turn.chat.names):
         chat = checked(served, turn.chat.chat, fits=False)
-        return counted(await aside(request, n_tokens, served, chat))
+        return counted(await on_prompt_thread(request, n_tokens, served, chat))
 
 
 async def _turn_of(served: Served, body: ResponseRequest) -> ResponseTurn:

@@ -18,7 +18,7 @@ KEPT_S = 120.0
 class Held(Protocol):
     """Work that continues by itself."""
 
-    def news(self) -> tuple[list[dict[str, Any]], bool]:
+    def updates(self) -> tuple[list[dict[str, Any]], bool]:
         """Return updates since the last call, and True if they are the last. Raises the work's error."""
         ...
 
@@ -53,14 +53,14 @@ class Handles:
         self._keep_entry(owner + handle, begin())
         return handle
 
-    def news(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
+    def updates(self, handle: str) -> tuple[list[dict[str, Any]], bool]:
         """Return new updates, and True if they are the last; if so, forget the handle.
 
         Raises:
             UnknownHandleError: There is no such handle.
         """
         held = self._take_entry(handle)
-        updates, finished = held.news()
+        updates, finished = held.updates()
         if not finished:
             self._keep_entry(handle, held)
         return updates, finished

@@ -20,7 +20,7 @@ from server.errors import DuoError
 class RpcCompletion:
     """A completion that runs by itself, until a client polls or waits for it; implements Held.
 
-    news() returns what is new, and whole() waits for the end.
+    updates() returns what is new, and whole() waits for the end.
     """
 
     def __init__(self, served: Served, body: CompletionParams, prompt: Prompted) -> None:
@@ -38,10 +38,10 @@ class RpcCompletion:
     async def whole(self) -> dict[str, Any]:
         """Return the whole completion at its end. Raises DuoError if it fails."""
         await self._task
-        [update], _ = self.news()
+        [update], _ = self.updates()
         return {name: value for name, value in update.items() if name != "stop"}
 
-    def news(self) -> tuple[list[dict[str, Any]], bool]:
+    def updates(self) -> tuple[list[dict[str, Any]], bool]:
         """Return what was generated since the last call, and True if the completion has ended.
 
         The last update has `stop` true, and final statistics. Raises the error of a generation that failed.

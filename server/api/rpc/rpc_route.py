@@ -25,7 +25,7 @@ from server.api.rpc.rpc_params import (
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.stages.submit import prepared_texts
-from server.api.stages.validate import aside, check_model, from_body
+from server.api.stages.validate import check_model, from_body, on_prompt_thread
 from server.api.statistics import shares
 from server.engine.events import DrafterCount
 from server.errors import DuoError
@@ -93,7 +93,7 @@ async def _poll_system_status(_request: Request, served: Served, _: Given) -> An
 
 async def _tokenize_text(request: Request, served: Served, given: Given) -> Any:
     text = params_of(request, TokenizeParams, given).text
-    tokens = await aside(request, partial(served.vocabulary.tokenize, special=True), text)
+    tokens = await on_prompt_thread(request, partial(served.vocabulary.tokenize, special=True), text)
     return {"tokens": tokens, "length": len(tokens)}
 
 
@@ -102,7 +102,7 @@ async def _read_completion(
 ) -> tuple[CompletionParams, Prompted]:
     body = params_of(request, CompletionParams, given)
     check_model(body.model, served.model)
-    [prompt] = await aside(request, prepared_texts, served, body)
+    [prompt] = await on_prompt_thread(request, prepared_texts, served, body)
     return body, prompt
 
 
@@ -127,7 +127,7 @@ def _owned_handle(request: Request, given: Given) -> str:
 
 
 async def _async_completion_poll(request: Request, served: Served, given: Given) -> Any:
-    updates, finished = served.handles.news(_owned_handle(request, given))
+    updates, finished = served.handles.updates(_owned_handle(request, given))
     return {"completion_updates": updates, "finished": finished}
 
 

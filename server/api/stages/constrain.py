@@ -9,8 +9,8 @@ from typing import Any
 
 from server.api.call_grammar import CallGrammar
 from server.api.chat.chat_request import ChatRequest
+from server.api.enforceable_schemas import EnforceableSchemas, digest, place
 from server.api.generation_fields import GenerationFields
-from server.api.held_schemas import HeldSchemas, digest, place
 from server.api.served import Served
 from server.api.stages.prompted import Prompted
 from server.api.stages.render import reads_thoughts
@@ -61,13 +61,13 @@ def _reply_constraint(served: Served, body: ChatRequest, form: Form) -> Start | 
     """Return the grammar of the reply, or None if it needs no grammar with calls or thoughts.
 
     The grammar makes calls fit their functions, rules out calls that the request forbids, or lets thoughts
-    precede a structured answer. It starts at the first token if a call is required, else at the mark of a
+    precede a structured answer. It starts at the first token if a call is required, else at the marker of a
     call. Slow: not for the event loop.
 
     Raises:
         InvalidRequestError: A constraint cannot be met; the error names its field.
     """
-    calls, grammars, held = calling(body), served.grammars, served.held_schemas
+    calls, grammars, held = calling(body), served.grammars, served.enforceable_schemas
     if grammars is None or held is None:
         if calls is not None and calls.required:
             raise UnsupportedFieldError("tool_choice")
@@ -105,10 +105,12 @@ def _thinking_within(served: Served, body: ChatRequest, form: Form, held: Start 
     return limit.start(served.vocabulary, held or constraint_of_fields(served, body))
 
 
-def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked: Asked) -> Start | None:
+def _call_constraint(
+    held: EnforceableSchemas, grammar: CallGrammar, form: Form, asked: Asked
+) -> Start | None:
     """Return the strictest constraint of calls that compiles.
 
-    Return None if calls have no mark, or if their grammar does not compile and the request does not need it.
+    Return None if calls have no marker, or if their grammar does not compile and is not required.
 
     Raises:
         InvalidRequestError: A schema of a strict function, or the grammar of a required form, does not
@@ -136,9 +138,9 @@ def _call_constraint(held: HeldSchemas, grammar: CallGrammar, form: Form, asked:
 
 
 def _compile_calls(
-    held: HeldSchemas, key: bytes, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
+    held: EnforceableSchemas, key: bytes, grammar: CallGrammar, asked: Asked, functions: Mapping[str, Schema]
 ) -> Start | None:
-    """Compile the grammar and remember its rules; None if calls have no mark.
+    """Compile the grammar and remember its rules; None if calls have no marker.
 
     Raises InvalidRequestError.
     """

@@ -67,7 +67,7 @@ def form_of(body: ChatRequest, style: Style) -> Form:
 
 
 def can_forbid_calls(style: Style) -> bool:
-    """Return True if a grammar can forbid calls, because each begins with a mark in free text."""
+    """Return True if a grammar can forbid calls, because each begins with a marker in free text."""
     family = style.family
     return family.calls is not None and not (family.calls.bare or family.channels)
 

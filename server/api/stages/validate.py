@@ -13,10 +13,10 @@ from starlette.requests import Request
 from server.api.access import salt_of
 from server.api.body import Body
 from server.api.chat.chat_request import ChatRequest
-from server.api.complaints import invalid
 from server.api.delivery import CONVERSATION, unless_gone
 from server.api.generation_fields import MAX_SALT, GenerationFields
 from server.api.served import ModelCard, Served
+from server.api.validation_errors import invalid
 from server.errors import FieldError, InvalidRequestError, NotFoundError, UnsupportedFieldError
 
 B = TypeVar("B", bound=Body)
@@ -46,7 +46,7 @@ IN_SPECULATIVE = frozenset({"exactness", "drafters"})
 """Fields of `speculative` that mean nothing else: beside it, a promise that was asked for would be lost."""
 
 
-async def aside(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
     """Call `work` on a prompt thread, and return its result.
 
     If a body among the arguments may continue an earlier reply, first wait until ended replies are
@@ -82,7 +82,7 @@ async def from_body(request: Request, make: Callable[[bytes], T]) -> T:
             raise InvalidRequestError(
                 f"the body has too many values: send fewer than {MAX_MARKS} in one request", status=413
             )
-    return await aside(request, make, data)
+    return await on_prompt_thread(request, make, data)
 
 
 async def read(request: Request, form: type[B]) -> B:

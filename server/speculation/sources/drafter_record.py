@@ -46,7 +46,7 @@ class DrafterRecord:
         return (self.td_us or self.presence.td_us) / 1e6
 
     @property
-    def resting(self) -> bool:
+    def paused(self) -> bool:
         return bool(self.rests)
 
     @property
@@ -57,7 +57,7 @@ class DrafterRecord:
     @property
     def is_free(self) -> bool:
         """True if the drafter may get another session."""
-        return not self.refusal and not self.resting and not self.is_full
+        return not self.refusal and not self.paused and not self.is_full
 
     def within_rate(self, at: float) -> bool:
         """Count a message that arrived at `at` seconds; return True if the rate limit allows it."""
@@ -83,20 +83,20 @@ class DrafterRecord:
         self.n_sent += n_tokens
         return within
 
-    def rest(self, reason: str, now: float) -> bool:
+    def pause(self, reason: str, now: float) -> bool:
         """Note that the drafter pauses, or resumes if the reason is empty; return True if that is a change.
 
         A pause is logged at DEBUG if its reason comes often, or if one was logged at INFO within the last
         TELL_S seconds; else at INFO. The end of a pause has the level of its beginning.
         """
-        changes, self.rests = self.resting != bool(reason), reason
+        changes, self.rests = self.paused != bool(reason), reason
         if not changes:
             return False
         tells = self.pause_logged
-        if self.resting:
+        if self.paused:
             tells = reason not in (WAITS, JOINS) and now - self.pause_logged_at >= TELL_S
             self.pause_logged_at = now if tells else self.pause_logged_at
-        self.pause_logged = self.resting and tells
+        self.pause_logged = self.paused and tells
         level, said = (
             logging.INFO if tells else logging.DEBUG,
             f"rests: {self.rests}" if self.rests else "goes on",

@@ -167,7 +167,7 @@ class RemoteDrafters:
     def pause(self, records: Sequence[DrafterRecord], reason: str) -> None:
         """Pause drafters, which closes all their sessions; an empty reason resumes them."""
         for record in records:
-            if record.rest(reason, self._clock()):
+            if record.pause(reason, self._clock()):
                 for speculated in self._sessions.values():
                     self._withdraw(speculated, record.presence.id, keep=True)
         self._assign_all()
@@ -224,7 +224,7 @@ class RemoteDrafters:
 
     def _assign_all(self) -> None:
         """Assign all sessions again, since other drafters may draft now."""
-        self.may_draft = any(not record.resting for records in self.hosts.values() for record in records)
+        self.may_draft = any(not record.paused for records in self.hosts.values() for record in records)
         for speculated in self._sessions.values():
             self._assign(speculated)
 

@@ -126,11 +126,11 @@ def refusal(lead: Presence, drafter: Presence) -> str | None:
             f"it speaks version {drafter.wire} of the wire, this lead version {lead.wire}: "
             f"install duo {lead.version} on both sides"
         )
-    reason = misfit(lead.vocabulary, drafter.vocabulary)
+    reason = mismatch(lead.vocabulary, drafter.vocabulary)
     return reason and f"{reason}; {REMEDY}"
 
 
-def misfit(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:
+def mismatch(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:
     """Return why the drafter's vocabulary does not fit the lead's, None if it does. Pure."""
     if lead == drafter:
         return None

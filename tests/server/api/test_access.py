@@ -16,7 +16,7 @@ from server.api.access import Access, Caller
 from server.api.app import create_app
 from server.api.middleware import Edge
 from server.errors import AccessError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.contract.contract import CONTRACT, validate
 from tests.contract.witness import witnessed
 from tests.fake_backend import FakeBackend, FakeModel
@@ -31,7 +31,7 @@ PUBLIC = ["/health", "/ready", "/", "/openapi.yaml", "/web/chat.js", "/web/chat.
 
 @contextmanager
 def with_keys() -> Generator[Lead]:
-    door = Door(Edge(access=Access([ANNA, BERT]), cors_origins=("http://elsewhere",)), None, 0)
+    door = ClientPolicy(Edge(access=Access([ANNA, BERT]), cors_origins=("http://elsewhere",)), None, 0)
     with serving(FakeBackend(FakeModel(seed=3, eog_rate=0.0), n_seqs=24), door=door, n_slots=8) as lead:
         yield lead
 

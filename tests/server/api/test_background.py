@@ -16,7 +16,7 @@ from server.api.middleware import Edge
 from server.api.served import Served
 from server.engine.events import Failed, Finished
 from server.errors import BackendError, LostReplyError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.replies.memory import MemoryStore
 from server.replies.reply_log import ReplyLog
 from server.replies.store import Owner
@@ -259,7 +259,7 @@ async def test_ending_lead_waits_for_last_events():
 
 
 def test_other_key_cannot_resume_or_cancel():
-    door = Door(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     backend = Gated(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS)
     with http_lead.serving(backend, door=door) as lead, backend:
         anna, bert = ({"authorization": f"Bearer {key}"} for key in ("sk-anna", "sk-bert"))

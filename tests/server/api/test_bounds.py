@@ -24,7 +24,7 @@ from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.engine.thread import Bounds, EngineThread
 from server.errors import BusyError, InvalidRequestError, LostModelError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.sampling.constraint import Constraint
 from tests.checks import check_engine
 from tests.contract.contract import validate
@@ -40,7 +40,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 def bounded(bounds: Bounds | None = None, *, grace_s: float = 0, **edge: Any) -> Generator[Lead]:
     """Yield a lead whose replies never end by themselves, at 5 ms a token."""
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
-    with serving(backend, n_slots=1, door=Door(Edge(**edge), None, grace_s), bounds=bounds) as lead:
+    with serving(backend, n_slots=1, door=ClientPolicy(Edge(**edge), None, grace_s), bounds=bounds) as lead:
         yield lead
 
 
@@ -222,7 +222,7 @@ async def test_failing_start_fails_only_its_request(caplog: pytest.LogCaptureFix
 
 def test_draining_server_refuses_new_requests():
     backend = Gated(FakeModel(eog_rate=0.0))
-    with serving(backend, n_slots=1, door=Door(Edge(), None, 20)) as lead, backend:
+    with serving(backend, n_slots=1, door=ClientPolicy(Edge(), None, 20)) as lead, backend:
         body = {"messages": HELLO, "stream": True, "max_tokens": 30}
         backend.allow(20)  # of more than 30 steps
         with httpx.stream("POST", f"{lead.url}/v1/chat/completions", json=body) as running:

@@ -182,7 +182,7 @@ def test_empty_and_recursive_schemas_hold(reply: Reply):
 def test_call_may_end_unclosed_thoughts(reply: Reply):
     scene = Scene(reply, "begun", "bytes")
     calls = scene.grammar.calls
-    if reply.form.thoughts and calls.marks and not (calls.bare or reply.form.channels):
+    if reply.form.thoughts and calls.markers and not (calls.bare or reply.form.channels):
         scene.before = "hm\n"
         lark = scene.grammar.calls_in_text(FUNCTIONS)
         assert lark

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from server.api.chat.summary import WISH
+from server.api.chat.summary import INSTRUCTION
 from server.api.sealed import summary_in
 from tests.contract.contract import validate
 from tests.http_lead import Lead
@@ -27,7 +27,7 @@ async def test_a_summary_stands_for_the_conversation():
     state = serving(one, two, template=THINKING)
     told = (await ask(state, "/v1/responses/compact", input=TURNS)).json
     validate("Compacted", told)
-    assert WISH in prompt_of(one)
+    assert INSTRUCTION in prompt_of(one)
     said, compaction = told["output"]
     assert (said["role"], said["content"][0]["text"]) == ("user", "mend the roof")
     assert summary_in(compaction["encrypted_content"]) == "The roof has a hole."

@@ -15,7 +15,7 @@ import pytest
 
 from server.api.connection import MAX_HEAD, MAX_HEADERS, BoundedConnection, ConnectionBounds
 from server.api.middleware import Edge
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -28,7 +28,7 @@ BODY = b'{"content": "hi"}'
 @contextmanager
 def bounded(**bounds: Any) -> Generator[Lead]:
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=100_000, n_cells=100_000)
-    door = Door(Edge(), None, 0, ConnectionBounds(**bounds))
+    door = ClientPolicy(Edge(), None, 0, ConnectionBounds(**bounds))
     with serving(backend, door=door, n_slots=1) as lead:
         yield lead
 
@@ -124,7 +124,7 @@ def test_unfinished_head_closes_connection(first: bytes):
 
 def test_unfinished_later_head_closes_connection():
     bounds = ConnectionBounds()
-    with serving(FakeBackend(), door=Door(Edge(), None, 0, bounds)) as lead, connected(lead) as link:
+    with serving(FakeBackend(), door=ClientPolicy(Edge(), None, 0, bounds)) as lead, connected(lead) as link:
         link.sendall(with_body().replace(b"Connection: close\r\n", b""))
         said = b""
         while not said.endswith(b"}"):

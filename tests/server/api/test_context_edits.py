@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.api.chat.summary import WISH
+from server.api.chat.summary import INSTRUCTION
 from server.api.messages.context_edits import CLEARED, ClearThinking, ClearToolUses, CompactEdit, is_due
 from tests.contract.contract import validate
 from tests.server.api.scripted import N_CTX
@@ -148,7 +148,7 @@ async def test_summary_stands_for_long_conversations(stream: bool):
         context_management={"edits": [{**edit, "instructions": "Name the days."}]},
         stream=stream,
     )
-    assert f"{WISH}\nName the days." in prompt_of(summary)
+    assert f"{INSTRUCTION}\nName the days." in prompt_of(summary)
     assert "rainrain" in prompt_of(summary)
     assert "in short:\nIt rained." in prompt_of(reply)
     assert "rainrain" not in prompt_of(reply)
@@ -176,8 +176,8 @@ async def test_summary_alone_on_request(how: str, stream: bool):
         "paused": {"context_management": {"edits": [{**edit, "pause_after_compaction": True}]}},
     }[how]
     called = await ask(replying(summary), messages=used("look"), stream=stream, **fields)
-    assert ("Be short." if how == "asked" else WISH) in prompt_of(summary)
-    assert (WISH in prompt_of(summary)) is (how == "paused")
+    assert ("Be short." if how == "asked" else INSTRUCTION) in prompt_of(summary)
+    assert (INSTRUCTION in prompt_of(summary)) is (how == "paused")
     if not stream:
         assert called.json["content"] == [{"type": "compaction", "content": "It rained."}]
         assert called.json["stop_reason"] == "compaction"

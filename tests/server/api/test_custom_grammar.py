@@ -55,7 +55,7 @@ def call_of(reply: Reply, text: str) -> str:
     if calls.arguments in ("json", "object"):
         return reply.one.replace('{"a": 1}', arguments)
     call = written([{"id": "a12345678", "function": {"name": "f", "arguments": arguments}}], calls)
-    return reply.one[: reply.one.index(calls.marks[0])] + call if reply.form.channels else call
+    return reply.one[: reply.one.index(calls.markers[0])] + call if reply.form.channels else call
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)

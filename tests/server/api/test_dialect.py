@@ -14,7 +14,7 @@ from server.api.middleware import Edge
 from server.api.origins import LOCAL
 from server.api.served import ANY, ModelCard
 from server.flags import read
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.settings import LeadSettings
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
@@ -205,7 +205,9 @@ def test_defaults_of_requests_come_from_the_server():
 )
 def test_localhost_origin_admits_local_pages(origin: str, allowed: bool):
     headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    with serving(FakeBackend(FakeModel()), door=Door(Edge(cors_origins=(LOCAL,)), None, grace_s=0)) as lead:
+    with serving(
+        FakeBackend(FakeModel()), door=ClientPolicy(Edge(cors_origins=(LOCAL,)), None, grace_s=0)
+    ) as lead:
         response = httpx.options(f"{lead.url}/v1/completions", headers=headers)
     assert response.status_code == 200
     assert response.headers.get("access-control-allow-origin") == (origin if allowed else None)

@@ -23,7 +23,7 @@ from server.api.access import Access
 from server.api.lend_route import FULL, POLICY
 from server.api.lending import BrowserLender, Lending, named
 from server.api.middleware import Edge
-from server.lead.listening import MAX_SOCKET_MESSAGE, Door
+from server.lead.listening import MAX_SOCKET_MESSAGE, ClientPolicy
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.support import until
@@ -60,7 +60,7 @@ def lending(tmp_path: Path, script: str = ECHO, keys: tuple[str, ...] = ()) -> G
     model = tmp_path / "a draft.gguf"
     model.write_bytes(b"GGUF" + bytes(range(256)))
     scene = Scene(model, script)
-    door = Door(Edge(access=Access(keys), local=not keys), None, 0)
+    door = ClientPolicy(Edge(access=Access(keys), local=not keys), None, 0)
     with serving(FakeBackend(FakeModel()), door=door, lending=scene.lending) as lead:
         yield lead, scene
         scene.until_nobody_lends()

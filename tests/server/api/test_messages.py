@@ -19,7 +19,7 @@ from server.api.served import Served
 from server.engine.events import Failed, Finished, Started, Stats
 from server.engine.request import GenerationRequest
 from server.errors import BackendError, BusyError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.text.template import ChatTemplate
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
@@ -342,7 +342,7 @@ def test_tools_count_and_are_called(lead: Lead):
 
 
 def test_both_key_headers_work():
-    door = Door(Edge(access=Access(["secret"])), None, grace_s=0)
+    door = ClientPolicy(Edge(access=Access(["secret"])), None, grace_s=0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         url, body = f"{lead.url}/v1/messages", {"messages": HELLO, "max_tokens": 2}
         for headers in ({"x-api-key": "secret"}, {"authorization": "Bearer secret"}):

@@ -10,7 +10,7 @@ from openai import OpenAI
 
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 
@@ -18,8 +18,8 @@ ASK = {"prompt": "a", "max_tokens": 2}
 REBOUND = "evil.example:5555"  # a name whose address was this machine's when the page asked again
 
 
-def door(edge: Edge) -> Door:
-    return Door(edge, None, grace_s=0)
+def door(edge: Edge) -> ClientPolicy:
+    return ClientPolicy(edge, None, grace_s=0)
 
 
 @pytest.fixture(scope="module")

@@ -40,10 +40,10 @@ def test_short_steps_are_sent_at_once():
 
 
 def test_short_gathering_spreads_short_steps():
-    stream, step_s, plain_s = Stream(Pace(FRAME_S / 4)), FRAME_S / 2, FRAME_S / 3
+    stream, step_s, undrafted_s = Stream(Pace(FRAME_S / 4)), FRAME_S / 2, FRAME_S / 3
     for i in range(40):
-        stream.step(1.0 + i * step_s, TOLD[i % len(TOLD)], plain_s)
-    assert sorted(stream.gaps)[-len(stream.gaps) // 20] <= 1.01 * plain_s
+        stream.step(1.0 + i * step_s, TOLD[i % len(TOLD)], undrafted_s)
+    assert sorted(stream.gaps)[-len(stream.gaps) // 20] <= 1.01 * undrafted_s
 
 
 def test_long_step_is_spread_evenly():
@@ -80,7 +80,7 @@ def test_spreading_never_delays_plain_rate(steps: list[tuple[float, int, float]]
     stream.pass_until(at + 60.0)
     assert len(stream.times) == len(heard)
     assert stream.times == sorted(stream.times)
-    slowest = max(plain_s for _, plain_s in heard)
+    slowest = max(undrafted_s for _, undrafted_s in heard)
     for (before, told), (came, _) in zip(pairwise(stream.times), heard[1:], strict=True):
         assert came - 1e-9 <= told <= max(came, before + max(slowest, FRAME_S)) + 1e-9
 
@@ -134,7 +134,7 @@ def step(text: str, at: float) -> Committed:
     tokens = tuple(text.encode())
     logprobs = tuple(TokenLogprobs(token, -1.0) for token in tokens)
     sources, n_drafted = (*["d"] * (len(tokens) - 1), None), len(tokens) - 1
-    return Committed(tokens, sources, n_drafted, (), logprobs, at, plain_s=0.25)
+    return Committed(tokens, sources, n_drafted, (), logprobs, at, undrafted_s=0.25)
 
 
 STREAMED = {"messages": [{"role": "user", "content": "hi"}], "stream": True}

@@ -23,9 +23,9 @@ def precompute(lead: Lead) -> httpx.Response:
 def test_precompute_yields_to_a_reply():
     backend = Gated(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=2 * ENDLESS)
     links = contextlib.ExitStack()
-    with serving(backend, n_slots=2) as lead, ThreadPoolExecutor(1) as aside, backend, links:
+    with serving(backend, n_slots=2) as lead, ThreadPoolExecutor(1) as on_prompt_thread, backend, links:
         with Scene(lead, backend, links).ask(stream=True):
-            asked, step = aside.submit(precompute, lead), 0
+            asked, step = on_prompt_thread.submit(precompute, lead), 0
             while not asked.done():
                 step += 1
                 backend.until_step(step)

@@ -14,7 +14,7 @@ from server.api.access import Access
 from server.api.middleware import Edge
 from server.api.request_log import RequestLog
 from server.errors import BackendError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.llama.backend import Batch, Logits
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -30,7 +30,7 @@ def logged(
 ) -> Generator[Lead]:
     edge = Edge(Access(keys), log=log or RequestLog(requests=True))
     toy = backend or FakeBackend(FakeModel(eog_rate=0.0))
-    with serving(toy, door=Door(edge, None, 0)) as lead:
+    with serving(toy, door=ClientPolicy(edge, None, 0)) as lead:
         yield lead
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.api.responses.response_events import Event, Output
-from server.text.message import Arguments, CallBegun, Content, Piece, Reasoning, coalesced
+from server.text.message import Arguments, CallStart, Content, Piece, Reasoning, coalesced
 from tests.contract.contract import validate
 
 THOUGHT = [Reasoning("two "), Reasoning("cities")]
-CALLS = [CallBegun(0, "call_a", "f"), Arguments(0, '{"x":'), Arguments(0, "1}"), CallBegun(1, "call_b", "g")]
+CALLS = [CallStart(0, "call_a", "f"), Arguments(0, '{"x":'), Arguments(0, "1}"), CallStart(1, "call_b", "g")]
 
 
 def output() -> Output:

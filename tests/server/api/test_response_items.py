@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from server.api.sealed import holding, sealed_summary
+from server.api.sealed import encode_thoughts, sealed_summary
 from tests.http_lead import Lead
 from tests.server.api.test_responses import HELLO, THINKING, ask, events_of, post, prompt_of, script, serving
 
@@ -54,9 +54,19 @@ CARRYING: list[tuple[list[Any], str]] = [
     ),
     ([{"type": "compaction", "encrypted_content": sealed_summary("all done")}], "in short:\nall done"),
     ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}], "<think>Hm.</think>"),
-    ([{"type": "reasoning", "summary": [], "encrypted_content": holding("Hm.")}], "<think>Hm.</think>"),
     (
-        [{"type": "reasoning", "content": None, "summary": None, "encrypted_content": holding("Hm.")}],
+        [{"type": "reasoning", "summary": [], "encrypted_content": encode_thoughts("Hm.")}],
+        "<think>Hm.</think>",
+    ),
+    (
+        [
+            {
+                "type": "reasoning",
+                "content": None,
+                "summary": None,
+                "encrypted_content": encode_thoughts("Hm."),
+            }
+        ],
         "<think>Hm.</think>",
     ),
 ]

@@ -20,7 +20,7 @@ class Work:
         self.finished = finished
         self.error = error
 
-    def news(self) -> tuple[list[dict[str, Any]], bool]:
+    def updates(self) -> tuple[list[dict[str, Any]], bool]:
         if self.error is not None:
             raise self.error
         return [{"content": "x"}], self.finished
@@ -41,11 +41,11 @@ async def test_unpolled_handle_is_cancelled():
     lost, kept = handles.open(lambda: forgotten), handles.open(lambda: asked_for)
     assert kept != lost
     while not forgotten.n_cancelled:
-        assert handles.news(kept) == ([{"content": "x"}], False)
+        assert handles.updates(kept) == ([{"content": "x"}], False)
         await asyncio.sleep(0.002)
     with pytest.raises(UnknownHandleError, match=r"0\.5 s"):
-        handles.news(lost)
-    handles.news(kept)
+        handles.updates(lost)
+    handles.updates(kept)
     assert (asked_for.n_cancelled, forgotten.n_cancelled, len(handles)) == (0, 1, 1)
     handles.close_all()
 
@@ -80,12 +80,12 @@ async def test_end_is_reported_once():
     handles = Handles()
     ended = handles.open(lambda: Work(finished=True))
     failed = handles.open(lambda: Work(error=BackendError("broken")))
-    assert handles.news(ended) == ([{"content": "x"}], True)
+    assert handles.updates(ended) == ([{"content": "x"}], True)
     with pytest.raises(BackendError):
-        handles.news(failed)
+        handles.updates(failed)
     for handle in (ended, failed):
         with pytest.raises(UnknownHandleError):
-            handles.news(handle)
+            handles.updates(handle)
     assert len(handles) == 0
     handles.close_all()
 

@@ -14,7 +14,7 @@ import pytest
 
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -59,7 +59,7 @@ def bearer(key: str) -> dict[str, str]:
 @pytest.fixture
 def lead() -> Iterator[Lead]:
     backend = FakeBackend(FakeModel(eog_rate=0.0), n_ctx=ENDLESS, n_cells=ENDLESS, step_s=0.005)
-    door = Door(Edge(access=Access([ANNA, BERT, CARL])), None, 0)
+    door = ClientPolicy(Edge(access=Access([ANNA, BERT, CARL])), None, 0)
     with serving(backend, n_slots=N_SLOTS, max_queued=MAX_QUEUED, door=door) as one:
         yield one
 

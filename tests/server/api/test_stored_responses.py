@@ -8,7 +8,7 @@ import pytest
 
 from server.api.access import Access
 from server.api.middleware import Edge
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from tests import http_lead
 from tests.contract.contract import validate
 from tests.fake_backend import FakeBackend, FakeModel
@@ -54,7 +54,7 @@ def test_other_salt_finds_nothing(lead: Lead):
 
 
 def test_other_key_finds_nothing():
-    door = Door(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     with http_lead.serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         anna, bert = ({"authorization": f"Bearer {key}"} for key in ("sk-anna", "sk-bert"))
         url = f"{lead.url}/v1/responses"

@@ -16,7 +16,7 @@ from server.api.middleware import Edge
 from server.api.served import Served
 from server.engine.events import Failed, Finished
 from server.errors import BackendError, StoreError
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.replies.kept import StoredResponse
 from server.replies.memory import MemoryStore
 from tests import http_lead
@@ -150,7 +150,7 @@ async def test_silence_is_pinged_in_the_log(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_other_key_finds_no_stream():
-    door = Door(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     with http_lead.serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         anna, bert = ({"authorization": f"Bearer {key}"} for key in ("sk-anna", "sk-bert"))
         url, query = f"{lead.url}/v1/stream", {"conv_id": NAME}

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from server.engine.checkpoints import MIN_MARK_TOKENS, TURN_MARGIN, Checkpoints
+from server.engine.checkpoints import MIN_CHECKPOINT_TOKENS, TURN_MARGIN, Checkpoints
 from server.engine.events import Committed
 from server.engine.proposer import Plan, Upcoming
 from server.engine.request import GenerationRequest
@@ -68,11 +68,11 @@ def test_rollback_leaves_no_trace():
     backend = recurrent()
     evaluate(backend, 0, 0, [1, 2, 3])
     checkpoints = Checkpoints(backend, 2, 2)
-    checkpoints.before_guesses(0)
+    checkpoints.save_step(0)
     right = evaluate(backend, 0, 3, [4, 5])
-    checkpoints.back(0, 3)
+    checkpoints.restore_step(0, 3)
     assert evaluate(backend, 0, 3, [6, 5]) != right
-    checkpoints.back(0, 3)
+    checkpoints.restore_step(0, 3)
     assert evaluate(backend, 0, 3, [4, 5]) == right
     checkpoints.trim(0, 0)
     assert backend.n_used == 0
@@ -319,7 +319,7 @@ def test_similar_conversation_copies_the_mark():
 
 def test_single_step_prompt_has_no_mark():
     backend = recurrent()
-    short = PROMPT[: MIN_MARK_TOKENS - 10]
+    short = PROMPT[: MIN_CHECKPOINT_TOKENS - 10]
     Harness(backend).run(request(short, max_tokens=5))
     assert backend.widths[0] == len(short)
 

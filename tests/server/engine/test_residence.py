@@ -251,7 +251,7 @@ def test_a_copy_goes_with_its_conversation():
     residence = found.engine.residence
     copies = residence.copies
     assert copies.n_bytes > 0
-    for seq in residence.cache.resting():
+    for seq in residence.cache.idle_contents():
         residence.erase(seq)
     assert copies.n_bytes == 0
     found.run(ask(prompt(0)))

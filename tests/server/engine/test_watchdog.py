@@ -53,22 +53,22 @@ def test_watchdog_sleeps_during_loading():
     one.sleep()
     looks(one, 1000)
     assert not one.gives_up
-    assert one.complaint is None
+    assert one.warning is None
 
 
 def test_stuck_step_is_given_up():
     one = watching(2 * STEP_STUCK_S)
     one.step()
     looks(one, int(STEP_STUCK_S) + 1)
-    assert one.complaint is None
+    assert one.warning is None
     one.check(True)
-    assert one.complaint == "no step of the model has finished for 61 s"
+    assert one.warning == "no step of the model has finished for 61 s"
     assert not one.gives_up
     looks(one, int(STEP_STUCK_S))
     assert one.gives_up
     one.step()
     one.check(True)
-    assert one.complaint is None
+    assert one.warning is None
     assert not one.gives_up
 
 
@@ -80,7 +80,7 @@ def test_idle_engine_is_never_stuck():
     never = watching()
     never.step()
     looks(never, 10_000)
-    assert never.complaint
+    assert never.warning
     assert not never.gives_up
 
 
@@ -92,7 +92,7 @@ def test_stopped_process_is_not_stuck():
     clock.now += 86_400
     one.check(True)
     assert not one.gives_up
-    assert one.complaint is None
+    assert one.warning is None
 
 
 async def test_endless_thread_is_abandoned(monkeypatch: pytest.MonkeyPatch):

@@ -71,7 +71,7 @@ def certain(reply: Reply) -> int:
         found = re.search(form.channels.call, reply.one)
         return found.end("name") if found else 0
     blank = len(reply.one) - len(reply.one.lstrip())
-    return blank + next(len(mark) for mark in form.calls.marks if reply.one.startswith(mark, blank))
+    return blank + next(len(mark) for mark in form.calls.markers if reply.one.startswith(mark, blank))
 
 
 @every
@@ -102,7 +102,7 @@ def test_thoughts_and_an_answer(reply: Reply):
 @every
 def test_a_call_within_thoughts(reply: Reply):
     calls, thoughts = reply.form.calls, reply.form.thoughts
-    if thoughts is None or calls is None or not calls.marks or calls.bare or reply.form.channels:
+    if thoughts is None or calls is None or not calls.markers or calls.bare or reply.form.channels:
         return
     for parts in ([f"hm\n{reply.one}"], list(f"hm\n{reply.one}")):
         message = read(reply, *parts, thinking=True)
@@ -114,9 +114,9 @@ def test_a_call_within_thoughts(reply: Reply):
 def test_text_about_calls_stays_text(reply: Reply):
     """A marker is not followed by a call."""
     calls, channels = reply.form.calls, reply.form.channels
-    if calls is None or channels or not calls.marks:
+    if calls is None or channels or not calls.markers:
         return
-    text = f"Write {calls.marks[0]} !, say."
+    text = f"Write {calls.markers[0]} !, say."
     assert read(reply, text).content == text
     assert read(reply, *text) == read(reply, text)
 
@@ -124,9 +124,9 @@ def test_text_about_calls_stays_text(reply: Reply):
 @every
 def test_thoughts_about_calls_stay_thoughts(reply: Reply):
     calls, thoughts = reply.form.calls, reply.form.thoughts
-    if thoughts is None or calls is None or not calls.marks or reply.form.channels:
+    if thoughts is None or calls is None or not calls.markers or reply.form.channels:
         return
-    thought = f"Perhaps {calls.marks[0]} !, or {calls.marks[0]} ?, who knows."
+    thought = f"Perhaps {calls.markers[0]} !, or {calls.markers[0]} ?, who knows."
     text = f"{thought}{thoughts.close}Yes."
     for parts in ([text], list(text)):
         message = read(reply, *parts, thinking=True)

@@ -20,7 +20,7 @@ THINKING = [
     for reply in REPLIES
     if (calls := reply.form.calls)
     and reply.form.thoughts
-    and calls.marks
+    and calls.markers
     and not (calls.bare or reply.form.channels)
 ]
 

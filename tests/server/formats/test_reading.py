@@ -15,7 +15,7 @@ from server.formats.families import JSON_IN_TAGS as HERMES
 from server.formats.families import LLAMA3, THINK, family_of
 from server.formats.reading import MessageReader
 from server.text.form import PLAIN, Form
-from server.text.message import Arguments, CallBegun, Content, Message, Piece, ToolCall, coalesced, folded
+from server.text.message import Arguments, CallStart, Content, Message, Piece, ToolCall, coalesced, folded
 
 NAMES = frozenset({"f", "get_weather"})
 MISTRAL = family_of("[TOOL_CALLS]").calls
@@ -274,13 +274,13 @@ def test_any_text_cut_anywhere(words: list[str], form: Form, data: st.DataObject
     parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     pieces = pieces_of(parts, form)
     assert pieces == pieces_of([text], form) == pieces_of(text, form)
-    begun = [piece for piece in pieces if isinstance(piece, CallBegun)]
+    begun = [piece for piece in pieces if isinstance(piece, CallStart)]
     assert [piece.index for piece in begun] == list(range(len(begun)))
     assert len(begun) <= (form.most_calls or len(begun))
     assert all(piece.name for piece in begun)
     current = -1
     for piece in pieces:
-        current = piece.index if isinstance(piece, CallBegun) else current
+        current = piece.index if isinstance(piece, CallStart) else current
         if isinstance(piece, Arguments):
             assert piece.index == current
             assert piece.text

@@ -56,7 +56,7 @@ def test_the_rest_is_held(part: Schema, left_out: list[str], right: Any, wrong: 
     schema = with_members(kept={"type": "boolean"}, part=part)
     with pytest.raises(InvalidRequestError):
         COMPILER.json_schema(schema)
-    held, places = COMPILER.held(schema, "tools.0.function.parameters")
+    held, places = COMPILER.enforceable(schema, "tools.0.function.parameters")
     assert places == [f"properties.part.{one}" for one in left_out]
     assert takes(held, {"kept": True, "part": right})
     assert not takes(held, {"kept": 1, "part": right})
@@ -65,24 +65,24 @@ def test_the_rest_is_held(part: Schema, left_out: list[str], right: Any, wrong: 
 
 def test_holdable_parts_are_held_whole():
     schema = with_members(a={"type": "integer", "minimum": 3})
-    assert COMPILER.held(schema, "x") == (schema, [])
+    assert COMPILER.enforceable(schema, "x") == (schema, [])
 
 
 def test_many_faults_are_left_out():
     parts = {f"p{i}": {"type": "array", "uniqueItems": True} for i in range(10)}
-    held, places = COMPILER.held(with_members(**parts), "x")
+    held, places = COMPILER.enforceable(with_members(**parts), "x")
     assert places == [f"properties.p{i}.uniqueItems" for i in range(10)]
     assert takes(held, {key: [1, 1] for key in parts})
 
 
 def test_too_large_a_schema_is_any_object():
     schema = with_members(a={"enum": [f"value {i}" for i in range(9000)]})
-    assert COMPILER.held(schema, "x") == ({"type": "object"}, [""])
+    assert COMPILER.enforceable(schema, "x") == ({"type": "object"}, [""])
 
 
 def test_non_schema_is_refused():
     with pytest.raises(InvalidRequestError) as caught:
-        COMPILER.held({"properties": 1}, "tools.0.function.parameters")
+        COMPILER.enforceable({"properties": 1}, "tools.0.function.parameters")
     assert caught.value.param == "tools.0.function.parameters.properties"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from server.errors import AccessError, StartupError
 from server.flags import read
-from server.lead.listening import door_of
+from server.lead.listening import client_policy_of
 from server.settings import LeadSettings
 
 
@@ -28,7 +28,7 @@ def test_keys_from_the_environment_and_a_file(monkeypatch: pytest.MonkeyPatch, t
     assert settings.keys() == ("a", "b", "c", "d#1")
     assert "a,b" not in repr(settings)
     assert "'a'" not in repr(settings)
-    assert len(door_of(settings).edge.access.callers) == 4
+    assert len(client_policy_of(settings).edge.access.callers) == 4
 
 
 def test_empty_keys_stay_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -52,20 +52,20 @@ def test_without_any_everybody_is_let_in():
 
 def test_bounds_and_origins_reach_the_edge():
     flags = ["--max-body", "2", "--timeout", "7", "--cors-origins", "http://a,http://b", "--grace", "9"]
-    door = door_of(read(LeadSettings, [*flags, "--write-timeout", "3"]))
+    door = client_policy_of(read(LeadSettings, [*flags, "--write-timeout", "3"]))
     assert door.bounds.write_s == 3
     assert (door.edge.max_body, door.edge.body_s, door.grace_s) == (2 << 20, 7, 9)
     assert door.edge.cors_origins == ("http://a", "http://b")
     assert not door.edge.log.requests
-    logged = door_of(read(LeadSettings, ["--log-prompts"])).edge.log
+    logged = client_policy_of(read(LeadSettings, ["--log-prompts"])).edge.log
     assert (logged.requests, logged.prompts) == (True, True)
-    told = door_of(read(LeadSettings, ["--log-requests"])).edge.log
+    told = client_policy_of(read(LeadSettings, ["--log-requests"])).edge.log
     assert (told.requests, told.prompts) == (True, False)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.0.0.9"])
 def test_loopback_needs_a_local_name(address: str):
-    door = door_of(read(LeadSettings, []), address)
+    door = client_policy_of(read(LeadSettings, []), address)
     assert door.made_key is None
     assert door.edge.local
     assert door.clients == "of this machine, without a key"
@@ -73,7 +73,7 @@ def test_loopback_needs_a_local_name(address: str):
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.2"])
 def test_remote_start_makes_a_key(address: str):
-    first, second = (door_of(read(LeadSettings, []), address) for _ in range(2))
+    first, second = (client_policy_of(read(LeadSettings, []), address) for _ in range(2))
     assert first.made_key
     assert second.made_key
     assert first.made_key != second.made_key
@@ -81,10 +81,10 @@ def test_remote_start_makes_a_key(address: str):
     assert first.edge.access.admit([first.made_key.encode()]) == caller
     with pytest.raises(AccessError):
         first.edge.access.admit([second.made_key.encode()])
-    given = door_of(read(LeadSettings, ["--api-key", "k"]), address)
+    given = client_policy_of(read(LeadSettings, ["--api-key", "k"]), address)
     assert given.made_key is None
     assert given.clients == "with an API key"
-    open_to_all = door_of(read(LeadSettings, ["--no-api-key"]), address)
+    open_to_all = client_policy_of(read(LeadSettings, ["--no-api-key"]), address)
     assert open_to_all.made_key is None
     assert not open_to_all.edge.local
     assert open_to_all.clients == "everybody, without a key"

@@ -14,7 +14,7 @@ from server.api.middleware import Edge
 from server.lead import startup
 from server.lead.idle_measuring import IdleMeasuring
 from server.lead.listener import open_socket
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.stop_signals import raise_when_requested
 from tests.fake_backend import FakeBackend
 from tests.http_lead import serving
@@ -53,7 +53,7 @@ def starting() -> None:
 
 def serve(engine: Any) -> None:
     with serving(FakeBackend()) as lead, closing(open_socket("127.0.0.1", 0)) as listener:
-        door, measuring = Door(Edge(), None, 0), IdleMeasuring(lambda: False, [])
+        door, measuring = ClientPolicy(Edge(), None, 0), IdleMeasuring(lambda: False, [])
         asyncio.run(startup._serve_http(engine, lead.served, listener, door, measuring))  # pyright: ignore[reportPrivateUsage]
 
 

@@ -16,7 +16,7 @@ from server.api.middleware import Edge
 from server.api.served import Health
 from server.errors import StartupError
 from server.flags import read
-from server.lead.listening import Door, Tls, answering, door_of
+from server.lead.listening import ClientPolicy, Tls, answering, client_policy_of
 from server.settings import LeadSettings
 from tests.contract.contract import validate
 from tests.contract.witness import witnessed
@@ -41,7 +41,7 @@ def self_signed(folder: Path) -> tuple[Tls, ssl.SSLContext]:
 def test_a_lead_speaks_tls(tmp_path: Path):
     tls, trusting = self_signed(tmp_path)
     tls.check()
-    with serving(FakeBackend(), door=Door(Edge(), tls, 0)) as lead:
+    with serving(FakeBackend(), door=ClientPolicy(Edge(), tls, 0)) as lead:
         assert lead.url.startswith("https://")
         with httpx.Client(verify=trusting) as client:
             assert client.get(f"{lead.url}/health").status_code == 200
@@ -76,7 +76,7 @@ def of_another(folder: Path) -> list[str]:
 @pytest.mark.parametrize("make", [missing, half, swapped, of_another])
 def test_bad_certificates_fail_at_start(make: Callable[[Path], list[str]], tmp_path: Path):
     with pytest.raises(StartupError, match="--ssl-key-file"):
-        door_of(read(LeadSettings, make(tmp_path)))
+        client_policy_of(read(LeadSettings, make(tmp_path)))
 
 
 @pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])

@@ -128,12 +128,12 @@ class SlowedBackend(FakeBackend):
         super().__init__(FakeModel(eog_rate=0.0))
         self.clock, self.neighbour = clock, neighbour
         self.n_beside = 0
-        self.plain_s, self.wider = 1.0, 0.0  # of a row; by that, of each row more
+        self.undrafted_s, self.wider = 1.0, 0.0  # of a row; by that, of each row more
 
     def decode(self, batch: Batch) -> Logits:
         self.n_beside += bool(self.neighbour.sessions)
         plain = 1.2 if self.neighbour.sessions else 1.0
-        self.clock.now += self.plain_s * (plain + self.wider * (len(batch) - 1))
+        self.clock.now += self.undrafted_s * (plain + self.wider * (len(batch) - 1))
         if not self.neighbour.in_time:
             self.neighbour.guess()
         return super().decode(batch)
@@ -272,14 +272,14 @@ def test_sharing_drafters_wait_once():
     remote.drain()
     taught = Taught(remote, Median(1))
     taught.serve()
-    assert {d.presence.id: d.resting for d in remote.drafters()} == {"a": True, "b": False}
+    assert {d.presence.id: d.paused for d in remote.drafters()} == {"a": True, "b": False}
     taught.warm_up(PROBE_STEPS)
     taught.serve()
-    assert not any(d.resting for d in remote.drafters())
+    assert not any(d.paused for d in remote.drafters())
     join(pool, "c", "here")
     remote.drain()
     taught.serve()
-    assert not any(d.resting for d in remote.drafters()), "one more is no reason to pause"
+    assert not any(d.paused for d in remote.drafters()), "one more is no reason to pause"
 
 
 @pytest.mark.parametrize(("host", "kernel"), [("elsewhere", "elsewhere"), ("container", "here")])
@@ -294,7 +294,7 @@ def test_drafters_on_another_machine_have_no_account(host: str, kernel: str):
     taught, n_rested = Taught(remote), 0
     for _ in range(100):
         taught.serve()
-        n_rested += record.resting
+        n_rested += record.paused
         taught.learn(Charge(crowded=0.2), timing=StepTiming(5, 9, 1.2, 1.2, 1, 1))
     assert (n_rested == 0) == (kernel != "here")
 
@@ -310,13 +310,13 @@ def test_drafters_pause_where_no_guess_can_pay(caplog: pytest.LogCaptureFixture)
     record.n_assigned, record.counts["accepted"] = 1, 1
     taught = Taught(remote, seconds=[1.0, 1.1, 2.4, 3.6, 4.8])
     taught.serve(1)
-    assert not record.resting
+    assert not record.paused
     taught.learn()
     taught.serve(2)
-    assert record.resting
+    assert record.paused
     assert "rests: no guess can pay" in caplog.text
     taught.serve(1)
-    assert not record.resting
+    assert not record.paused
 
 
 def with_a_drafter(pool: MemoryPool | None = None) -> tuple[RemoteDrafters, DrafterRecord]:
@@ -345,11 +345,11 @@ def test_sharing_drafters_must_save_time(saved: float, rests: bool):
     n_on, charge = 0, Charge(crowded=0.2, saved=saved, most_saved=1.0)
     for _ in range(PROBE_STEPS + 200):
         taught.serve()
-        works = not record.resting
+        works = not record.paused
         n_on += works
         tally = {"a": (1, 1), "draft": (3, 3)} if works else {}
         taught.learn(charge, tally, guess_cost=0.1, timing=StepTiming(5, 9, 1.2, 1.2, 2, 1))
-    assert record.resting is rests
+    assert record.paused is rests
     assert n_on >= CREDIT / (0.2 - saved) if rests else n_on == 200
 
 
@@ -360,4 +360,4 @@ def test_drafter_saves_what_lead_spends():
         taught.serve()
         charge = Charge(crowded=0.2, saved=0.3, most_saved=0.1)
         taught.learn(charge, {"a": (12, 4)}, guess_cost=0.1, timing=StepTiming(13, 9, 1.2, 1.2, 5, 1))
-    assert record.resting
+    assert record.paused

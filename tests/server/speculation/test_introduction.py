@@ -32,7 +32,7 @@ def test_newcomer_works_alone_until_right(at: int):
         n_on, n_first = 0, 0
         for _ in range(n):
             taught.serve()
-            n_on, n_first = n_on + (not one.resting), n_first + (not first.resting)
+            n_on, n_first = n_on + (not one.paused), n_first + (not first.paused)
             if n_on == at:
                 remote.count({one.presence.id: (1, 1)})
             taught.learn(charge)
@@ -57,7 +57,7 @@ def test_newcomer_works_though_nothing_pays(host: str):
     for _ in range(PROBE_STEPS + 1):
         taught.serve()
         taught.learn(Charge())
-    assert first.resting
+    assert first.paused
     assert not taught.ledger.on_trial
     join(pool, "b", host)
     remote.drain()
@@ -68,21 +68,21 @@ def test_newcomer_works_though_nothing_pays(host: str):
     second.n_assigned = 1
     taught.serve()
     assert taught.ledger.on_trial
-    assert not second.resting
-    assert first.resting
+    assert not second.paused
+    assert first.paused
     second.counts["accepted"] += 1
     taught.learn(Charge())
     taught.serve()
     assert not taught.ledger.on_trial
-    assert second.resting
+    assert second.paused
 
 
 def test_lying_newcomer_costs_its_introduction():
     """Its guesses are verified until then, each for the time of a plain step."""
-    plain_s = TRIAL_S / 32
-    times = StepTimes(32, {1: plain_s, 32: 32 * plain_s})
+    undrafted_s = TRIAL_S / 32
+    times = StepTimes(32, {1: undrafted_s, 32: 32 * undrafted_s})
     scene = Scene(lies=True, in_time=True, kernel="elsewhere", times=times)
-    scene.backend.plain_s, scene.backend.wider = plain_s, 1.0
+    scene.backend.undrafted_s, scene.backend.wider = undrafted_s, 1.0
     scene.beside(400)
     [record] = scene.speculator.drafters()
     assert 16 < record.counts["drafted"] <= 32
@@ -98,7 +98,7 @@ def test_left_newcomer_releases_others():
         for _ in range(n):
             taught.serve()
             taught.learn(charge)
-        return first.resting
+        return first.paused
 
     assert rests(Charge(crowded=1.0), PROBE_STEPS)
     bus = join(pool, "b", "here")

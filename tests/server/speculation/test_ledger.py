@@ -124,7 +124,7 @@ def test_drafter_costs_slower_decodes(
 
     def heard(*of_it: object) -> Charge:
         charge = Ledger._charge(priced, *of_it)  # type: ignore[arg-type]
-        charges.append((charge, record.resting))
+        charges.append((charge, record.paused))
         return charge
 
     monkeypatch.setattr(priced, "_charge", heard)
@@ -132,8 +132,8 @@ def test_drafter_costs_slower_decodes(
     for _ in range(4):
         for is_wide in (True, False) * 4:
             guessers = taught.serve()
-            td.observe(0.1 if record.resting else 0.4)
-            decode_s = (1.0 if record.resting else 1.15) * (2.0 if is_wide else 1.0)
+            td.observe(0.1 if record.paused else 0.4)
+            decode_s = (1.0 if record.paused else 1.15) * (2.0 if is_wide else 1.0)
             plan = DraftPlan([guesses if is_wide else NOTHING], spent_s=3 * td.value * is_wide)
             plan.step = Upcoming(1, 1)
             plan.rows, plan.guessers = 4 if is_wide else 1, guessers
@@ -141,9 +141,9 @@ def test_drafter_costs_slower_decodes(
             timing = StepTiming(plan.rows, 9, decode_s, decode_s + plan.spent_s, 3, 1)
             priced.learn(Step(plan, timing, ()))
     assert all(charge.crowded == 0.0 for charge, _ in charges[:PROBE_STEPS])
-    found = [charge for charge, resting in charges if not resting][-2:]
+    found = [charge for charge, paused in charges if not paused][-2:]
     plain, wide = sorted(found, key=lambda charge: charge.crowded)
-    rate = priced.rates.plain_rate
+    rate = priced.rates.undrafted_rate
     assert plain.crowded == pytest.approx(rate * 0.15 * 1.15, rel=0.1)
     assert wide.crowded == pytest.approx(rate * (0.15 * 2.3 + 3 * 0.3), rel=0.1)
     assert wide.saved == pytest.approx(rate * 0.1)
@@ -172,7 +172,7 @@ def test_messages_and_slow_decodes_charge(monkeypatch: pytest.MonkeyPatch):
     taught.serve()
     ledger = taught.ledger
     monkeypatch.setattr(type(ledger.rates), "crowding", property(lambda _: 1.2))
-    ledger.rates.plain_rate = 1.0
+    ledger.rates.undrafted_rate = 1.0
     ledger._td.observe(0.1)  # type: ignore[union-attr]
     ledger._sessions = {1: cast(Speculated, SimpleNamespace(drafters={"a": 1}))}
     plan = DraftPlan([NOTHING], spent_s=0.3, guessers=Guessers(inline=True, drafters=True))

@@ -164,7 +164,7 @@ def test_resting_lookups_index_ended_texts():
 def test_warm_up_lookups_are_accounted():
     taught, n_on = Taught(td=Median(1), lookup=True), 0
     taught.ledger.rates.learn = Mock()
-    taught.ledger.rates.plain_rate = 1.0
+    taught.ledger.rates.undrafted_rate = 1.0
     for _ in range(100):
         n_on += taught.serve().lookup
         taught.learn(lookup_s=0.5)
@@ -177,7 +177,7 @@ def test_unprofitable_lookups_pause(lookup_s: float, pause: bool):
     """One of 32 steps has a right guess of a lookup, whose row takes a tenth of a step."""
     taught = Taught(lookup=True)
     taught.warm_up(PROBE_STEPS)
-    taught.ledger.rates.plain_rate = 1.0
+    taught.ledger.rates.undrafted_rate = 1.0
     taught.ledger.rates.learn = Mock()
     for i in range(1000):
         right = taught.serve().lookup and i % 32 == 31

@@ -37,12 +37,12 @@ class Scene:
         self.most_s = math.inf
         self.width = PLAIN
 
-    def shape(self, n_rows: int = 1, plain_s: float | None = None) -> NextShape:
-        plain_s = self.widths.steady[1] if plain_s is None else plain_s
-        return NextShape(n_rows, plain_s, self.rows_before, 0, self.most_s)
+    def shape(self, n_rows: int = 1, undrafted_s: float | None = None) -> NextShape:
+        undrafted_s = self.widths.steady[1] if undrafted_s is None else undrafted_s
+        return NextShape(n_rows, undrafted_s, self.rows_before, 0, self.most_s)
 
-    def by_rows(self, n_rows: int = 1, plain_s: float = STEADY[1]) -> list[float]:
-        return self.widths.seconds(self.shape(n_rows, plain_s))
+    def by_rows(self, n_rows: int = 1, undrafted_s: float = STEADY[1]) -> list[float]:
+        return self.widths.seconds(self.shape(n_rows, undrafted_s))
 
     def change_s(self, width: int) -> float:
         return change_s(self.widths, width)

@@ -138,21 +138,21 @@ def test_a_rest_ends_within_a_reply(monkeypatch: pytest.MonkeyPatch):
     assert rests, "more than 50 steps without a guess, and then more guesses"
 
 
-@pytest.mark.parametrize("resting", [False, True])
-def test_resting_guesses_open_no_width(resting: bool):
+@pytest.mark.parametrize("paused", [False, True])
+def test_resting_guesses_open_no_width(paused: bool):
     scene = Scene(error=0.0)
     speculator, session = scene.speculator, scene.opened()
     speculator.open(session)
     one = speculator._sessions[1]  # pyright: ignore[reportPrivateUsage]
     opened = list[bool]()
     for _ in range(30):
-        one.account.paused = 99 if resting else 0
+        one.account.paused = 99 if paused else 0
         plan = ask(speculator, Ask(1, 8, seq=0), n_cells=len(PROMPT))
         opened.append(bool(plan.width))
         timing = StepTiming(1, len(PROMPT), STEADY[1], STEADY[1], 1, 1)
         plan.proposals, plan.charges = (), {}
         committed(speculator, 1, timing=timing, plan=plan)
-    assert any(opened) is not resting
+    assert any(opened) is not paused
 
 
 def test_rowless_guess_overlaps_the_decode(

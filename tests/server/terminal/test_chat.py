@@ -17,7 +17,7 @@ import pytest
 from server.api.access import Access
 from server.api.middleware import Edge
 from server.flags import read
-from server.lead.listening import Door
+from server.lead.listening import ClientPolicy
 from server.terminal.chat_command import ChatSettings
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
@@ -196,7 +196,7 @@ def test_address_has_several_spellings(lead: Lead, tmp_path: Path):
 
 
 def test_missing_key_is_explained(tmp_path: Path):
-    door = Door(Edge(access=Access(["sk-right", "schl\xfcssel"])), None, 0)
+    door = ClientPolicy(Edge(access=Access(["sk-right", "schl\xfcssel"])), None, 0)
     with serving(FakeBackend(FakeModel(seed=3)), door=door) as lead:
         refused = run(lead.url, tmp_path, "hello")
         assert refused.returncode == 1

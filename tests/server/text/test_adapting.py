@@ -9,7 +9,7 @@ import pytest
 
 from server.formats.families import LFM
 from server.text.adapting import adapted
-from server.text.manners import Manners
+from server.text.capabilities import Capabilities
 from server.text.template import ChatTemplate, Setting
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
@@ -30,12 +30,12 @@ def roles(messages: Any) -> list[tuple[str, Any]]:
 
 def test_fitting_messages_stay_unchanged():
     told: list[str] = []
-    assert adapted(SAID, [TOOL], Manners(), told.append) == SAID
+    assert adapted(SAID, [TOOL], Capabilities(), told.append) == SAID
     assert not told
 
 
 def test_arguments_as_objects_and_short_ids():
-    told = adapted(SAID, [], Manners(objects=True, short_ids=True))
+    told = adapted(SAID, [], Capabilities(objects=True, short_ids=True))
     call = told[1]["tool_calls"][0]
     assert call["function"]["arguments"] == {"a": [1]}
     assert len(call["id"]) == 9
@@ -44,38 +44,38 @@ def test_arguments_as_objects_and_short_ids():
     assert SAID[1]["tool_calls"][0] is CALL
 
 
-def argued(arguments: str, manners: Manners) -> Any:
+def argued(arguments: str, capabilities: Capabilities) -> Any:
     """Return what the arguments of a call become."""
     call = {**CALL, "function": {"name": "f", "arguments": arguments}}
-    told = adapted([{"role": "assistant", "tool_calls": [call]}], [], manners)
+    told = adapted([{"role": "assistant", "tool_calls": [call]}], [], capabilities)
     return told[0]["tool_calls"][0]["function"]["arguments"]
 
 
 @pytest.mark.parametrize("arguments", ["", " \n", "null", " null "])
 def test_no_arguments_are_an_empty_object(arguments: str):
-    assert argued(arguments, Manners()) == "{}"
-    assert argued(arguments, Manners(objects=True)) == {}
+    assert argued(arguments, Capabilities()) == "{}"
+    assert argued(arguments, Capabilities(objects=True)) == {}
 
 
 @pytest.mark.parametrize(
     "arguments", ['{"city": "Par', "[1]", '"a"', "5", "none", '{"a": "\\ud800"}', "[" * 10_000]
 )
 def test_non_object_arguments_become_member(arguments: str):
-    assert argued(arguments, Manners()) == arguments
-    assert argued(arguments, Manners(objects=True)) == {"arguments": arguments}
+    assert argued(arguments, Capabilities()) == arguments
+    assert argued(arguments, Capabilities(objects=True)) == {"arguments": arguments}
 
 
 @pytest.mark.parametrize("id", ["functions.f:0", "0", "a1b2c3d4e", "call_1"])
 def test_ids_return_as_written(id: str):
     said = [{**SAID[1], "tool_calls": [{**CALL, "id": id}]}, {**SAID[2], "tool_call_id": id}]
-    told = adapted(said, [], Manners(objects=True, null=True, bare=True))
+    told = adapted(said, [], Capabilities(objects=True, null=True, bare=True))
     assert [told[-2]["tool_calls"][0]["id"], told[-1]["tool_call_id"]] == [id, id]
 
 
 @pytest.mark.parametrize("system", [True, False])
 def test_tools_in_words(system: bool):
-    manners = Manners(tools=False, calls=False, results=False, system=system, repeated=False)
-    told = adapted(SAID, [TOOL], manners)
+    capabilities = Capabilities(tools=False, calls=False, results=False, system=system, repeated=False)
+    told = adapted(SAID, [TOOL], capabilities)
     assert json.dumps(TOOL) in told[0]["content"]
     assert [one["role"] for one in told] == ["system"] * system + ["user", "assistant", "user"]
     first, second = (
@@ -89,8 +89,8 @@ def test_tools_in_words(system: bool):
 
 
 def test_hidden_calls_are_written_out():
-    manners = Manners(calls=False, tools=False, syntax=LFM)
-    told = adapted(SAID, [TOOL], manners)
+    capabilities = Capabilities(calls=False, tools=False, syntax=LFM)
+    told = adapted(SAID, [TOOL], capabilities)
     assert told[2]["content"] == "So.\n<|tool_call_start|>[f(a=[1]), g()]<|tool_call_end|>"
     assert "<|tool_call_start|>[<function-name>(" in told[0]["content"]
     assert "<tool_call>" not in told[0]["content"]
@@ -98,19 +98,19 @@ def test_hidden_calls_are_written_out():
 
 
 def test_results_stay_where_shown():
-    told = adapted(SAID, [], Manners(calls=False))
+    told = adapted(SAID, [], Capabilities(calls=False))
     assert "tool_calls" not in told[1]
     assert told[2:] == SAID[2:]
 
 
 def test_tools_follow_a_system_prompt():
-    told = adapted([{"role": "system", "content": "Be brief."}, *SAID], [TOOL], Manners(tools=False))
+    told = adapted([{"role": "system", "content": "Be brief."}, *SAID], [TOOL], Capabilities(tools=False))
     assert told[0]["content"].startswith("Be brief.\n\n# Tools")
     assert len(told) == 5
 
 
 def test_calls_are_shown_singly():
-    told = adapted([*SAID[:2], SAID[3], SAID[2]], [], Manners(several=False))
+    told = adapted([*SAID[:2], SAID[3], SAID[2]], [], Capabilities(several=False))
     shown = [
         (one["role"], [c["id"] for c in one.get("tool_calls", ())] or one["content"]) for one in told[1:]
     ]
@@ -124,32 +124,32 @@ def test_calls_are_shown_singly():
 
 
 def test_calls_without_results_stay_in_the_history():
-    told = adapted([*SAID[:2], {"role": "user", "content": "?"}], [], Manners(several=False))
+    told = adapted([*SAID[:2], {"role": "user", "content": "?"}], [], Capabilities(several=False))
     assert [len(one.get("tool_calls", ())) for one in told] == [0, 1, 1, 0]
 
 
 def test_hiding_content_becomes_own_message():
-    told = adapted(SAID, [], Manners(null=True, bare=True))
+    told = adapted(SAID, [], Capabilities(null=True, bare=True))
     assert roles(told)[:3] == [("user", "q"), ("assistant", "So."), ("assistant", None)]
     assert len(told[2]["tool_calls"]) == 2
-    assert roles(adapted([{**SAID[1], "content": ""}], [], Manners(null=True))) == [("assistant", None)]
+    assert roles(adapted([{**SAID[1], "content": ""}], [], Capabilities(null=True))) == [("assistant", None)]
 
 
 def test_thoughts_are_told_under_all_their_names():
-    told = adapted([THOUGHT], [], Manners())
+    told = adapted([THOUGHT], [], Capabilities())
     assert (told[0]["reasoning_content"], told[0]["thinking"], told[0]["content"]) == ("Hm.", "Hm.", "So.")
-    told = adapted([THOUGHT], [], Manners(alone=True))
+    told = adapted([THOUGHT], [], Capabilities(alone=True))
     assert (told[0]["thinking"], told[0]["content"]) == ("Hm.\n\nSo.", "")
-    [bare] = adapted([THOUGHT], [], Manners(alone=True, thoughtless=True))
+    [bare] = adapted([THOUGHT], [], Capabilities(alone=True, thoughtless=True))
     assert (bare.get("thinking"), bare["content"]) == (None, "So.")
-    told = adapted([THOUGHT], [], Manners(thought_parts=True))
+    told = adapted([THOUGHT], [], Capabilities(thought_parts=True))
     assert told[0]["content"] == [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "So."}]
 
 
 def test_parts_join_by_line_breaks():
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     said = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
-    assert roles(adapted(said, [], Manners(parts=frozenset({"user"})))) == [
+    assert roles(adapted(said, [], Capabilities(parts=frozenset({"user"})))) == [
         ("user", parts),
         ("assistant", "one\ntwo"),
     ]
@@ -164,10 +164,10 @@ def test_roles_that_a_template_does_not_know():
         {"role": "system", "content": "s"},
         {"role": "user", "content": "e"},
     ]
-    assert adapted(said, [], Manners(developer=True)) == said
-    assert roles(adapted(said, [], Manners()))[0] == ("system", "d")
-    assert roles(adapted(said, [], Manners(later=frozenset())))[4] == ("user", "s")
-    assert roles(adapted(said, [], Manners(system=False, later=frozenset(), repeated=False))) == [
+    assert adapted(said, [], Capabilities(developer=True)) == said
+    assert roles(adapted(said, [], Capabilities()))[0] == ("system", "d")
+    assert roles(adapted(said, [], Capabilities(later=frozenset())))[4] == ("user", "s")
+    assert roles(adapted(said, [], Capabilities(system=False, later=frozenset(), repeated=False))) == [
         ("user", "d\n\na\n\nb"),
         ("assistant", "c"),
         ("user", "s\n\ne"),
@@ -196,7 +196,9 @@ def test_variables_never_replace_own_ones():
 def test_required_reply_precedes_the_user():
     follower = {"role": "user", "content": "And now?"}
     told: list[str] = []
-    assert roles(adapted([*SAID, follower], [], Manners(repeated=False, followed=False), told.append)) == [
+    assert roles(
+        adapted([*SAID, follower], [], Capabilities(repeated=False, followed=False), told.append)
+    ) == [
         ("user", "q"),
         ("assistant", "So."),
         ("tool", "one"),
@@ -206,7 +208,7 @@ def test_required_reply_precedes_the_user():
     ]
     assert len(told) == 1
     template = ChatTemplate(ALTERNATING)
-    assert not template.manners.followed
+    assert not template.capabilities.followed
     assert "And now?" in template.render([*SAID, follower])
 
 
@@ -226,9 +228,9 @@ ALTERNATING = """\
 def test_missing_ids_follow_call_order():
     calls = [{**one, "id": ""} for one in SAID[1]["tool_calls"]]
     results = [{"role": "tool", "content": text} for text in ("one", "two", "three")]
-    told = adapted([{**SAID[1], "tool_calls": calls}, *results], [], Manners(idless=False))
+    told = adapted([{**SAID[1], "tool_calls": calls}, *results], [], Capabilities(idless=False))
     ids = [call["id"] for call in told[0]["tool_calls"]]
     assert len(set(ids)) == 2
     assert [one["tool_call_id"] for one in told[1:3]] == ids
-    assert adapted(results[:1], [], Manners(idless=False))[0]["tool_call_id"]
-    assert "tool_call_id" not in adapted(results[:1], [], Manners())[0]
+    assert adapted(results[:1], [], Capabilities(idless=False))[0]["tool_call_id"]
+    assert "tool_call_id" not in adapted(results[:1], [], Capabilities())[0]

@@ -20,8 +20,8 @@ SAID = [
 
 @pytest.mark.parametrize("fallback", FALLBACKS, ids=lambda one: one.name)
 def test_marks_decide(fallback: Fallback):
-    assert fallback_for({mark: i for i, mark in enumerate(("<s>", *fallback.marks))}) is fallback
-    assert fallback_for({fallback.marks[0]: 1}) is IN_WORDS
+    assert fallback_for({mark: i for i, mark in enumerate(("<s>", *fallback.markers))}) is fallback
+    assert fallback_for({fallback.markers[0]: 1}) is IN_WORDS
 
 
 @pytest.mark.parametrize("fallback", [*FALLBACKS, IN_WORDS], ids=lambda one: one.name)
@@ -30,7 +30,7 @@ def test_every_message_is_in_the_prompt(fallback: Fallback):
     places = [prompt.find(f"M{i}") for i in (1, 2, 3, 4)]
     assert -1 not in places
     assert places == sorted(places)
-    end = fallback.marks[-1] if fallback.marks else "\n\n"
+    end = fallback.markers[-1] if fallback.markers else "\n\n"
     assert prompt.count(end) >= 3
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.formats.families import JSON_IN_TAGS, THINK
-from server.text.detokenize import mark_tokens
+from server.text.detokenize import marker_tokens
 from server.text.form import Form, style_of
 from server.text.template import CHATML
 from tests import templates
@@ -39,7 +39,7 @@ def test_thoughts_that_the_prompt_has_opened():
 def test_marks_that_are_tokens_are_found():
     vocabulary = MarkedVocabulary()
     form = Form(THINK, calls=JSON_IN_TAGS)
-    assert mark_tokens(vocabulary, form.marks) == {
+    assert marker_tokens(vocabulary, form.markers) == {
         mark: vocabulary.token(mark) for mark in ("<think>", "</think>", "<tool_call>", "</tool_call>")
     }
-    assert mark_tokens(vocabulary, ["<function=", "", "<|im_end|>"]) == {}
+    assert marker_tokens(vocabulary, ["<function=", "", "<|im_end|>"]) == {}

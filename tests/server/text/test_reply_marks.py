@@ -15,7 +15,7 @@ from server.formats.families import FUNCTION_TAGS, JSON_IN_TAGS, THINK, family_o
 from server.formats.reading import MessageReader
 from server.grammar.compiler import Compiler
 from server.grammar.thinking_budget import ThinkingBudget, ThoughtLimit
-from server.text.detokenize import mark_tokens
+from server.text.detokenize import marker_tokens
 from server.text.form import PLAIN, Form
 from server.text.message import Message, Piece, folded
 from server.text.reply import ReplyText, as_read
@@ -204,6 +204,6 @@ def test_channels_end_nothing_but_content():
 
 
 def test_marks_are_looked_up_once():
-    assert mark_tokens(VOCABULARIES[0], ["<think>", "nothing"]) == {
+    assert marker_tokens(VOCABULARIES[0], ["<think>", "nothing"]) == {
         "<think>": VOCABULARIES[0].token("<think>")
     }

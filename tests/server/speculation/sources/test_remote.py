@@ -275,7 +275,7 @@ def test_drafter_may_tell_why_resting():
     [record] = scene.remote.drafters()
     for why in ("", "a moment", "it is too slow", ""):
         scene.remote.pause(scene.remote.hosts["there"], why)
-        assert (record.rests, record.resting) == (why, bool(why))
+        assert (record.rests, record.paused) == (why, bool(why))
 
 
 def test_presence_tells_the_guess_time():

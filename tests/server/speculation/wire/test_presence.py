@@ -18,7 +18,7 @@ from server.speculation.wire.presence import (
     Presence,
     VocabularyCard,
     kernel_id,
-    misfit,
+    mismatch,
     names,
     refusal,
     unique_id,
@@ -65,13 +65,13 @@ def test_pieces_do_not_run_into_each_other() -> None:
 
 
 def test_equal_vocabularies_fit() -> None:
-    assert misfit(LEAD, vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10))) is None
+    assert mismatch(LEAD, vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10))) is None
 
 
 def test_padding_at_the_end_fits() -> None:
     padded = vocabulary_card(Pieces(4 * CHECKSUM_TOKENS + 10 + MAX_SIZE_DIFFERENCE))
-    assert misfit(LEAD, padded) is None
-    assert misfit(padded, LEAD) is None
+    assert mismatch(LEAD, padded) is None
+    assert mismatch(padded, LEAD) is None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_padding_at_the_end_fits() -> None:
     ],
 )
 def test_misfits_have_a_reason(drafter: Pieces, reason: str) -> None:
-    assert reason in (misfit(LEAD, vocabulary_card(drafter)) or "")
+    assert reason in (mismatch(LEAD, vocabulary_card(drafter)) or "")
 
 
 def test_refusal_names_a_fitting_vocabulary() -> None:
@@ -243,7 +243,9 @@ def test_kernelless_card_may_be_local() -> None:
 @pytest.mark.parametrize("n_blocks", [0, 4, 6, 17])
 def test_checksums_of_another_block_size_are_refused(n_blocks: int) -> None:
     other = replace(LEAD, blocks=tuple(range(n_blocks)))
-    assert misfit(LEAD, other) == (f"{n_blocks} checksums for 4106 tokens: another version of duo made them")
+    assert mismatch(LEAD, other) == (
+        f"{n_blocks} checksums for 4106 tokens: another version of duo made them"
+    )
 
 
 def test_a_roster_follows_the_cards() -> None:

@@ -9,7 +9,7 @@ from tests.server.cache.test_prefix import text
 
 def test_untrimmable_sequence_returns_to_mark():
     cache = PrefixCache(2, partial=False)
-    cache.release(0, text(1, 50), mark=30)
+    cache.release(0, text(1, 50), checkpoint=30)
     check_prefixes(cache)
     assert cache.longest([*text(1, 50), 7][:-1], {}, "")[1] == 50
     assert cache.longest([*text(1, 40), 7, 7][:-1], {}, "")[1] == 30
@@ -22,11 +22,11 @@ def test_untrimmable_sequence_returns_to_mark():
 
 def test_a_mark_is_for_its_salt_only():
     cache = PrefixCache(2, partial=False)
-    cache.release(0, text(1, 50), "one", mark=30)
+    cache.release(0, text(1, 50), "one", checkpoint=30)
     assert cache.longest([*text(1, 40), 7][:-1], {}, "another")[1] == 0
 
 
 def test_other_conversation_copies_the_mark():
     cache = PrefixCache(2, partial=False)
-    cache.release(0, text(1, 1000), mark=300)
+    cache.release(0, text(1, 1000), checkpoint=300)
     assert cache.take([*text(1, 300), 7, 7]) == Reuse(1, 300, 0)

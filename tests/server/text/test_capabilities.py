@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from server.text.manners import described
+from server.text.capabilities import described
 from server.text.template import CHATML, ChatTemplate, Message, Setting
 from tests import templates
 
@@ -18,13 +18,13 @@ LOOP = "{% for m in messages %}"
 END = "{% endfor %}"
 
 
-def manners(source: str) -> Any:
-    return ChatTemplate(source).manners
+def capabilities(source: str) -> Any:
+    return ChatTemplate(source).capabilities
 
 
 def test_known_templates_keep_their_forms():
     kinds = [CHATML, templates.THINKING, templates.LLAMA3_TOOLS, templates.MISTRAL, templates.REASONING]
-    found = [manners(source) for source in kinds]
+    found = [capabilities(source) for source in kinds]
     assert [one.tools for one in found] == [False, False, True, True, False]
     assert [one.calls for one in found] == [False, True, True, True, True]
     assert [one.objects for one in found] == [False, True, True, True, False]
@@ -35,8 +35,8 @@ def test_known_templates_keep_their_forms():
 
 
 def test_a_template_that_shows_nothing_tells_nothing():
-    assert manners("{{ messages | length }}").system
-    assert manners("{{ raise_exception('never') }}").calls
+    assert capabilities("{{ messages | length }}").system
+    assert capabilities("{{ raise_exception('never') }}").calls
 
 
 WRITTEN = LOOP + "{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
@@ -52,7 +52,7 @@ ARGUMENTS = {
 
 @pytest.mark.parametrize(("shown", "objects"), ARGUMENTS.items())
 def test_arguments_are_objects_where_needed(shown: str, objects: bool):
-    found = manners(WRITTEN + shown + END + END)
+    found = capabilities(WRITTEN + shown + END + END)
     assert (found.calls, found.objects) == (True, objects)
 
 
@@ -61,12 +61,12 @@ def test_null_content_beside_calls():
         LOOP + "{% if m.content is none %}{% set f = m.tool_calls[0].function %}{{ f.name }}{{ f.arguments }}"
         "{% else %}{{ m.role }}: {{ m.content }}{% endif %}" + END
     )
-    assert (manners(source).null, manners(source).bare) == (True, True)
+    assert (capabilities(source).null, capabilities(source).bare) == (True, True)
 
 
 def test_template_without_no_tools_word():
     source = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}" + LOOP + "{{ m.content }}" + END
-    assert manners(source).no_tools == ()
+    assert capabilities(source).no_tools == ()
     assert ChatTemplate(source).render([{"role": "user", "content": "q"}]) == "q"
 
 
@@ -84,8 +84,8 @@ def test_missing_descriptions_are_added():
     )
     schema = {"type": "object", "properties": {"x": {"type": "string"}, "y": {"description": "why"}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    assert manners(source).described
-    assert not manners(CHATML).described
+    assert capabilities(source).described
+    assert not capabilities(CHATML).described
     prompt = ChatTemplate(source).render([{"role": "user", "content": "Hi"}], Setting([tool]))
     assert prompt.startswith("f: x=y=why")
 
@@ -104,13 +104,13 @@ def test_existing_description_keeps_place():
 def test_lists_are_taken_by_role():
     user_only = "{% if m.role == 'user' %}" + PARTS + "{% else %}{{ m.content }}{% endif %}"
     user_only = LOOP + user_only + END
-    assert manners(user_only).parts == {"user"}
-    assert manners(LOOP + "{{ m.content | tojson }}" + END).parts == frozenset()
+    assert capabilities(user_only).parts == {"user"}
+    assert capabilities(LOOP + "{{ m.content | tojson }}" + END).parts == frozenset()
 
 
 def test_thoughts_go_to_field_or_part():
     field = LOOP + "{{ m.thinking }}{{ m.content }}" + END
-    assert not manners(field).thought_parts
+    assert not capabilities(field).thought_parts
     told: list[Message] = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "a", "reasoning_content": "t"},
@@ -118,7 +118,7 @@ def test_thoughts_go_to_field_or_part():
     ]
     assert ChatTemplate(field).render(told) == "qtar"
     part = LOOP + PARTS.replace("p.text", "'<' + p.thinking + '>' if p.type == 'thinking' else p.text") + END
-    assert manners(part).thought_parts
+    assert capabilities(part).thought_parts
     assert ChatTemplate(part).render(told) == "q<t>ar"
 
 

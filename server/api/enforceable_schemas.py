@@ -36,7 +36,7 @@ Writing the rules of 30 tools takes 40 ms. With half this maximum, 17 agents wou
 """
 
 
-class HeldSchemas:
+class EnforceableSchemas:
     """Finds the schemas that the grammar of a request's calls can enforce. Safe on any thread."""
 
     def __init__(self, grammars: Compiler) -> None:
@@ -121,7 +121,7 @@ class HeldSchemas:
             i: Index of its tool in the request.
             otherwise: Reason to replace even a schema that compiles, by ANY_OBJECT; "": none.
         """
-        held, left_out = self.grammars.held(schema, place(i))
+        held, left_out = self.grammars.enforceable(schema, place(i))
         if not left_out and otherwise:
             held, left_out = ANY_OBJECT, [""]
         if left_out:

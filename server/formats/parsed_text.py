@@ -8,7 +8,7 @@ from dataclasses import replace
 from server.formats.spans import ContentSpans
 from server.text.guard import GUARD, unguarded
 from server.text.indentation import Indentation
-from server.text.message import CallBegun, Content, Piece, Reasoning
+from server.text.message import CallStart, Content, Piece, Reasoning
 from server.text.stops import StopStrings
 
 
@@ -25,7 +25,7 @@ class ParsedText:
             plain: True if all of the text is content.
         """
         self.n_parsed = 0  # characters whose meaning is certain
-        self.n_thought = 0  # index behind the thoughts and their marks
+        self.n_thought = 0  # index behind the thoughts and their markers
         self.outdented = False  # the reply ended at a line with too little indentation
         self.content = ContentSpans(plain=plain)  # which characters are content
         self._stops = StopStrings(stops)
@@ -61,16 +61,16 @@ class ParsedText:
             self.content.add(self.n_parsed, self.n_parsed + len(text))
             self._drop(len(text))
 
-    def _tell_up_to(self, n: int, *, mark: bool, keeps_blank: bool) -> None:
+    def _tell_up_to(self, n: int, *, marker: bool, keeps_blank: bool) -> None:
         """Emit the first n characters as content, up to a stop string that is there or may still form.
 
         Args:
             n: Number of characters that are content whatever follows.
-            mark: True if a mark follows them.
+            marker: True if a marker follows them.
             keeps_blank: True to emit white space at their end.
         """
         text = self._buffer[:n]
-        n = self._stops.n_tellable(text, whole=mark or self._ended)
+        n = self._stops.n_tellable(text, whole=marker or self._ended)
         if not self.stopped and not keeps_blank:
             n = min(n, len(text.rstrip()))
         self._tell_content(n)
@@ -93,6 +93,6 @@ class ParsedText:
 
 
 def _unguarded_piece(piece: Piece) -> Piece:
-    if isinstance(piece, CallBegun):
+    if isinstance(piece, CallStart):
         return replace(piece, name=unguarded(piece.name), id=unguarded(piece.id))
     return replace(piece, text=unguarded(piece.text)) if GUARD in piece.text else piece

@@ -56,13 +56,13 @@ def invalid(error: ValidationError, data: object) -> InvalidRequestError:
     path, worst = max(found, key=lambda pair: (len(pair[1]["loc"]), pair[1]["type"] not in _KINDS))
     kinds = [_KINDS[one["type"]] for place, one in found if place == path and one["type"] in _KINDS]
     message = (
-        f"must be {' or '.join(dict.fromkeys(kinds))}" if worst["type"] in _KINDS else _complaint_text(worst)
+        f"must be {' or '.join(dict.fromkeys(kinds))}" if worst["type"] in _KINDS else _error_text(worst)
     )
     param = ".".join(path) or None
     return FieldError(param, message) if param else InvalidRequestError(message)
 
 
-def _complaint_text(complaint: ErrorDetails) -> str:
+def _error_text(complaint: ErrorDetails) -> str:
     text = _TEXTS.get(complaint["type"])
     return complaint["msg"] if text is None else text.format(**complaint.get("ctx", {}))
 

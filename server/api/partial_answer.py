@@ -16,7 +16,7 @@ Note: TypeAlias = list[Any]
 
 
 @dataclass(slots=True)
-class BegunChoice:
+class PartialChoice:
     """The part of a choice that was told."""
 
     tokens: list[int] = field(default_factory=list[int])
@@ -26,13 +26,13 @@ class BegunChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunAnswer:
+class PartialAnswer:
     """A reply that another process has begun."""
 
     id: str  # of its answer
     created: int  # Unix seconds
     n_events: int
-    choices: Sequence[BegunChoice]
+    choices: Sequence[PartialChoice]
     opened: bool  # its first events were told
     closed: bool  # its last event was told
 
@@ -71,10 +71,10 @@ def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None
     return {"id": id, "created": created, "prompts": told}
 
 
-def begun_of(orphan: Orphan) -> BegunAnswer:
+def partial_answer_of(orphan: Orphan) -> PartialAnswer:
     """Return how far an orphan has come."""
     recipe, states = orphan.recipe, orphan.states
-    choices = [BegunChoice() for _ in range(sum(len(told["seeds"]) for told in recipe["prompts"]))]
+    choices = [PartialChoice() for _ in range(sum(len(told["seeds"]) for told in recipe["prompts"]))]
     for state in states:
         for index, tokens, logprobs, mu, ended in state.get("choices", ()):
             choice = choices[int(index)]
@@ -82,7 +82,7 @@ def begun_of(orphan: Orphan) -> BegunAnswer:
             choice.logprobs += [TokenLogprobs(token, p, _pairs(top)) for token, p, top in logprobs]
             choice.mu, choice.ended = mu, bool(ended)
     closed = any(state.get("closed") for state in states)
-    return BegunAnswer(recipe["id"], recipe["created"], orphan.log.n_events, choices, bool(states), closed)
+    return PartialAnswer(recipe["id"], recipe["created"], orphan.log.n_events, choices, bool(states), closed)
 
 
 def _pairs(top: Sequence[Sequence[Any]]) -> tuple[tuple[int, float], ...]:

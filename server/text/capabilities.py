@@ -1,7 +1,7 @@
 """Find out in which forms a chat template takes messages, by rendering probes. Pure.
 
-Templates do not declare what they support. So each question is a small conversation with marks in it, and the
-answer is whether the prompt shows the marks.
+Templates do not declare what they support. So each probe is a small conversation with markers in it, and the
+template supports what is probed if the prompt shows the markers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THOUGHT_FIELDS = ("reasoning_content", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class Capabilities:
     """Which messages a template takes, and in which form."""
 
     no_tools: Sequence[Tool] | None = None  # value of the variable `tools` that means no tools
@@ -76,7 +76,7 @@ _DATA = ('"type": "text"', '"type":"text"', "'type': 'text'")
 """Texts that show that a list of parts was printed as data."""
 
 
-def manners_of(render: Render, source: str, told: Manners) -> Manners:
+def capabilities_of(render: Render, source: str, told: Capabilities) -> Capabilities:
     """Return the forms of messages that a template takes.
 
     Args:
@@ -98,9 +98,9 @@ class _Probe:
     render: Render
     source: str
 
-    def shows(self, messages: Sequence[Message], *marks: str, tools: Sequence[Tool] = ()) -> bool:
-        """Return True if the prompt shows the marks in this order, and prints no data structure."""
-        return _shows_marks(self.render(messages, tools), *marks)
+    def shows(self, messages: Sequence[Message], *markers: str, tools: Sequence[Tool] = ()) -> bool:
+        """Return True if the prompt shows the markers in this order, and prints no data structure."""
+        return _shows_markers(self.render(messages, tools), *markers)
 
     def knows(self, role: str) -> bool:
         """Return True if the template's source contains the role's name in quotation marks.
@@ -109,7 +109,7 @@ class _Probe:
         """
         return any(f"{quote}{role}{quote}" in self.source for quote in ("'", '"'))
 
-    def of_roles(self, found: Manners) -> Manners:
+    def of_roles(self, found: Capabilities) -> Capabilities:
         first, second = _message_of("user", ONE), _message_of("user", OTHER)
         empty = [_USER, _message_of("assistant", ""), first]
         return replace(
@@ -122,7 +122,7 @@ class _Probe:
             and self.render([_USER], described([_BARE_TOOL])) is not None,
         )
 
-    def _of_instructions(self, found: Manners) -> Manners:
+    def _of_instructions(self, found: Capabilities) -> Capabilities:
         """Find out where the template shows system and developer messages; return `found` with the findings.
 
         Tried are one at the beginning, one without a user's message, two in a row, and one later on.
@@ -144,10 +144,12 @@ class _Probe:
             later=frozenset(role for role in known if self._shows_later(role)),
         )
 
-    def _shows_with_tools(self, messages: Sequence[Message], *marks: str) -> bool:
-        """Return True if the marks are shown without tools, and also with tools if the template takes any."""
+    def _shows_with_tools(self, messages: Sequence[Message], *markers: str) -> bool:
+        """Return True if the markers are shown without tools and, if the template takes tools, with them."""
         beside = self.render([_USER], [_TOOL]) is not None
-        return self.shows(messages, *marks) and (not beside or self.shows(messages, *marks, tools=[_TOOL]))
+        return self.shows(messages, *markers) and (
+            not beside or self.shows(messages, *markers, tools=[_TOOL])
+        )
 
     def _shows_later(self, role: str) -> bool:
         """Return True if messages of this role are shown anywhere in a conversation, not only at its start.
@@ -164,7 +166,7 @@ class _Probe:
             and self.shows([system, user, assistant, last, told], *_EARLIER, OTHER, ONE)
         )
 
-    def of_calls(self, found: Manners) -> Manners:
+    def of_calls(self, found: Capabilities) -> Capabilities:
         """Find out how calls and their results are shown.
 
         Templates take a call's arguments as an object (most do) or as JSON text. If a template shows both
@@ -186,7 +188,7 @@ class _Probe:
         known = (found.tools or self.knows("tool")) and self.shows([_USER, _ASSISTANT, result], ONE)
         return replace(found, calls=False, results=known)
 
-    def _of_results(self, found: Manners) -> Manners:
+    def _of_results(self, found: Capabilities) -> Capabilities:
         arguments = _no_arguments(found)
         calling, beside = _call_history(found, arguments), {"content": OTHER}
         thoughtful = [{**_with_thoughts(one), **beside} if "tool_calls" in one else one for one in calling]
@@ -209,7 +211,7 @@ class _Probe:
             idless=_in_order(self.render(list(map(_without_id, calling)), [_TOOL]), ONE),
         )
 
-    def _shows_beside(self, found: Manners) -> bool:
+    def _shows_beside(self, found: Capabilities) -> bool:
         """Return True if content before calls is shown, and the prompt ends as it does without content."""
         calling = _call_history(found, _no_arguments(found), content=OTHER)
         saying = [{**one, "content": _EARLIER[0]} if "tool_calls" in one else one for one in calling]
@@ -218,7 +220,7 @@ class _Probe:
             return False
         return text.rpartition(OTHER)[2] == without.rpartition(OTHER)[2]
 
-    def of_parts(self, found: Manners) -> Manners:
+    def of_parts(self, found: Capabilities) -> Capabilities:
         nothing = _no_arguments(found)
         beside = [
             {**one, "content": _PARTS} if "tool_calls" in one else one
@@ -234,7 +236,7 @@ class _Probe:
         taken = (role for role, of in histories.items() if all(self.shows(one, ONE, OTHER) for one in of))
         return replace(found, parts=frozenset(taken))
 
-    def of_thoughts(self, found: Manners) -> Manners:
+    def of_thoughts(self, found: Capabilities) -> Capabilities:
         """Find out in which form the template shows the thoughts of earlier replies.
 
         If it shows no thoughts from a field of the message, try thoughts as parts of the content.
@@ -274,8 +276,8 @@ def _with_one(schema: Any) -> Any:
     return {**known, "description": known.get("description", "")}
 
 
-def _shows_marks(prompt: str | None, *marks: str) -> bool:
-    return _in_order(prompt, *marks) and not any(sign in str(prompt) for sign in _DATA)
+def _shows_markers(prompt: str | None, *markers: str) -> bool:
+    return _in_order(prompt, *markers) and not any(sign in str(prompt) for sign in _DATA)
 
 
 def _shows_python(prompt: str | None) -> bool:
@@ -283,10 +285,10 @@ def _shows_python(prompt: str | None) -> bool:
     return str(_OBJECT) in str(prompt)
 
 
-def _in_order(prompt: str | None, *marks: str) -> bool:
+def _in_order(prompt: str | None, *markers: str) -> bool:
     at = 0
-    for mark in marks:
-        at = (prompt or "").find(mark, at)
+    for marker in markers:
+        at = (prompt or "").find(marker, at)
         if at < 0:
             return False
     return prompt is not None
@@ -307,11 +309,11 @@ def _without_id(message: Message) -> Message:
     return {**rest, "tool_calls": calls} if calls else rest
 
 
-def _no_arguments(found: Manners) -> Any:
+def _no_arguments(found: Capabilities) -> Any:
     return {} if found.objects else "{}"
 
 
-def _call_history(found: Manners, *arguments: Any, content: Any = "!") -> list[Message]:
+def _call_history(found: Capabilities, *arguments: Any, content: Any = "!") -> list[Message]:
     """Return a history with a call for each of these arguments, all answered with this content."""
     calls = [
         {"id": f"a1234567{n}", "type": "function", "function": {"name": name, "arguments": given}}
