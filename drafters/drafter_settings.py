@@ -18,7 +18,7 @@ DEFAULT_MODEL = BUNDLED_MODEL.with_name("smollm2-draft.gguf")
 
 
 def _bundled_or_given(path: Path) -> Path:
-    """Return the bundled model that a bare file name means, else the path as it is."""
+    """Return the path of a bundled model if the path is only its file name, else the path unchanged."""
     bundled = BUNDLED_MODEL.with_name(path.name)
     return bundled if path.parent == Path() and not path.exists() and bundled.is_file() else path
 

@@ -32,7 +32,7 @@ class Mean:
 
 
 class Smoothed:
-    """Weighted mean: each new observation gets the share `weight`, all earlier ones share the rest."""
+    """Exponentially weighted mean: a new observation counts with `weight`, the old mean with 1 - `weight`."""
 
     __slots__ = ("_weight", "is_known", "value")
 

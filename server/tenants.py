@@ -14,7 +14,7 @@ from server.errors import BusyError
 
 
 class Place:
-    """One place of a Places, taken for a tenant."""
+    """One place in a queue, taken for a tenant until give_back()."""
 
     def __init__(self, places: Places, tenant: str) -> None:
         self._held: Counter[str] | None = places.held
@@ -28,7 +28,7 @@ class Place:
 
 
 class Places:
-    """A limited number of places, of which a tenant may hold at most as many as are still free.
+    """A limited number of places in a queue; a tenant may hold at most as many as are still free.
 
     This is the dynamic threshold of Choudhury and Hahne (1998) with factor 1: n tenants that ask for all
     places they can get leave 1 / (n + 1) of the places to others. The limit does not hold for the first

@@ -92,7 +92,7 @@ def offered(headers: Headers) -> list[bytes]:
 
 
 def _decoded(text: str) -> str:
-    """Return the text that is written in base64url without padding; empty if it is none."""
+    """Decode base64url without padding; return an empty text if it is invalid."""
     try:
         return b64decode(text + "=" * (-len(text) % 4), "-_", validate=True).decode("latin-1")
     except ValueError:

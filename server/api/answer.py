@@ -81,7 +81,7 @@ class Answer(ABC):
         self.cancel()
 
     def abandon(self) -> None:
-        """End without another word: another process goes on with this answer."""
+        """Stop without sending an end: another process continues this answer."""
         self._abandoned = self.forgotten = True
         self.cancel()
 
@@ -90,7 +90,10 @@ class Answer(ABC):
             choice.generation.cancel()
 
     def recipe(self, given: Json) -> Json | None:
-        """Return how another process can go on with this answer, if it can; `given`: the request's body."""
+        """Return what another process needs to continue this answer; None if none can.
+
+        given: The request's body.
+        """
         return None
 
     async def begin(self) -> None:
@@ -164,7 +167,7 @@ class Answer(ABC):
                 log.end()
 
     async def _relive(self, begun: PartialAnswer) -> None:
-        """Come to where the stored events end, without telling them again."""
+        """Restore the state after the last stored event, without sending any event again."""
         if begun.opened:
             list(self._opening_events())
             for choice, before in zip(self._choices, begun.choices, strict=True):

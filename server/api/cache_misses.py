@@ -1,4 +1,4 @@
-"""Remember the prompts of earlier replies, to find where a later prompt departs from them."""
+"""Remember the prompts of earlier replies, to find where a later prompt first differs from one."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class CompletionAnswer(Answer):
 
     @abstractmethod
     def _whole_reply(self, choice: ReplyChoice, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Return the fields of a choice in the whole answer."""
+        """Return the fields of a choice in an answer that is not streamed."""
 
     @abstractmethod
     def _delta(self, pieces: Sequence[Piece]) -> dict[str, Any]:

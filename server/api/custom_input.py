@@ -39,7 +39,8 @@ class InputReader:
     def end(self) -> str:
         """Return the rest of the input, once the arguments have ended.
 
-        Arguments without an `input` are returned whole, unless they broke off where an `input` may begin.
+        If they have no `input`, return all of the arguments; but nothing if they ended where an `input` may
+        begin.
         """
         rest, self._unread = self._unread, ""
         if self._begun or _MAY_BEGIN.fullmatch(rest):

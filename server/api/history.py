@@ -108,7 +108,7 @@ class History:
         *,
         prefill: bool,
     ) -> None:
-        """Remember a reply LATER_S from now, in a task.
+        """Start a task that remembers a reply after LATER_S.
 
         Args:
             asked: The prompt that the reply answers.

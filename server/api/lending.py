@@ -24,7 +24,7 @@ MAX_NAME = 32  # characters of a drafter's name. Half: no room for two words
 
 
 class BrowserLender(NamedTuple):
-    """A browser that lends: what its drafter is told about it at the start."""
+    """A browser in which a draft model runs, as its drafter process gets to know it at the start."""
 
     name: str  # shown to people
     salt: str  # salt of the sessions that it may read

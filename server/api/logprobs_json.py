@@ -53,7 +53,7 @@ class LegacyLogprobs:
     def __init__(self, n_unseen: int = 0) -> None:
         """Begin a reply.
 
-        Its tokens spell n_unseen characters before its text, such as BOS; offsets skip them.
+        n_unseen: Number of characters of its first tokens, such as BOS, that are not in its text.
         """
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = -n_unseen

@@ -1,4 +1,4 @@
-"""How far a stored reply has come, as its log tells it, so that another process can go on with it."""
+"""Read from a stored log how far a reply has come, so that another process can continue the reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Note: TypeAlias = list[Any]
 
 @dataclass(slots=True)
 class PartialChoice:
-    """The part of a choice that was told."""
+    """The part of a choice that clients may have seen: it is in the stored log."""
 
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
@@ -72,7 +72,7 @@ def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None
 
 
 def partial_answer_of(orphan: Orphan) -> PartialAnswer:
-    """Return how far an orphan has come."""
+    """Return the answer so far of a reply whose process has died, from its log."""
     recipe, states = orphan.recipe, orphan.states
     choices = [PartialChoice() for _ in range(sum(len(told["seeds"]) for told in recipe["prompts"]))]
     for state in states:

@@ -56,7 +56,7 @@ class PromptWork:
         If the caller is cancelled, waiting work never begins, and the result of running work is dropped.
 
         Raises:
-            BusyError: max_waiting calls wait already, or this tenant's share of them does.
+            BusyError: max_waiting calls wait already, or as many of this tenant's as it may have.
         """
         whose = tenant()
         await self._turns.enter(whose)

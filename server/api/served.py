@@ -201,7 +201,7 @@ class Served:
         return health
 
     def spans(self, tokens: Sequence[int]) -> tuple[PictureSpan, ...]:
-        """Return where the pictures of a prompt are; they stay known as long as this is kept."""
+        """Return where the pictures of a prompt are. Keep the result as long as the pictures are needed."""
         return () if self.pictures is None else self.pictures.spans(tokens)
 
     @property

@@ -100,16 +100,16 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the key of an entry that contains these tokens, else None; a new entry is then needless.
+        """Return the key of an entry that begins with these tokens, so that they need none; else None.
 
         Always None if states cannot be trimmed (`partial` is False).
         """
         return self.having(tokens, salt) if self._partial else None
 
     def covered(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the key of the entry that is a prefix of these tokens; None if none is.
+        """Return the key of the entry whose tokens are a prefix of these; None if there is none.
 
-        There is at most one: of two, one would be a prefix of the other. None if states cannot be trimmed.
+        There is at most one, see Catalogue. None if states cannot be trimmed.
         """
         length, key = self._all.match(tuple(tokens), salt)
         return key if self._partial and key is not None and length == len(self.entries[key].tokens) else None

@@ -57,7 +57,7 @@ class Reuse:
 
 @dataclass(slots=True)
 class _Resident:
-    """A KV sequence, as far as the cache knows it."""
+    """What the cache knows of one KV sequence."""
 
     tokens: list[int] = field(default_factory=list[int])  # what it holds while idle, none while busy
     salt: str = ""

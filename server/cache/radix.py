@@ -57,9 +57,9 @@ class _RadixNode(Generic[K]):
             node = node.parent
 
     def newest(self) -> int:
-        """Return the highest stamp of any key of this node or of a node below it; 0 if there is none.
+        """Compute `latest`: the highest stamp of any key here or below; 0 if there is none.
 
-        The `latest` of each child must be right.
+        The `latest` of each child must be up to date.
         """
         stamps = [*self.here.values(), *(child.latest for child in self.children.values())]
         return max(stamps, default=0)

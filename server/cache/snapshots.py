@@ -73,7 +73,7 @@ class Snapshots:
         return max(0, self.memory_bytes - n_taken)
 
     def at_work(self, busy: bool) -> None:
-        """Let disk threads wait if the model is busy, else look for other leads' files. Call it each step."""
+        """Pause the disk threads while the model is busy, else find other leads' files. Call it each step."""
         if self._carriers:
             self._carriers.writer.yield_to(busy)
             if not busy:

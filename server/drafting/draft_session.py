@@ -186,7 +186,7 @@ class DraftSession:
 
     @property
     def all_branches(self) -> list[Branch]:
-        """Return the branches that grow, and the one that became the path but has not moved yet, if any."""
+        """Return all branches, and the one that became the path if its KV sequence is still its own."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
     def take_drafts(self, drafter: str, td_us: int, *, all_of_it: bool = True) -> Iterator[Draft]:

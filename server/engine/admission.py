@@ -21,7 +21,7 @@ WORTH_SHARING = 32
 def end_precomputing(state: EngineState) -> None:
     """End sessions that only precompute a prompt, if they are done or if another session generates.
 
-    A patient one, whose request allows waiting, stays if it has not begun.
+    One that has not begun stays if its request allows it to wait.
     """
     sessions = state.sessions
     precomputing = [session for session in sessions if session.request.precompute]

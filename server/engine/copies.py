@@ -1,4 +1,4 @@
-"""Copies, in host memory, of idle conversations that may have to leave the KV cache. Pure."""
+"""Copies in host memory of idle conversations, so that these can leave the KV cache at once. Pure."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def residual(p: Distribution, q: Distribution) -> Floats:
 
 
 def _sample_weighted(p: Distribution, weights: Floats, u: float) -> int:
-    """Return the one of p.ids at which the cumulative share of the weights passes u, a number in [0, 1)."""
+    """Return the one of p.ids at which the weights' cumulative fraction passes u, a number in [0, 1)."""
     cumulative = np.cumsum(weights)
     at = int(np.searchsorted(cumulative, u * float(cumulative[-1]), side="right"))
     return int(p.ids[min(at, int(np.flatnonzero(weights)[-1]))])

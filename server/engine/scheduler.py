@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Work:
-    """Rows for one session: its next n_pending tokens and, if these are all, up to n_draft guesses."""
+    """Rows for one session: its next n_pending tokens, and up to n_draft guesses if no other is pending."""
 
     session: Session
     n_pending: int

@@ -69,7 +69,10 @@ class Session:
             self.sampler.mirostat.mus = self.request.mus
 
     def _go_on(self) -> None:
-        """Begin after the tokens that were committed before. Raises BackendError if they are not allowed."""
+        """Continue a reply whose first tokens the request contains.
+
+        Raises BackendError if its constraint does not allow them.
+        """
         begun, mirostat = self.request.begun, self.sampler.mirostat
         for token in begun:
             if self.constraint is not None and not self.constraint.allows(token):
@@ -83,19 +86,20 @@ class Session:
 
     @property
     def _said(self) -> list[int]:
-        """Return the prompt without pictures, which count for no penalty."""
+        """Return the prompt's tokens without positions of pictures, for the penalties of the sampler."""
         if not self.request.pictures:
             return self.tokens
         return [token for token in self.tokens if token < PICTURE_IDS]
 
     def before_picture(self, length: int) -> int:
-        """Return how many of the first `length` tokens there are without the beginning of a picture."""
+        """Return `length`, or the start of a picture if the first `length` tokens end within it."""
         return next((one.start for one in self.request.pictures if one.start < length < one.end), length)
 
     def with_whole_pictures(self, n: int) -> int:
-        """Return n, the next tokens to evaluate, changed if they end in rows that one decode must have.
+        """Return how many of the next n tokens to evaluate, so that no picture's rows are split.
 
-        They then end before these rows, or, if they begin with them, behind them.
+        Some rows of a picture must be in one decode. If the n tokens end within such rows, they end before
+        these rows instead, or after them if they begin with them.
         """
         end = self.n_kv + n
         for start, stop in (span for one in self.request.pictures for span in one.whole):
@@ -119,12 +123,15 @@ class Session:
 
     @property
     def reports_prompt(self) -> bool:
-        """True if all rows need logits: the prompt's logprobs are reported, or rows follow in strides."""
+        """True if all rows need logits: the prompt's logprobs are reported, or `strides` is true."""
         return not self.n_steps and (self.request.prompt_logprobs or self.strides)
 
     @property
     def strides(self) -> bool:
-        """True if the next rows are those of committed tokens, of which `stride` are evaluated in a step."""
+        """True if the next rows are of tokens committed earlier, which are evaluated `stride` in a step.
+
+        So their logits are computed in batches of the same size as when the tokens were generated.
+        """
         return self.stride > 0 and not self.n_steps and self.n_kv + self.n_dropped >= self.n_prompt
 
     @property

@@ -135,7 +135,7 @@ class Calls:
 
     @cached_property
     def behind_value(self) -> tuple[str, ...]:
-        """Return the texts of which one follows each value: another parameter, or what ends the arguments.
+        """Return the texts that may follow a value: those of another parameter, or of the arguments' end.
 
         If none follows, the tag that ends values is a part of the value.
         """

@@ -1,4 +1,4 @@
-"""Find the part of a text that spells a given message. Pure."""
+"""Find how much of a text belongs to a given message. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.text.message import Arguments, CallStart, Content, Message, Piece, f
 
 
 def extent(text: str, form: Form, message: Message) -> int | None:
-    """Return the length of the shortest beginning of a guarded text that spells the whole message.
+    """Return the length of the shortest beginning of a guarded text that reads as the whole message.
 
     Calls, thoughts and content must be those of the message, except for white space around them. Guards do
     not count. None if no beginning of the text spells the message.
@@ -36,7 +36,7 @@ def extent(text: str, form: Form, message: Message) -> int | None:
 
 
 def _meaning_of(message: Message) -> object:
-    """Return a value that is equal for all spellings of one message."""
+    """Return a value by which two texts of a message can be compared: equal if only white space differs."""
     calls = [(call.name, _parsed_arguments(call.arguments)) for call in message.calls]
     return message.content.strip(), message.reasoning.strip(), calls
 

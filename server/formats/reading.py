@@ -191,7 +191,7 @@ class MessageReader(ParsedText):
         return True
 
     def _skip_silent(self) -> bool:
-        """Skip a silent message's text, up to the next message."""
+        """Skip the text of a message that is not shown, up to the next message."""
         found = self._in_content.first(self._buffer, ended=self._ended)
         self._drop(found.at)
         return bool(found.marker) and self._act_on_marker(found.marker)

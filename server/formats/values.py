@@ -1,6 +1,6 @@
 """Convert values that models write in other forms to JSON. Pure.
 
-These are text whose type a schema tells, tagged elements, and values in Python's or Gemma's notation.
+These are text whose type is in a schema, tagged elements, and values in Python's or Gemma's notation.
 """
 
 from __future__ import annotations

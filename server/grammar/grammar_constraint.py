@@ -237,7 +237,7 @@ def tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 
 
 class _Guessing:
-    """Follows a text with a matcher of its own, to tell forced tokens and judge guesses.
+    """Follows a text with a matcher of its own, to find forced tokens and to check guesses.
 
     Beyond LIMITS no token is forced, and every guess is allowed.
     """

@@ -178,9 +178,9 @@ def _united_options(options: Iterable[Ends]) -> Ends:
 
 
 def _is_run(node: Node) -> bool:
-    """Return True if two texts of the node in a row are one text of it too, as with a run of spaces.
+    """Return True if any two texts that the node matches, joined, match it too, as with runs of spaces.
 
-    A loop over such a node need not keep its rounds apart.
+    In a loop over such a node, consecutive rounds can be matched as one.
     """
     match node:
         case Lexeme(Repeat(_, least, None)):

@@ -111,9 +111,10 @@ def was_disturbed(
 
 
 def chosen(times: AttentionTimes, kinds: Kinds, now: Kind | None, *, shared: bool) -> tuple[Kind, float]:
-    """Return the faster kind of attention for these and some assumed steps, and the share of time saved.
+    """Return the faster kind of attention, and the fraction of time that it saves.
 
-    If the other kind saves less than MIN_GAIN, return `now`.
+    The time is that of the given steps and of some assumed ones. If less than MIN_GAIN is saved, return
+    `now`.
 
     Args:
         times: Measured times.

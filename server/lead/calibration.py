@@ -1,6 +1,6 @@
 """Measure the seconds of a decode on this machine by its number of rows.
 
-The speculator needs these times before the first step, to tell which drafts pay. They are measured at the
+The speculator needs these times before the first step, to decide which drafts pay. They are measured at the
 first start with a model and kept in a file (recollection.py). Afterwards every step corrects them
 (server/speculation/step_times.py).
 """
@@ -96,8 +96,8 @@ def steady_widths(backend: Backend, most: int, own_graphs: bool = False) -> Shap
     Args:
         backend: The model.
         most: Rows of the largest step.
-        own_graphs: Each width has its own graph (graph_keys.py), which has to be recorded first, so having
-            few widths pays whatever a change of width costs.
+        own_graphs: Each width has its own recorded graph (graph_keys.py). Recording takes time, so few widths
+            are best even if a change of width costs little.
 
     Returns:
         The times; UNKNOWN if a change of width costs little (see llama/shapes.py), as on CPUs.

@@ -167,7 +167,7 @@ class LlamaContext:
                 C.llama_set_causal_attn(self.handle, True)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:
-        """Return further rows whose logits to compute, so that CUDA does not record this part of a prompt.
+        """Return rows whose logits to compute only so that CUDA does not record this part of a prompt.
 
         CUDA would record it if it had the shape of the latest part that used the same graph (cuda_graphs.py).
         Parts without wanted rows share one graph, parts with some share another. The extra rows change the
@@ -245,9 +245,9 @@ class LlamaContext:
         return int(C.llama_state_seq_get_size_ext(self.handle, seq, _STATE))
 
     def _take_state(self, seq: int) -> None:
-        """Make the earlier state that a trimmed sequence uses its own, by saving and loading it.
+        """Save and load the state of a trimmed sequence, so that it can be copied.
 
-        Until then llama.cpp's copy would copy the latest state, from before trimming.
+        Trimming only makes the sequence use an earlier state; llama.cpp would still copy the latest one.
         """
         size = self.state_bytes(seq)
         data = (ctypes.c_uint8 * size)()

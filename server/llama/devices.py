@@ -1,4 +1,4 @@
-"""List ggml's devices (this machine's and those of lenders), and lend this machine's."""
+"""List ggml's devices, those borrowed from other machines (lenders) included, and lend this machine's."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class EmbeddingWorker:
 
         Args:
             inputs: Token ids of each input: at least one, at most the embedder's n_ctx.
-            tenant: The tenant whose share of the queue the request takes.
+            tenant: The tenant to whom the request's place in the queue is counted.
 
         Raises:
             BusyError: The queue is full.

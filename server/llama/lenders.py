@@ -1,4 +1,4 @@
-"""Watch lenders: machines that hold a part of a model (duo lend, or llama.cpp's rpc-server).
+"""Watch lenders: machines that hold a part of the lead's model (duo lend, or llama.cpp's rpc-server).
 
 Checks whether they answer, and decides what happens when one is lost (docs/adr/0014).
 """

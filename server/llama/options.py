@@ -173,7 +173,7 @@ class LlamaOptions:
 
     @property
     def numerics(self) -> str:
-        """Return, as a text, all options except the files that the logits and saved states depend on."""
+        """Return, as a text, the options on which logits and saved states depend, apart from files()."""
         w = self.weights
         devices = w.n_gpu_layers, w.split_mode, w.tensor_split, w.main_gpu, w.rpc
         scales = tuple(adapter.scale for adapter in w.adapters)
@@ -183,7 +183,7 @@ class LlamaOptions:
 
     @property
     def costs(self) -> str:
-        """Return, as a text, all options except the files that a step's seconds and logits depend on."""
+        """Return, as a text, the options on which logits and a step's seconds depend, apart from files()."""
         weights = replace(self.weights, adapters=())
         alike = replace(self, model_path=Path(), n_cells=0, n_seqs=0, n_streams=0, weights=weights, head=None)
         return repr((alike, self.numerics))

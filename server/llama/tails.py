@@ -38,11 +38,11 @@ def with_tail(model: LoadedModel, options: LlamaOptions) -> LlamaOptions:
 
 
 def gains(model: LoadedModel, has_head: bool = False) -> bool:
-    """Return True if the model is better off with a tail: earlier states kept for the last rows.
+    """Return True if a tail, the earlier states of the last rows, suits the model better than checkpoints.
 
-    The alternative are checkpoints, which keep the state before a step with guesses, and cost nothing. But
-    after them rows are evaluated again, and a step that does so has no guesses of a prediction block or
-    head. And compressed cells cannot be copied.
+    Checkpoints keep only the state before a step with guesses, and cost nothing. But after a wrong guess rows
+    are evaluated again, in a step without guesses of a prediction block or head. And models with compressed
+    cells cannot have checkpoints, since such cells cannot be copied.
     """
     stateful = C.llama_model_is_recurrent(model.handle) or C.llama_model_is_hybrid(model.handle)
     guesses_inside = has_head or model.n_blocks > 0

@@ -62,9 +62,9 @@ class _Waiting:
         del self.tokens[n:], self.rows[n:]
 
     def forget(self) -> None:
-        """Drop hidden rows of tokens that the block has evaluated.
+        """Drop hidden rows of tokens that the block has evaluated, except the latest MOST_LAG + 1.
 
-        The last of them stays, and so do the MOST_LAG before it, which a copy of the sequence may need.
+        A copy of the sequence may need these.
         """
         n = min(self.n_true, self.end) - 1 - MOST_LAG - self.first
         if n > MOST_LAG:

@@ -101,7 +101,7 @@ def _hang_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def inherited() -> dict[str, str]:
-    """Return the environment without the variables that this process set for its own models."""
+    """Return the environment for children: without the variables that this process set for its own models."""
     return {name: value for name, value in os.environ.items() if (name, value) not in OWN}
 
 

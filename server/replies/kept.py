@@ -32,7 +32,7 @@ class StoredResponse:
 
     @property
     def items(self) -> Sequence[Json]:
-        """Return the conversation up to and with this response, as items."""
+        """Return the conversation, this response included, as items."""
         return [*self.input_items, *self.response.get("output", ())]
 
     @property

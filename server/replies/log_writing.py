@@ -96,7 +96,7 @@ class LogWriting:
 
         Args:
             names: Names of the pool's keys.
-            kin: Kin of leads that may take up this one's replies.
+            kin: Digest of model and options, equal for all leads that may take up this one's replies.
             ttl_ms: Milliseconds for which a log is kept.
             cancel: Called with salt and id of a reply that another lead asks to cancel.
         """

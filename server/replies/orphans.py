@@ -47,14 +47,18 @@ def recipe_of(salt: str, tenant: str, id: str, recipe: Json) -> bytes:
 
 
 class Orphans:
-    """The unfinished replies of one kin of leads, as one of them sees them."""
+    """Finds unfinished replies of dead leads, for one lead of their kin.
+
+    Kin are the leads of a pool that can continue each other's replies, since they have the same model and
+    options.
+    """
 
     def __init__(self, names: ReplyNames, kin: str, name: str, own: Callable[[], set[str]]) -> None:
         """Begin without orphans.
 
         Args:
             names: Names of the pool's keys.
-            kin: The kin.
+            kin: Digest of model and options, equal for all leads of the kin.
             name: Name of this lead, which no other one has.
             own: Returns the places of the logs that this process writes.
         """

@@ -77,7 +77,7 @@ class ReplyLog:
         self._tell()
 
     def give_way(self) -> None:
-        """Stop, since another process has taken the log up."""
+        """Stop readers and writing here, since another process now writes the log."""
         self.taken = True
         self.leave()
 

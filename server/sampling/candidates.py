@@ -140,7 +140,7 @@ def temperature(c: Candidates, value: float, spread: float, exponent: float) -> 
         c: Changed in place.
         value: The temperature.
         spread: If above 0, the temperature grows with the entropy, from value - spread to value + spread.
-        exponent: Power to which the entropy, as a share of the largest possible, is raised.
+        exponent: Power to which the entropy, as a fraction of the largest possible, is raised.
     """
     if spread > 0.0:
         if len(c) < 2:

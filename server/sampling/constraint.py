@@ -29,7 +29,7 @@ class Constraint(Protocol):
         ...
 
     def forced(self) -> tuple[int, ...]:
-        """Return tokens that must follow now, as far as known."""
+        """Return the tokens that must follow now; fewer, or none, if the grammar does not know them."""
         ...
 
     def n_allowed(self, tokens: Sequence[int]) -> int:

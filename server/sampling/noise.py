@@ -73,7 +73,7 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
 
 
 def quiet(seed: int, position: int, tokens: Ids) -> Floats:
-    """Return the noise that these tokens have if they are not loud. It is less than any loud token's."""
+    """Return the noise of these tokens, none of which may be loud; it is less than any loud token's."""
     key = _position_key(seed, position)
     if len(tokens) > _QUICK_IN_PYTHON:
         return -np.log(-_LOG_QUIET - np.log(_uniforms_at(np.uint64(key), tokens)))

@@ -25,7 +25,7 @@ class Penalties:
         self._places = {token: i for i, token in enumerate(counts)}
 
     def accept(self, token: int) -> None:
-        """Follow a committed token; a token that leaves the window no longer counts."""
+        """Add a committed token to the window, and drop the token that leaves it."""
         if self._window is not None:
             if len(self._window) == self._window.maxlen:
                 self._forget_token(self._window.popleft())

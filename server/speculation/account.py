@@ -1,9 +1,9 @@
 """Keep account of what a source gained and cost, and decide whether it may go on. Pure.
 
-One rule for all: a source that has lost more than its stake pauses until its loss is the share LOSS of the
-tokens made since. So any source costs at most that share of the speed, plus its stake. There are accounts for
-groups of sources, for the models in one session, for drafters on trial, and for probes; their terms differ,
-the rule does not. An account counts tokens of one session, or seconds.
+One rule for all: a source that has lost more than its stake pauses until its loss is the fraction LOSS of the
+tokens made since. So any source costs at most that fraction of the speed, plus its stake. There are accounts
+for groups of sources, for the models in one session, for drafters on trial, and for probes; their terms
+differ, the rule does not. An account counts tokens of one session, or seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORGET = 0.03
 
 
 def made_good_after(lost: float) -> float:
-    """Return after how many tokens a loss of `lost` tokens is only the share LOSS of them."""
+    """Return the number of tokens of which a loss of `lost` tokens is the fraction LOSS."""
     return lost / LOSS
 
 
@@ -109,7 +109,7 @@ class Account:
             self.paused, self.is_probe, self._n_worked = terms.warm_up, True, 0
 
     def _pause(self, n_sessions: int) -> None:
-        """Pause until the loss is only the share LOSS of the tokens made since, and begin to count anew.
+        """Pause until the loss is only the fraction LOSS of the tokens made since, and begin to count anew.
 
         n_sessions is the number of sessions that make tokens in a step.
         """

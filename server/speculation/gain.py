@@ -56,7 +56,7 @@ def chain(acceptance: float, n: int, path: float = 1.0) -> list[float]:
 
 
 def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_tail: int) -> Iterator[float]:
-    """Yield, for the first 1, 2, … guesses, the rows that the next step evaluates again on average.
+    """Yield the mean number of rows that the next step evaluates again, after the first 1, 2, … guesses.
 
     If a guess is wrong, its session's pending rows and the guesses before it are evaluated again, unless it
     is one of the last n_tail guesses of its chain.

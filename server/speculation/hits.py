@@ -53,21 +53,21 @@ T = TypeVar("T")
 
 
 class BySource(dict[str, T]):
-    """A value per source, made when it is first asked for.
+    """A dict with a value for each of the latest sources, made on first use: an approximate LRU cache.
 
-    At least the values of the MAX_SOURCES sources used last are kept. When there are MAX_SOURCES values, all
-    are put aside. A value put aside comes back when it is used; those left when the next values are put
-    aside are lost. So a use costs one look-up.
+    It has two generations. When the new one has MAX_SOURCES values, it becomes the old one, whose values are
+    dropped. A value of the old one that is used moves to the new one. So a use costs one dict look-up, and at
+    least the MAX_SOURCES sources used last are kept.
     """
 
     def __init__(self, make: Callable[[str], T]) -> None:
         self._make = make
-        self._aside: dict[str, T] = {}
+        self._older: dict[str, T] = {}
 
     def __missing__(self, source: str) -> T:
-        known = self._aside.pop(source, None)
+        known = self._older.pop(source, None)
         if len(self) >= MAX_SOURCES:
-            self._aside = dict(self)
+            self._older = dict(self)
             self.clear()
         self[source] = made = self._make(source) if known is None else known
         return made
@@ -83,7 +83,7 @@ class _Source:
         self._counts = array("H", [WORD] * len(_ASSUMED))
 
     def guessed(self, confidence: int, hit: bool, *, best: bool) -> None:
-        """Learn from one guess of this source; the arguments are those of HitRates.observe()."""
+        """Learn from one guess of this source; see HitRates.observe() for the arguments."""
         bucket = _BUCKET[confidence]
         if best:
             sure = confidence >= SURE_CONFIDENCE_BYTE

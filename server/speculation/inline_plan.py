@@ -40,9 +40,9 @@ def _most_guesses_in_a_row(acceptance: float) -> int:
 
 
 def reachable_rate(view: View, drafting: Drafting) -> float:
-    """Return the tokens per second that time is worth.
+    """Return the tokens per second by which time is valued.
 
-    At most as many as the draft model's guesses, one after the other, can reach in these sessions.
+    It is the lead's rate, limited to what chains of the draft model's guesses can reach in these sessions.
     """
     paths, rate = drafting.paths.values(), view.price.rate
     if not paths:

@@ -289,7 +289,7 @@ class Ledger:
     def _charge(self, plan: DraftPlan, timing: StepTiming, calm: bool, n_asked: int) -> Charge:
         """Return what drafters cost in n_asked steps (this and untimed ones before it), except for rows."""
         rate = self.rates.undrafted_rate
-        told, saved, most = self._told(plan, timing, rate), None, 0.0
+        told, saved, most = self._messages_cost(plan, timing, rate), None, 0.0
         crowded_s = 0.0 if calm else (self.rates.crowding - 1.0) * timing.decode_s
         if self._td is not None:
             td_s = self._td.value
@@ -304,8 +304,8 @@ class Ledger:
         token_s = 1.0 / rate if rate else 0.0
         return Charge(n_asked * told, rate * n_asked * crowded_s, saved, most, token_s)
 
-    def _told(self, plan: DraftPlan, timing: StepTiming, rate: float) -> float:
-        """Return the tokens that sending to drafters and choosing among their guesses cost in this step."""
+    def _messages_cost(self, plan: DraftPlan, timing: StepTiming, rate: float) -> float:
+        """Return what messages to drafters and the handling of their guesses cost in this step, in tokens."""
         if not self.machines:
             return 0.0
         n_sent = sum([bool(one.drafters) for one in self._sessions.values()]) if plan.guessers.drafters else 0

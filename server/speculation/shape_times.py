@@ -4,9 +4,9 @@ On such a machine (server/llama/shapes.py) a step takes its usual time only afte
 width: the first rebuilds the graph, the second records it, unless a graph of this width and about this number
 of cells exists (graph_keys.py). So steps are padded to one of a few widths, the one with the largest gain.
 From its gain the cost of a change is subtracted, spread over the number of steps for which the width is
-likely to stay best. This cost includes the way back to undrafted steps, which are not padded, times the share
-of changes that are followed by such steps and not by a prompt. After a step of another shape, with rows of a
-prompt or another number of sessions, an undrafted step is a change of width as well.
+likely to stay best. This cost includes the change back to undrafted steps, which are not padded, times the
+fraction of changes that are followed by such steps and not by a prompt. After a step of another shape, with
+rows of a prompt or another number of sessions, an undrafted step is a change of width as well.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ShapeTimes:
     # -- choosing
 
     def seconds(self, step: NextShape) -> list[float]:
-        """Return the seconds of the next step by its rows, with its share of the cost of a change of width.
+        """Return the seconds of the next step by its rows, with its part of the cost of a change of width.
 
         A draft model in the lead decides by them how much to guess. Rows that would take longer than a wider
         step are padded to its width.
@@ -190,7 +190,7 @@ class ShapeTimes:
         self._end_run(0.0)
 
     def chosen(self, *, is_wider: bool) -> None:
-        """Note whether guesses made a wider step best, or an undrafted one, costs of a change left aside."""
+        """Note whether a wider step or an undrafted one was best, ignoring the cost of a change."""
         if is_wider != self._is_wider:
             self._end_run(1.0)
         self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1

@@ -267,7 +267,7 @@ class Speculator(Proposer):
     # -- the model in the lead ----------------------------------------
 
     def _draft(self, inline: Inline, view: View) -> tuple[float, dict[int, float]]:
-        """Let the model in the lead guess as far as that pays.
+        """Let the model in the lead make as many guesses as pay.
 
         Returns:
             The seconds taken, and the cost for each session in tokens.

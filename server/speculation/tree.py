@@ -108,7 +108,7 @@ class ScoredTree:
         return "late" if any(a is not None for a in agreed) else "stale"
 
     def _unplaced(self, draft: Draft) -> Grafted:
-        """Classify a draft that has no place here, and remember it for drafts that continue it."""
+        """Return 'stale' or 'lost' for a draft that cannot be grafted; remember it for its continuations."""
         chain, places = draft.chain, self._before[-1]
         here = draft.base <= self.position or chain in self._places
         known = here or any(chain in before for before in self._before)

@@ -84,7 +84,7 @@ def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
 
 
 def offer(view: View, i: int) -> Proposal:
-    """Return the guesses to verify for the i-th session, as far as its limits allow, best first."""
+    """Return the i-th session's guesses that may be verified within its limits, best first."""
     ask, speculated = view.asks[i], view.sessions[i]
     tree = speculated.tree
     if not tree.n_below:

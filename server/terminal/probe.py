@@ -160,16 +160,18 @@ def _score_at(
     widths: Sequence[int],
     n_resident: int | None = None,
 ) -> dict[int, Logits]:
-    """Return, by width, the logits after each token of the first half behind the prefix.
+    """Return, by width, the logits after each token of the first half.
 
-    The second half only fills up batches to their width.
+    `tokens` are a prefix, which is evaluated first, and two halves of equal length. Tokens of the second half
+    only fill up batches to their width.
 
     Args:
         backend: The model.
-        tokens: The prefix, then both halves.
+        tokens: The prefix and both halves.
         n_prefix: Tokens of the prefix.
         widths: Numbers of rows of a batch.
-        n_resident: Tokens of sequence 1, which then gets half of each batch's rows.
+        n_resident: Number of tokens in sequence 1, which also gets half of each batch's rows; None: sequence
+            1 is not used.
     """
     n_rows = (len(tokens) - n_prefix) // 2
     rows: dict[int, Logits] = {}

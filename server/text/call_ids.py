@@ -34,5 +34,5 @@ def short_id(id: str) -> str:
 
 
 def derived(id: str, what: str) -> str:
-    """Return hexadecimal digits that an id, which nobody can guess, and `what` determine."""
+    """Return hexadecimal digits derived from `what` and an id that nobody can guess."""
     return hashlib.sha256(f"{id} {what}".encode()).hexdigest()

@@ -82,7 +82,7 @@ def capabilities_of(render: Render, source: str, told: Capabilities) -> Capabili
     Args:
         render: Renders with the template.
         source: The template's text, searched for the roles that it handles.
-        told: Forms known already, such as from the source.
+        told: Capabilities known already, such as from the source.
     """
     found = replace(told, no_tools=() if render([_USER], None) is None else None)
     probe = _Probe(lambda messages, tools: render(messages, tools or found.no_tools), source)

@@ -12,7 +12,7 @@ from server.formats.values import Schema
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Properties of a template and its model that the template's source tells."""
+    """Properties of a template and its model that are found in the template's source."""
 
     family: Family = UNKNOWN  # how the model writes thoughts and calls
     short_ids: bool = False  # the template accepts only ids of calls that are nine letters or digits

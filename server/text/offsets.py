@@ -117,7 +117,7 @@ class OffsetMapper:
 
 
 class _Kept(dict[int, T]):
-    """Results of a function by token. Those for positions of pictures, which are too many, are not kept."""
+    """A cache of a function's results by token. Positions of pictures are too many to be kept."""
 
     def __init__(self, read: Callable[[int], T]) -> None:
         super().__init__()

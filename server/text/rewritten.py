@@ -1,4 +1,4 @@
-"""Remember replies that a template writes differently than the model generated them."""
+"""Remember replies whose text in a later prompt differs from what the model generated."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class ChatTemplate:
 
     @cached_property
     def _source_style(self) -> Style:
-        """Return the style that the source tells; learn an unknown family's calls. Raises TimeLimitError."""
+        """Return the style found in the source; learn an unknown family's calls. Raises TimeLimitError."""
         found = replace(style_of(self._of_calls), stops=self._stops)
         if found.family.name != UNKNOWN.name or "tool_calls" not in self._of_calls:
             return found

@@ -150,7 +150,7 @@ class Transcript:
         return kept.tokens[:n_kept].tolist() + fresh[n_skipped:]
 
     def _control_segment(self, kept: _Conversation, n_whole: int) -> tuple[int, int, int]:
-        """Return where the segment is in which the first n_whole tokens end; control tokens begin segments.
+        """Find the segment, from one control token to the next, in which the first n_whole tokens end.
 
         Returns:
             Index of the first token, index behind the last one, and the byte at which the first one begins.

@@ -82,7 +82,7 @@ def blocks_of(pieces: Sequence[Piece], *, omits: bool) -> list[Json]:
 
     Args:
         pieces: the reply; no two neighbours are of one kind.
-        omits: thoughts are only in their signature.
+        omits: do not show thoughts: encode them in their block's signature.
     """
     blocks: list[Json] = []
     for piece in pieces:

@@ -127,7 +127,7 @@ class Conversation:
             self.messages.append(said)
 
     def _content_of(self, item: MessageItem) -> str | list[Json]:
-        """Return a message's text; a list of parts if the model sees a picture of the user in it."""
+        """Return a message's text; a list of parts if the user put a picture in it that the model can see."""
         if isinstance(item.content, str):
             return item.content
         sees = self._sees and item.role != "assistant"
@@ -140,7 +140,7 @@ class Conversation:
         ]
 
     def _returned(self, output: Any) -> str | list[Json]:
-        """Return a tool's result as text; as a list of parts if the model sees a picture in it."""
+        """Return a tool's result as text; as a list of parts if it has a picture that the model can see."""
         parts = cast(list[Any], output) if self._sees and isinstance(output, list) else []
         if not any(type_of(part) == PICTURE for part in parts):
             return _returned_text(output)

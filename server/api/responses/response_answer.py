@@ -64,7 +64,7 @@ class ResponseAnswer(Answer):
             asked: the prompt of `chat`.
             body: the request.
             turn: the request as a turn of its conversation.
-            begun: what another process has told of this response, to go on with it.
+            begun: the part of the response that another process has sent; this answer continues it.
         """
         super().__init__(begun.id if begun else new_id("resp"), served, chat, [asked])
         self._begun = begun

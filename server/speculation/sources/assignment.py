@@ -16,9 +16,9 @@ APART = 0.2
 
 
 class Yield:
-    """Share of recent tokens that one drafter guessed.
+    """The fraction of recent tokens that one drafter guessed right.
 
-    It counts about the latest `window` tokens committed in its sessions. The share assumed at first weighs as
+    About the latest `window` tokens committed in its sessions count. The fraction assumed at first weighs as
     much as WORD tokens.
     """
 
@@ -49,19 +49,19 @@ class Yield:
             self.right = self.missed = 0.0
 
     def share(self, assumed: float = MEAN) -> float:
-        """Return the share of tokens that the drafter guesses; `assumed`: the share before any is counted."""
+        """Return the fraction of tokens that the drafter guesses right; `assumed` before any is counted."""
         return (WORD * assumed + self.right) / (WORD + self.right + self.missed)
 
 
 def assign(session: int, shares: Mapping[str, float], *, taken: int = 0) -> list[str]:
-    """Return the drafters with the best shares: MAX_PER_SESSION of them at most, less the `taken` places.
+    """Return at most MAX_PER_SESSION - `taken` drafters: those with the best shares.
 
     Among about equals the choice is spread evenly, and stable for a session (rendezvous hashing: Thaler,
     Ravishankar 1998).
 
     Args:
         session: Id of the session.
-        shares: Share of the session's tokens that each drafter is expected to guess, by id.
+        shares: Fraction of the session's tokens that each drafter is expected to guess right, by id.
         taken: Number of drafters that the session has already.
     """
     ranked = sorted(shares, key=lambda id: (-round(shares[id] / APART), _weight(session, id)))

@@ -104,7 +104,7 @@ class DraftModel:
         return self._n_behind(path) if path else 0
 
     def behind_s(self, session: int) -> float:
-        """Return the seconds to evaluate the tokens of the session that the model lacks, as far as known."""
+        """Return the estimated seconds to evaluate the tokens of the session that the model lacks."""
         return self.td.value + self.behind(session) * self._row_s.value
 
     def read(self, session: int, most: int) -> int:
@@ -184,7 +184,7 @@ class DraftModel:
         return True
 
     def _evaluate(self, path: DraftSession, n: int) -> int:
-        """Evaluate the path's next n tokens, as far as one decode takes them, and return how many."""
+        """Evaluate the path's next n tokens, or as many as fit one decode; return how many."""
         began, n, batch = self._clock(), min(n, self._backend.n_batch), Batch()
         self._cache.add(batch, path, n, int(n == 1))  # a single row has logits, as in the next decode
         self._backend.decode(batch)

@@ -41,7 +41,7 @@ class InlineModel(Protocol):
         ...
 
     def behind_s(self, session: int) -> float:
-        """Return the seconds that evaluating the tokens of behind() takes, as far as known."""
+        """Return the estimated seconds to evaluate the tokens of behind()."""
         ...
 
     def read(self, session: int, most: int) -> int:

@@ -223,9 +223,9 @@ class Lookup:
             self._match_text(followed)
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n next tokens, all of which are right with at least probability `least`.
+        """Return at most n next tokens, no more than are all right with probability `least`.
 
-        None without a match.
+        There are none without a match.
         """
         if not self._length or n < 1:
             return [], []
@@ -239,7 +239,8 @@ class Lookup:
     def _match_text(self, followed: int) -> None:
         """Choose the text to guess from, after one more token.
 
-        followed: Number of tokens in which the present text agrees, the new one included; 0: it does not.
+        followed: Number of latest tokens that agree with the text guessed from so far; 0: the new one does
+            not.
         """
         end, length = self._last_occurrence()
         at = self._at + 1
@@ -274,7 +275,7 @@ class Lookup:
         return end, length
 
     def _agrees_before(self, end: int, length: int) -> bool:
-        """Return True if the last `length` tokens also stand before `end`."""
+        """Return True if the `length` tokens before index `end` equal the last ones of the text."""
         return end >= length and self._tokens[end - length : end] == self._tokens[-length:]
 
     def _follow_text(self, text: list[int], at: int, length: int, rates: MatchRates) -> None:
@@ -315,9 +316,9 @@ class PredictedReply:
                 self._synced = self._at
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n next tokens, all of which are right with at least probability `least`.
+        """Return at most n next tokens, no more than are all right with probability `least`.
 
-        None at the end of the expected text.
+        There are none at the end of the expected text.
         """
         rates = self._rates.after(self._length, min(n, len(self._text) - self._at), least)
         return self._text[self._at : self._at + len(rates)], rates

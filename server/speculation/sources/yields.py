@@ -1,4 +1,4 @@
-"""Measure what share of the tokens each drafter guesses, in each session and overall."""
+"""Measure what fraction of the tokens each drafter guesses right, in each session and overall."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ READS = 8
 
 
 class Yields:
-    """Contributions of drafters: what share of the tokens each guesses, in each session and overall.
+    """Contributions of drafters: the fraction of the tokens that each guesses right, by session and overall.
 
-    In a session where a drafter is new, its overall share is assumed.
+    In a session where a drafter is new, its overall fraction is assumed.
     """
 
     def __init__(self) -> None:
         self._all = BySource[Yield](lambda _: Yield(OVERALL_WINDOW))  # outlives a drafter that reconnects
 
     def share(self, speculated: Speculated, drafter: str) -> float:
-        """Return the share of the session's tokens that this drafter guesses, as far as measured."""
+        """Return the fraction of the session's tokens that this drafter guesses right."""
         share, own = self._all[drafter].share(), speculated.yields.get(drafter)
         return own.share(share) if own else share
 
     def fits(self, speculated: Speculated, drafter: str) -> float:
-        """Return the share of the session's tokens that this drafter guesses, measured in this session alone.
+        """Return the fraction of the tokens that this drafter guesses right, from this session only.
 
         It serves to compare sessions. MEAN if the drafter has had no place in this session yet.
         """

@@ -54,7 +54,7 @@ class Open:
 
 
 def hashed_salt(salt: str) -> str:
-    """Return what drafters are told of a salt: its hash, since it may be a secret."""
+    """Return the hash of a salt, which drafters get in its place, since it may be a secret."""
     return hashlib.blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
 
 
@@ -122,8 +122,8 @@ Message: TypeAlias = Open | Commit | Close | Refuse | Draft | Want
 def chain_start(tokens: Sequence[int]) -> int:
     """Return the chain hash of a session that begins with these tokens.
 
-    Only the lead computes it, drafters get it by Open, and it is compared within one session only, so the
-    length and the last tokens suffice.
+    It hashes only their number and the last ones. That suffices, since hashes are compared within one session
+    only. Drafters do not compute it, but get it by Open.
     """
     chain = len(tokens)
     for token in tokens[-32:]:
