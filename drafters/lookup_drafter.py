@@ -58,7 +58,7 @@ class LookupDrafter(Drafter):
         return grown
 
     def close(self, session: DraftSession, *, keep: bool) -> None:
-        """Keep the session's reply in any case, for others of its salt."""
+        """Keep the session's reply, whatever `keep` says, for lookups of other sessions with its salt."""
         if self._followed.pop(session.id, None) is not None:
             pool = self._pools.of(session.salt)
             pool.add(session.tokens[session.n_prompt : session.n_committed])

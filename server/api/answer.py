@@ -149,7 +149,7 @@ class Answer(ABC):
                 self._frame_s = 0.0  # its readers get what was stored at once, so pacing would be lost
             await self._begin_writing()
             if self._begun is not None:
-                await self._relive(self._begun)
+                await self._replay(self._begun)
             async with aclosing(self.chunks()) as chunks:
                 async for chunk in chunks:
                     self._append(log, chunk)
@@ -166,12 +166,12 @@ class Answer(ABC):
                 await self._served.replies.flush()
                 log.end()
 
-    async def _relive(self, begun: PartialAnswer) -> None:
+    async def _replay(self, begun: PartialAnswer) -> None:
         """Restore the state after the last stored event, without sending any event again."""
         if begun.opened:
             list(self._opening_events())
             for choice, before in zip(self._choices, begun.choices, strict=True):
-                choice.relive(before)
+                choice.replay(before)
                 if before.ended and not choice.index:
                     choice.see(self._next)
                     self._next = ()

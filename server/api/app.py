@@ -70,8 +70,8 @@ LENDING_HEADERS = PAGE_HEADERS | {
 """Headers of the page that drafts: it runs WebAssembly, with threads where browsers allow them."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 WAYS: Ways = {
-    "chat": (chat_again.go_on, chat_again.tell_failure),
-    "response": (response_again.go_on, stored.tell_failure),
+    "chat": (chat_again.go_on, chat_again.store_failure),
+    "response": (response_again.go_on, stored.store_failure),
 }
 HANDLERS: dict[Any, Any] = {
     DuoError: problem.on_duo_error,

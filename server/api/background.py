@@ -56,7 +56,9 @@ class BackgroundReplies:
             found[0].abandon()
 
     def hand_over(self, replies: ReplyStore) -> None:
-        """Leave all replies that others can go on with, now and from now on, and end their readers here."""
+        """Leave replies that other processes can continue to them, and end the replies' readers here.
+
+        Later replies are left as soon as they begin."""
         self._left_in = replies
         for salt, id in list(self._guarded):
             self.abandon(salt, id)

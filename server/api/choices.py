@@ -172,7 +172,7 @@ class ReplyChoice:
 
         self._reader.call_id = call_id
 
-    def relive(self, begun: PartialChoice) -> None:
+    def replay(self, begun: PartialChoice) -> None:
         """Read the tokens that another process has sent. Call it before see() gets the first new ones."""
         tokens = tuple(begun.tokens)
         if not tokens:
@@ -186,7 +186,7 @@ class ReplyChoice:
             self.generation.cancel(keep=self._text.n_predicted)
 
     def note_after(self, n: int, mu: float | None) -> Note:
-        """Return what relive() needs to restore the tokens after the first n, and mirostat's state."""
+        """Return what replay() needs to restore the tokens after the first n, and mirostat's state."""
         logprobs = [[one.token, one.logprob, one.top] for one in self._logprobs[n:]]
         return [self.index, self._tokens[n:], logprobs, mu, int(self.ended)]
 

@@ -45,7 +45,7 @@ class CompletionAnswer(Answer):
         prompts: Sequence[Prompted],
         begun: PartialAnswer | None = None,
     ) -> None:
-        """Submit the prompts; `begun`: go on with an answer that another process has begun."""
+        """Submit the prompts; `begun`: the start of this answer, which another process has sent."""
         id = begun.id if begun else f"{self._prefix}-{secrets.token_hex(12)}"
         super().__init__(id, served, body, prompts)
         self._begun = begun

@@ -43,7 +43,7 @@ class Lending:
     _digest: str = field(default="", init=False)
 
     async def digest(self) -> str:
-        """Return the SHA-256 of the model's file, by which browsers keep it."""
+        """Return the SHA-256 of the model's file, under which browsers cache the file."""
         if not self._digest:
             self._digest = await asyncio.to_thread(_digest_of, self.model)
         return self._digest

@@ -71,7 +71,7 @@ async def begin_stream(
         served: the server.
         answer: the answer.
         conversation: the conversation's name.
-        recipe: how another process can go on with the answer, if it can.
+        recipe: what another process needs to continue the answer; None: none can.
     """
     owner = answer.owner
     with contextlib.suppress(StoreError):

@@ -117,7 +117,7 @@ def _slot_id(text: str) -> int:
 
 
 def _slot_json(slot: Slot, served: Served) -> dict[str, Any]:
-    """Return a slot as llama-server lists it; with fields about a reply if the slot has had one."""
+    """Return a slot as llama-server lists it, with fields about its latest reply if there was one."""
     request_fields: dict[str, Any] = {
         "id": slot.id,
         "n_ctx": served.model.n_ctx,

@@ -41,7 +41,7 @@ def step_seconds(backend: Backend, *, alone: bool = True) -> list[float]:
 
     Args:
         backend: The model.
-        alone: True if no drafter runs meanwhile.
+        alone: True if no drafter runs at the same time.
 
     Returns:
         Seconds for 0 to MAX_GUESSES + 1 rows, interpolated between measured widths; all 0 if none could be

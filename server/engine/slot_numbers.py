@@ -1,7 +1,7 @@
 """Number the engine's slots; each holds one reply at a time.
 
-There may be more KV sequences than slots, for idle conversations. Each slot stands for the sequence of its
-latest session.
+There may be more KV sequences than slots, for idle conversations. A slot has the sequence of its latest
+session.
 """
 
 from __future__ import annotations

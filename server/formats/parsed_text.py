@@ -61,16 +61,16 @@ class ParsedText:
             self.content.add(self.n_parsed, self.n_parsed + len(text))
             self._drop(len(text))
 
-    def _tell_up_to(self, n: int, *, marker: bool, keeps_blank: bool) -> None:
+    def _emit_up_to(self, n: int, *, marker: bool, keeps_blank: bool) -> None:
         """Emit the first n characters as content, up to a stop string that is there or may still form.
 
         Args:
-            n: Number of characters that are content whatever follows.
+            n: Number of characters that are certainly content.
             marker: True if a marker follows them.
             keeps_blank: True to emit white space at their end.
         """
         text = self._buffer[:n]
-        n = self._stops.n_tellable(text, whole=marker or self._ended)
+        n = self._stops.n_emittable(text, whole=marker or self._ended)
         if not self.stopped and not keeps_blank:
             n = min(n, len(text.rstrip()))
         self._tell_content(n)

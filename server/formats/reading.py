@@ -87,7 +87,7 @@ class MessageReader(ParsedText):
     # Steps. Each returns True if the next step can run, False if more text is needed.
 
     def _read_plain(self) -> bool:
-        self._tell_up_to(len(self._buffer), marker=False, keeps_blank=True)
+        self._emit_up_to(len(self._buffer), marker=False, keeps_blank=True)
         self._step = self._drop_rest if self.stopped else self._read_plain
         return False
 
@@ -160,11 +160,11 @@ class MessageReader(ParsedText):
         text = self._buffer[self._n_plain :]
         found = self._in_content.first(text, ended=self._ended)
         if self._ended and (n := self._in_content.broken_off(text)) is not None and n <= found.at:
-            self._tell_up_to(self._n_plain + n, marker=True, keeps_blank=False)
+            self._emit_up_to(self._n_plain + n, marker=True, keeps_blank=False)
             return self._drop_rest()
         keeps_blank = self._ended and not found.marker
         n = self._n_plain + found.at
-        self._tell_up_to(n, marker=bool(found.marker), keeps_blank=keeps_blank)
+        self._emit_up_to(n, marker=bool(found.marker), keeps_blank=keeps_blank)
         if self.stopped:
             self._step = self._drop_rest
         return bool(found.marker) and not self.stopped and self._act_on_marker(found.marker)

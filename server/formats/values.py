@@ -167,7 +167,7 @@ class LooseText:
         return between if quote is None else key
 
     def _end_of_key(self, sign: str) -> int:
-        """Return the index of the sign behind a key: the first sign that stands before a value.
+        """Return the index of the sign after a key: the first sign that a value follows.
 
         A key may contain the sign itself. If no value follows any sign, return the first sign's index, and -1
         if there is no sign.

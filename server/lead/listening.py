@@ -117,8 +117,8 @@ def _socket_protocol(**named: Any) -> asyncio.Protocol:
 class DrainingServer(uvicorn.Server):
     """The server of the whole API.
 
-    Asked to end, it answers new requests with 503, hands over the replies with which other leads can go on,
-    and lets the others finish for at most grace_s; the rest end with an error.
+    When asked to end, it answers new requests with 503, and leaves replies to other leads that can continue
+    them. Other replies have grace_s to finish, then end with an error.
     """
 
     def __init__(

@@ -124,8 +124,8 @@ def kin_of(settings: LeadSettings, backend: LlamaBackend) -> str:
 def store_of(settings: LeadSettings, background: BackgroundReplies, kin: str) -> ReplyStore:
     """Return the store of replies: in the Redis of --redis, else in memory.
 
-    Leads of a pool whose `kin` is equal go on with each other's replies. A private Redis ends with the lead,
-    so it would keep replies no longer than memory does.
+    Leads of a pool with equal `kin`, see kin_of(), continue each other's replies. A private Redis ends with
+    the lead, so it would keep replies no longer than memory does.
     """
     if settings.redis is None:
         return MemoryStore()

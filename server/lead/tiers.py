@@ -57,7 +57,7 @@ def open_snapshots(
 def save_copies(thread: EngineThread) -> None:
     """Save the conversations that were copied to host memory, when the model is stuck.
 
-    Lets the engine's thread pause meanwhile, if it responds. Blocks, so do not call it on the event loop.
+    The engine's thread pauses until this returns, if it responds. Blocks: do not call it on the event loop.
     """
     parked, saved = threading.Event(), threading.Event()
 

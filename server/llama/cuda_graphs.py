@@ -46,9 +46,9 @@ def each_has_its_own(weights: Weights, *, whole: bool) -> bool:
 
 
 def forgo_graphs(path: Path) -> bool:
-    """Disable CUDA graphs in this process if ggml would update this model's wrongly; return True if so.
+    """Disable CUDA graphs in this process if ggml would corrupt those of this model; return True if so.
 
-    Wrong updates are those from one cuBLAS kernel to another. Call this before the first decode.
+    It does when it updates a graph from one cuBLAS kernel to another. Call this before the first decode.
     """
     if not _are_recorded() or not has_half_matrices(path):
         return False

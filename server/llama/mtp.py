@@ -153,7 +153,7 @@ class LlamaBlock(BlockContext):
     def _with_earlier(self, batch: Batch, hidden: Hidden, depth: int) -> tuple[Batch, Hidden]:
         """Return a batch and hidden rows in which the sequence's earlier guesses precede each row.
 
-        depth: Number of the guess that the rows stand for; 1: the first, which has no earlier ones.
+        depth: Which guess of a step the rows are for; 1: the first, which has no earlier ones.
         """
         whole = Batch()
         rows: list[Hidden] = []

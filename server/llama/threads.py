@@ -117,7 +117,7 @@ def n_threads(now: int, most: int, left: float) -> int:
     Args:
         now: Threads that have computed until now.
         most: Maximum number of threads.
-        left: Cores that other programs have left unused meanwhile.
+        left: Mean number of cores that other programs have left unused since the last call.
     """
     fewer, more = math.floor(left + TAKEN), math.floor(left + 1.0 - FREE)
     return max(1, min(most, fewer if fewer < now else max(now, more)))

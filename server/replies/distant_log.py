@@ -59,7 +59,7 @@ class DistantLog:
 
 
 class MovingLog:
-    """Implements LogReader for a log of this process that another one may take up meanwhile."""
+    """Implements LogReader for a log of this process that another process may continue during the read."""
 
     def __init__(self, here: ReplyLog, there: LogReader) -> None:
         self._here = here

@@ -175,7 +175,7 @@ class LogWriting:
     def _write(self, client: redis.Redis, due: Sequence[_Part], *, renews: bool) -> list[Outcome]:
         """Write these parts of logs to Redis, and return what became of each.
 
-        renews: True if the keys by which others see that this process writes the logs are to live longer.
+        renews: True to extend the leases, the keys that show others that this process writes the logs.
         """
         with client.pipeline(transaction=True) as pipe:
             queued = [self._queue_part(pipe, part, renews=renews) for part in due]

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Kin:
-    """The leads that may go on with each other's replies, and one of them."""
+    """A group of leads that may continue each other's replies, and this one of them."""
 
     digest: str  # of all that a reply depends on
     name: str  # of this lead
@@ -53,7 +53,7 @@ class RedisStore:
     """Implements ReplyStore. What Redis cannot keep is kept in this process, as MemoryStore keeps it."""
 
     def __init__(self, url: str, pool: str, bounds: KeptBounds | None = None, kin: Kin | None = None) -> None:
-        """Prepare the store; without `kin` no other lead goes on with its replies. Raises StartupError."""
+        """Prepare the store; without `kin` no other lead continues its replies. Raises StartupError."""
         self._bounds = bounds or KeptBounds()
         self._names = ReplyNames(pool)
         self._beside = MemoryStore(self._bounds)

@@ -74,7 +74,7 @@ class ReplyStore(Protocol):
         Args:
             owner: The reply's owner.
             id: Its id.
-            recipe: How another process of the pool can go on with the reply; None: it cannot.
+            recipe: What another process of the pool needs to continue the reply; None: none can.
         """
         ...
 

@@ -178,8 +178,8 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
 def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
     """Choose the sessions whose missing tokens the model evaluates now: those in which a guess then pays.
 
-    Their evaluation must take less time than the model has gained recently. If no session is ready, one is
-    chosen in any case, to show what guesses gain.
+    Their evaluation must take less time than the model has gained recently. If no session is ready for
+    guesses, one is chosen regardless, so that its guesses show what they gain.
 
     Args:
         view: The step.

@@ -204,14 +204,14 @@ class Ledger:
             self._book_probe(plan)
 
     def _book_probe(self, plan: DraftPlan) -> None:
-        """Count, in the account of probes, guesses that did not seem to pay, or else a pause."""
+        """Count the step in the account of probes: as a pause if no guess was made as a probe."""
         if plan.drafting and plan.drafting.probe_s and self.rates.undrafted_rate:
             self.probes.book(-plan.drafting.probe_s * self.rates.undrafted_rate)
         elif self.probes.paused:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Learn whether the step had another shape, or else whether its guesses called for a wider step."""
+        """Learn if the step had another shape; if not, whether a wider step was best for its guesses."""
         shapes = self.times.shapes
         if not plan.step.n_active:
             return

@@ -225,7 +225,7 @@ class Speculator(Proposer):
         return plan
 
     def _view(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> View:
-        """Return the view by which the planner decides."""
+        """Return what the planner sees of this step."""
         ledger, policy, n_rows, n = self.ledger, self._policy, step.n_rows, len(asks)
         times, sessions = ledger.times, [self._sessions[ask.session] for ask in asks]
         is_stable = sessions[0].session.bounds.exactness == "width-stable"  # such a session is alone

@@ -121,9 +121,9 @@ class StepTimes:
         return self.shapes.steady.get(n_rows) or curve[min(n_rows, len(curve) - 1)]
 
     def by_guesses(self, n_rows: int, n_cells: int) -> Sequence[float]:
-        """Return the seconds of a decode by its number of rows, given n_rows rows without guesses.
+        """Return the seconds of a decode by number of rows, of which n_rows are no guesses.
 
-        If padding pays, decodes with guesses take the time of the width to which they are padded.
+        If padding pays, a decode with guesses takes the time of the number of rows to which it is padded.
         """
         seconds = self.curve(n_cells)
         if self.shapes.pays:

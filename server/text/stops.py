@@ -18,7 +18,7 @@ class StopStrings:
     def __bool__(self) -> bool:
         return bool(self._stops)
 
-    def n_tellable(self, text: str, *, whole: bool) -> int:
+    def n_emittable(self, text: str, *, whole: bool) -> int:
         """Return how many characters of the text may be emitted; set `found` if a stop string ends the text.
 
         The stop string that ends first wins, the longest if several end there. Text that may still become a

@@ -89,8 +89,8 @@ class Transcript:
     def tokens_for(self, text: str, salt: str) -> list[int]:
         """Return the prompt's tokens, without a BOS that the text does not contain.
 
-        They stand for exactly this text. Where it agrees with a kept conversation they are the kept tokens,
-        elsewhere the tokenizer's.
+        Where the text agrees with a kept conversation, they are that conversation's tokens; elsewhere they
+        are the tokenizer's.
         """
         data = encoded(text)
         found = self._nearest_conversation(data, salt)

@@ -20,5 +20,5 @@ async def go_on(served: Served, orphan: Orphan, begun: PartialAnswer) -> None:
     write_stream(served, answer, NamedStream(orphan.id, **orphan.recipe["stream"]), orphan.log)
 
 
-async def tell_failure(served: Served, orphan: Orphan, error: DuoError) -> None:
+async def store_failure(served: Served, orphan: Orphan, error: DuoError) -> None:
     orphan.log.append(sse(problem.body(error)))

@@ -202,7 +202,7 @@ class SlotNextToken(TypedDict):
 
 
 class ListedSlot(TypedDict):
-    """One of the slots of --parallel. Only a slot that has had a reply has fields about one."""
+    """One of the slots of --parallel. Fields about a reply are absent until the slot has its first one."""
 
     id: Natural
     n_ctx: int

@@ -128,7 +128,7 @@ async def _before(served: Served, body: ResponseRequest) -> _Before:
 
 
 async def _resolved_item(served: Served, salt: str, item: Item, i: int) -> Item:
-    """Return the item that a reference stands for, or the item itself."""
+    """Return the item that a reference names; any other item unchanged."""
     if not isinstance(item, ReferenceItem):
         return item
     stored = await served.replies.item(salt, item.id)

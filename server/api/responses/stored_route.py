@@ -108,7 +108,7 @@ def _event(type: str, number: int, **fields: Any) -> bytes:
     return b"event: " + type.encode() + b"\n" + sse({"type": type, **fields, "sequence_number": number})
 
 
-async def tell_failure(served: Served, orphan: Orphan, error: DuoError) -> None:
+async def store_failure(served: Served, orphan: Orphan, error: DuoError) -> None:
     """Store a response as failed, and append the event that says so."""
     stored = await served.replies.get(orphan.owner.salt, orphan.id)
     if stored is not None:

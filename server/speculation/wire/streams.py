@@ -198,7 +198,7 @@ class RedisBus:
 
         Raises RedisError if our inbox is gone, since the server was emptied or this process was stopped for
         long. Reads at most MAX_MEMBERS names. A larger set is deleted: live members add themselves again
-        within a beat, and known ones stay known by their cards.
+        within BEAT_S, and members that are known already are not forgotten.
         """
         inbox, members, roster = self._inbox, self._prefix + "members", self._roster
         kept = ("MAXLEN", 0) if self._intake.flooded else ("MINID", _id_after(self._last))
@@ -227,7 +227,7 @@ class RedisBus:
         return f"{self._prefix}member:{member}"
 
     def _read_cards(self, members: list[str]) -> dict[str, bytes | None]:
-        """Return these members' cards, at most MAX_CARD_BYTES + 1 bytes of each; None: no card."""
+        """Return these members' cards (JSON descriptions), at most MAX_CARD_BYTES + 1 bytes of each."""
         if not members:
             return {}
         with self._client.pipeline(transaction=False) as pipe:

@@ -19,7 +19,7 @@ def run(stops: Sequence[str], pieces: Iterable[str]) -> tuple[list[str], bool]:
     pending = ""
     for piece in pieces:
         pending += piece
-        n = strings.n_tellable(pending, whole=False)
+        n = strings.n_emittable(pending, whole=False)
         sent.append(pending[:n])
         pending = pending[n:]
         if strings.found is not None:
@@ -74,16 +74,16 @@ def test_impossible_stop_holds_nothing(stops: list[str], pieces: list[str]):
     held = ""
     for piece in pieces:
         held += piece
-        n = strings.n_tellable(held, whole=False)
+        n = strings.n_emittable(held, whole=False)
         if strings.found is not None:
             return
         held = held[n:]
         assert not held or any(stop.startswith(held) and stop != held for stop in stops)
-    assert strings.n_tellable(held, whole=True) == len(held)
+    assert strings.n_emittable(held, whole=True) == len(held)
 
 
 def test_guard_is_not_text():
     strings = StopStrings(["</b>", "X"])
-    assert strings.n_tellable(f"a</b{GUARD}", whole=False) == 1
-    assert strings.n_tellable(f"a<{GUARD}>bX", whole=False) == 5
+    assert strings.n_emittable(f"a</b{GUARD}", whole=False) == 1
+    assert strings.n_emittable(f"a<{GUARD}>bX", whole=False) == 5
     assert strings.found == "X"
