@@ -32,10 +32,9 @@ class Script:
 
 @dataclass(slots=True)
 class _Matched:
-    """Which of the known texts a session follows, if any.
+    """The known text that a session follows, None if there is none.
 
-    It was found when the session had had n_opened Open messages, and its first n_checked committed tokens
-    agree with it.
+    It was searched for after n_opened Open messages, and agrees with the first n_checked committed tokens.
     """
 
     n_opened: int

@@ -56,9 +56,9 @@ class BackgroundReplies:
             found[0].abandon()
 
     def hand_over(self, replies: ReplyStore) -> None:
-        """Leave replies that other processes can continue to them, and end the replies' readers here.
+        """Stop all replies that another process can continue, so that one does, and end their readers here.
 
-        Later replies are left as soon as they begin."""
+        The same happens to replies that begin later."""
         self._left_in = replies
         for salt, id in list(self._guarded):
             self.abandon(salt, id)

@@ -74,8 +74,8 @@ class DraftSession:
         """Take the tokens and settings of another Open message for this session.
 
         Guesses and KV cells that agree with its tokens stay; the path is published again, since the lead may
-        have missed it. An Open that later commits have overtaken changes nothing, unless `anew`: the text
-        itself has changed.
+        have missed it. An Open with fewer tokens than are committed already changes nothing, unless `anew`,
+        which means that the text itself has changed.
         """
         self.has_new_tokens = True
         tokens = list(opened.tokens)

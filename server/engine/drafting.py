@@ -25,7 +25,7 @@ class Blanked(Sequence[int]):
     """
 
     def __init__(self, tokens: list[int], blank: int) -> None:
-        """Show this list; `blank` is the token in place of a picture's positions."""
+        """Wrap the list; `blank` is the token that replaces a picture's positions."""
         self._tokens = tokens
         self._blank = blank
 

@@ -25,7 +25,7 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the vocabulary, or any token but this one."""
+    """A part that matches one token of the vocabulary or, if negated, any token but that one."""
 
     id: int
     negated: bool = False

@@ -42,7 +42,7 @@ class TakenLog:
 
 
 def recipe_of(salt: str, tenant: str, id: str, recipe: Json) -> bytes:
-    """Return a recipe as a log's first entry has it, with what finds the reply again."""
+    """Return the recipe to store in a log's first entry, with the keys by which the reply is found again."""
     return orjson.dumps({"salt": salt, "tenant": tenant, "id": id, "recipe": recipe})
 
 

@@ -55,7 +55,7 @@ class SamplingParams:
 
     @property
     def is_plain(self) -> bool:
-        """True if only the first five fields matter, so draw() gives every token without state."""
+        """True if only the first five fields have an effect, so that draw() alone can draw each token."""
         if self.logit_bias or self.mirostat or (self.min_tokens > 0 and self.banned_first):
             return False
         wanted = tuple(name for name in MIRRORED if self._has_effect(name))

@@ -1,4 +1,4 @@
-"""Operations that tell of the server, or change it."""
+"""Operations that report the server's state, or change it."""
 
 from __future__ import annotations
 
