@@ -57,7 +57,7 @@ class Reuse:
 
 @dataclass(slots=True)
 class _Resident:
-    """What the cache knows of one KV sequence."""
+    """The state of one KV sequence."""
 
     tokens: list[int] = field(default_factory=list[int])  # what it holds while idle, none while busy
     salt: str = ""

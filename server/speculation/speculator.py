@@ -219,9 +219,8 @@ class Speculator(Proposer):
         plan.charges = add_charges(plan.charges, charges)
         plan.spent_s, plan.lookup_s, plan.drafting = spent_s, lookup_s, drafting
         if plan.n_guesses:
-            plan.undrafted_s = min(
-                view.price.undrafted_s, self.ledger.rates.calm_s(step.n_rows, step.n_cells)
-            )
+            calm_s = self.ledger.rates.calm_s(step.n_rows, step.n_cells)
+            plan.undrafted_s = min(view.price.undrafted_s, calm_s)
         return plan
 
     def _view(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> View:
@@ -267,11 +266,7 @@ class Speculator(Proposer):
     # -- the model in the lead ----------------------------------------
 
     def _draft(self, inline: Inline, view: View) -> tuple[float, dict[int, float]]:
-        """Let the model in the lead make as many guesses as pay.
-
-        Returns:
-            The seconds taken, and the cost for each session in tokens.
-        """
+        """Make as many inline guesses as pay; return the seconds taken, and the cost in tokens by session."""
         drafting = view.drafting = self._drafting(inline, view)
         spent_s, charges, clock = 0.0, defaultdict[int, float](float), self._clock
         while request := next_request(view, drafting):

@@ -48,7 +48,7 @@ _EXAMPLE = {"function": {"name": "<function-name>", "arguments": '{"<argument>":
 def adapted(
     messages: Sequence[Message],
     tools: Sequence[Tool],
-    capabilities: Capabilities,
+    takes: Capabilities,
     log: Tell = lambda _: None,
     texts: ClientTexts = NO_CONTROLS,
 ) -> list[Message]:
@@ -57,35 +57,35 @@ def adapted(
     Args:
         messages: As the client has sent them.
         tools: Tools of the request, guarded already.
-        capabilities: Forms of messages that the template takes.
+        takes: Forms of messages that the template takes.
         log: Called with a sentence about each adaptation that the template makes necessary.
         texts: Guards the texts that the client has written.
     """
-    named = messages if capabilities.idless else list(with_ids(messages))
-    told = [_adapt_message(message, capabilities, log, texts) for message in named]
-    told = told if capabilities.empty else [message for message in told if not _is_empty(message)]
-    if tools and not capabilities.tools:
+    named = messages if takes.idless else list(with_ids(messages))
+    told = [_adapt_message(message, takes, log, texts) for message in named]
+    told = told if takes.empty else [message for message in told if not _is_empty(message)]
+    if tools and not takes.tools:
         log("no tools: they are described to the model in words")
-        told = _describe_tools(told, tools, capabilities)
-    if capabilities.joined:
+        told = _describe_tools(told, tools, takes)
+    if takes.joined:
         told = _join_instructions(told, log)
-    told = _without_system(told, capabilities, log)
-    told = _with_calls(told, capabilities, log)
-    told = told if capabilities.begins else _begun_by_user(told, log)
-    return told if capabilities.repeated else _join_repeated_roles(told, log)
+    told = _without_system(told, takes, log)
+    told = _with_calls(told, takes, log)
+    told = told if takes.begins else _begun_by_user(told, log)
+    return told if takes.repeated else _join_repeated_roles(told, log)
 
 
-def _with_calls(messages: list[Message], capabilities: Capabilities, log: Tell) -> list[Message]:
+def _with_calls(messages: list[Message], takes: Capabilities, log: Tell) -> list[Message]:
     """Return the messages with calls and results in the form that the template takes."""
     told = messages
-    if not capabilities.calls or not capabilities.results:
-        return _written_out(told, capabilities)
-    told = told if capabilities.orphans else list(_without_orphans(told, log))
-    told = told if capabilities.unanswered else list(_all_answered(told, log))
-    if capabilities.bare or capabilities.null:
-        told = list(_split_content_from_calls(told, capabilities, log))
-    told = told if capabilities.several else list(_one_by_one(told, log))
-    return told if capabilities.followed else list(_insert_replies(told, log))
+    if not takes.calls or not takes.results:
+        return _written_out(told, takes)
+    told = told if takes.orphans else list(_without_orphans(told, log))
+    told = told if takes.unanswered else list(_all_answered(told, log))
+    if takes.bare or takes.null:
+        told = list(_split_off_content(told, takes, log))
+    told = told if takes.several else list(_one_by_one(told, log))
+    return told if takes.followed else list(_insert_replies(told, log))
 
 
 def text_of(content: Any) -> str:
@@ -95,34 +95,34 @@ def text_of(content: Any) -> str:
     return str(content or "")
 
 
-def _adapt_message(message: Message, capabilities: Capabilities, log: Tell, texts: ClientTexts) -> Message:
+def _adapt_message(message: Message, takes: Capabilities, log: Tell, texts: ClientTexts) -> Message:
     """Adapt one message without looking at its neighbours."""
     role = message["role"]
     guarded = {key: value for key, value in message.items() if key not in ("role", "tool_calls")}
     new = {**message, **texts.of(guarded, role)}
     new["content"] = new.get("content") or ""
-    if role == "developer" and not capabilities.developer:
+    if role == "developer" and not takes.developer:
         new["role"] = "system"
-    if isinstance(new["content"], list) and new["role"] not in capabilities.parts:
+    if isinstance(new["content"], list) and new["role"] not in takes.parts:
         log("no lists as content: their parts are joined by line breaks")
         new["content"] = text_of(new["content"])
     if message.get("reasoning_content"):
-        new = _place_thoughts(new, capabilities)
+        new = _place_thoughts(new, takes)
     if message.get("tool_calls"):
-        new["tool_calls"] = [_adapt_call(call, capabilities, texts) for call in message["tool_calls"]]
-    if capabilities.short_ids and new.get("tool_call_id"):
+        new["tool_calls"] = [_adapt_call(call, takes, texts) for call in message["tool_calls"]]
+    if takes.short_ids and new.get("tool_call_id"):
         new["tool_call_id"] = short_id(new["tool_call_id"])
     return new
 
 
-def _place_thoughts(message: dict[str, Any], capabilities: Capabilities) -> dict[str, Any]:
+def _place_thoughts(message: dict[str, Any], takes: Capabilities) -> dict[str, Any]:
     """Put thoughts into the fields or parts from which templates read them."""
     thought, content = message["reasoning_content"], message.get("content")
-    if capabilities.thought_parts:
+    if takes.thought_parts:
         del message["reasoning_content"]
         return {**message, "content": [{"type": "thinking", "thinking": thought}, *_as_parts(content)]}
-    if capabilities.alone and message.get("tool_calls") and content:
-        if capabilities.thoughtless:
+    if takes.alone and message.get("tool_calls") and content:
+        if takes.thoughtless:
             return {key: value for key, value in message.items() if key != THOUGHT_FIELDS[0]}
         thought, message["content"] = f"{thought}\n\n{text_of(content)}", ""
     return {**message, **dict.fromkeys(THOUGHT_FIELDS, thought)}
@@ -134,21 +134,21 @@ def _as_parts(content: Any) -> list[Any]:
     return [{"type": "text", "text": content}] if content else []
 
 
-def _adapt_call(call: Mapping[str, Any], capabilities: Capabilities, texts: ClientTexts) -> dict[str, Any]:
+def _adapt_call(call: Mapping[str, Any], takes: Capabilities, texts: ClientTexts) -> dict[str, Any]:
     """Adapt one call: its arguments and its id."""
     given = call["function"]["arguments"]
     guarded: dict[str, Any] = texts.of({**call, "function": {**call["function"], "arguments": ""}})
-    function = {**guarded["function"], "arguments": _adapt_arguments(given, capabilities, texts)}
+    function = {**guarded["function"], "arguments": _adapt_arguments(given, takes, texts)}
     new: dict[str, Any] = {**guarded, "function": function}
-    if capabilities.short_ids and new.get("id"):
+    if takes.short_ids and new.get("id"):
         new["id"] = short_id(new["id"])
     return new
 
 
-def _adapt_arguments(given: str, capabilities: Capabilities, texts: ClientTexts) -> Any:
+def _adapt_arguments(given: str, takes: Capabilities, texts: ClientTexts) -> Any:
     """Return a call's arguments in the template's form; empty text and null mean no arguments."""
     text = "{}" if given.strip() in ("", "null") else given
-    if not capabilities.objects:
+    if not takes.objects:
         return texts.of(text)
     try:
         return texts.of(_parse_arguments(text))
@@ -170,22 +170,21 @@ def _parse_arguments(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {"arguments": text}
 
 
-def _written_out(messages: Sequence[Message], capabilities: Capabilities) -> list[Message]:
+def _written_out(messages: Sequence[Message], takes: Capabilities) -> list[Message]:
     """Write calls into the assistant's text, and results into the user's, if the template does not show them.
 
     Consecutive results become one message.
     """
     told: list[Message] = []
-    apart = capabilities.calls and (capabilities.bare or capabilities.null)
-    messages = list(_split_content_from_calls(messages, capabilities, lambda _: None)) if apart else messages
+    apart = takes.calls and (takes.bare or takes.null)
+    messages = list(_split_off_content(messages, takes, lambda _: None)) if apart else messages
     for of_tools, run in groupby(messages, key=lambda message: message["role"] == "tool"):
-        if of_tools and not capabilities.results:
+        if of_tools and not takes.results:
             told.append(_as_users(run))
         else:
-            spell = not capabilities.calls
+            spell = not takes.calls
             told += [
-                _spell_calls(one, capabilities.syntax) if spell and one.get("tool_calls") else one
-                for one in run
+                _spell_calls(one, takes.syntax) if spell and one.get("tool_calls") else one for one in run
             ]
     return told
 
@@ -237,21 +236,19 @@ def _spell_calls(message: Message, syntax: Calls) -> Message:
     return {**rest, "content": "\n".join(said)}
 
 
-def _split_content_from_calls(
-    messages: Sequence[Message], capabilities: Capabilities, log: Tell
-) -> Iterator[Message]:
+def _split_off_content(messages: Sequence[Message], takes: Capabilities, log: Tell) -> Iterator[Message]:
     """Move content beside calls to a message of its own, if the template would not show both."""
     for message in messages:
         content = message.get("content")
-        if not message.get("tool_calls") or (content and not capabilities.bare):
+        if not message.get("tool_calls") or (content and not takes.bare):
             yield message
             continue
         if content:
             log("no content beside calls: it is shown as a message of its own")
             yield {"role": message["role"], "content": content}
-            if not capabilities.repeated:
+            if not takes.repeated:
                 yield _GO_ON
-        yield {**message, "content": None if capabilities.null else ""}
+        yield {**message, "content": None if takes.null else ""}
 
 
 def _one_by_one(messages: Sequence[Message], log: Tell) -> Iterator[Message]:
@@ -287,13 +284,11 @@ def _insert_replies(messages: Sequence[Message], log: Tell) -> Iterator[Message]
         yield message
 
 
-def _describe_tools(
-    messages: list[Message], tools: Sequence[Tool], capabilities: Capabilities
-) -> list[Message]:
+def _describe_tools(messages: list[Message], tools: Sequence[Tool], takes: Capabilities) -> list[Message]:
     """Append a description of the tools to the system prompt."""
     shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    other = f"write:\n{written([_EXAMPLE], capabilities.syntax)}"
-    text = INSTRUCTIONS.format(tools=shown, how=_IN_TAGS if capabilities.syntax is JSON_IN_TAGS else other)
+    other = f"write:\n{written([_EXAMPLE], takes.syntax)}"
+    text = INSTRUCTIONS.format(tools=shown, how=_IN_TAGS if takes.syntax is JSON_IN_TAGS else other)
     if not messages or messages[0]["role"] != "system":
         return [{"role": "system", "content": text}, *messages]
     first, *rest = messages
@@ -310,15 +305,15 @@ def _join_instructions(messages: Sequence[Message], log: Tell) -> list[Message]:
     return [{**first[0], "content": content}, *messages[len(first) :]]
 
 
-def _without_system(messages: Sequence[Message], capabilities: Capabilities, log: Tell) -> list[Message]:
+def _without_system(messages: Sequence[Message], takes: Capabilities, log: Tell) -> list[Message]:
     """Change the role of system and developer messages that the template would not show."""
     told = list(messages)
     n_first = len(list(takewhile(lambda message: message["role"] in _INSTRUCTIONS, messages)))
-    if told and n_first == len(told) and not capabilities.unasked:
+    if told and n_first == len(told) and not takes.unasked:
         log("no system message alone: the last one becomes the user's")
         return [*told[:-1], {**told[-1], "role": "user"}]
-    known = {"system": capabilities.system, "developer": capabilities.developer}
-    later = [role for role, is_known in known.items() if is_known and role in capabilities.later]
+    known = {"system": takes.system, "developer": takes.developer}
+    later = [role for role, is_known in known.items() if is_known and role in takes.later]
     for i, message in enumerate(told):
         role = message["role"]
         if role in known and not (known[role] and (i < n_first or role in later)):
