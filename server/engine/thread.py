@@ -199,6 +199,11 @@ class EngineThread:
         """Return the number of live generations, except those that only precompute. Safe from any thread."""
         return sum(not generation.precompute for generation in list(self._generations.values()))
 
+    @property
+    def is_wanted(self) -> bool:
+        """Return True if a generation is live or a command waits. Safe from any thread."""
+        return bool(self._generations) or not self._commands.empty()
+
     def check(self) -> None:
         """Check the thread's progress, which stuck() and lost() report. Call it a few times a second."""
         self.watchdog.check(bool(self._generations))

@@ -138,7 +138,7 @@ def remembered_in_small_context(
 ) -> dict[int, float]:
     """Return the seconds of decodes by number of rows, as remembered() does; {} if there is no room.
 
-    Measures in a small context of the same weights, so any thread may call it.
+    Measures in a small context of the same weights. Call it on the engine's thread (idle_measuring.py).
 
     Args:
         backend: The model.

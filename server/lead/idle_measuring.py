@@ -1,4 +1,4 @@
-"""Measure properties of a lead's model on a CPU while no request waits.
+"""Measure properties of a lead's model on a CPU while no request waits, and start what can wait.
 
 A lead begins to serve at once, with times that an earlier start kept, or with those of a few decodes. The
 rest is measured here, in a small context of the same weights. When a request comes, the measurement ends
@@ -12,11 +12,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol
 
+from server.engine.thread import Command
 from server.llama.backend import Batch, Logits
 from server.llama.context import LlamaContext
 from server.llama.mapped_files import return_freed
-from server.stop_signals import leave_if_requested
 
 logger = logging.getLogger("duo.lead")
 
@@ -28,6 +30,9 @@ POLL_S = 0.1
 # calibration.py, BUDGET_S of attention_times.py). Half: with a client that asks every few seconds none
 # finishes; twice: such a lead computes for a minute though nobody waits.
 MEASURED_S = 30.0
+# Seconds after which the rest is started although no moment was idle. Half: a client that asks without a
+# pause has a drafter's start, 3 s of a core, in an earlier reply; twice: it has no drafter for two minutes.
+REST_WITHIN_S = 60.0
 
 Measurement = Callable[[Callable[[], LlamaContext]], None]
 """Measures with contexts that its argument makes, without a model. May raise InterruptedMeasuringError."""
@@ -35,6 +40,19 @@ Measurement = Callable[[Callable[[], LlamaContext]], None]
 
 class InterruptedMeasuringError(Exception):
     """The measurement must end: a request came, the time is up, or the lead is ending."""
+
+
+class MeasuringThread(Protocol):
+    """The part of EngineThread that measurements need."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return True if there is other work. Safe from any thread."""
+        ...
+
+    def command(self, command: Command) -> None:
+        """Call a function on the engine's thread when it has time."""
+        ...
 
 
 class _YieldingContext(LlamaContext):
@@ -49,24 +67,38 @@ class _YieldingContext(LlamaContext):
 
 
 class IdleMeasuring:
-    """Carries out measurements on its own threads, one after the other, until close()."""
+    """Carries out measurements on the engine's thread, one after the other, then starts the rest.
 
-    def __init__(self, is_busy: Callable[[], bool], measurements: Sequence[Measurement]) -> None:
+    OpenMP keeps workers for each thread that has decoded. With more workers than cores all sleep at every
+    barrier, the engine's too. Four rows pass 497 barriers without flash attention and 209 with it (bundled
+    model), so on another thread all decodes seemed slow, and flash attention seemed to pay.
+    """
+
+    def __init__(
+        self,
+        engine: MeasuringThread,
+        measurements: Sequence[Measurement],
+        rest: Sequence[Callable[[], None]] = (),
+    ) -> None:
         """Prepare; nothing runs before start().
 
         Args:
-            is_busy: Returns True while a reply runs or waits. Called from another thread.
+            engine: The engine's thread.
             measurements: What to measure, in this order.
+            rest: What is called after them, on a thread of its own, since it takes cores from them. It is
+                called REST_WITHIN_S after start() at the latest.
         """
-        self._is_busy = is_busy
+        self._engine = engine
         self._left = list(measurements)
+        self._rest = list(rest)
         self._left_s = MEASURED_S  # seconds left for all attempts
-        self._until = 0.0  # monotonic time at which the running attempt must end
+        self._until = self._latest = 0.0  # monotonic times: of the attempt's end, and of starting the rest
         self._ending = threading.Event()
-        self._keeper = threading.Thread(target=self._measure_when_idle, name="duo-measuring", daemon=True)
+        self._keeper = threading.Thread(target=self._work_when_idle, name="duo-measuring", daemon=True)
 
     def start(self) -> None:
         """Begin to wait for idle moments."""
+        self._latest = time.monotonic() + REST_WITHIN_S
         self._keeper.start()
 
     def close(self) -> None:
@@ -75,35 +107,66 @@ class IdleMeasuring:
         if self._keeper.ident is not None:
             self._keeper.join()
 
-    def _measure_when_idle(self) -> None:
-        while self._left and self._left_s > 0 and self._wait_until_quiet():
-            # each attempt has its own thread, so that llama.cpp's worker threads end with it
-            attempt = threading.Thread(target=self._attempt_next, name="duo-measuring-once")
-            self._until = time.monotonic() + self._left_s
-            attempt.start()
-            attempt.join()
-            self._left_s = self._until - time.monotonic()
-            return_freed()
+    def _work_when_idle(self) -> None:
+        is_quiet = self._wait_until_quiet()
+        while is_quiet and self._left and self._left_s > 0:
+            is_quiet = self._attempt() or self._wait_until_quiet()
+        if is_quiet:
+            self._start_rest()
 
     def _wait_until_quiet(self) -> bool:
         """Wait for QUIET_S without a reply. Returns False if the lead ends first."""
         quiet_s = 0.0
         while quiet_s < QUIET_S:
-            if self._ending.wait(POLL_S):
+            if not self._pause():
                 return False
-            quiet_s = 0.0 if self._is_busy() else quiet_s + POLL_S
+            quiet_s = 0.0 if self._engine.is_wanted else quiet_s + POLL_S
         return True
 
-    def _attempt_next(self) -> None:
+    def _pause(self) -> bool:
+        """Wait for POLL_S; start the rest if it is high time. Returns False if the lead ends."""
+        if self._ending.wait(POLL_S):
+            return False
+        if time.monotonic() > self._latest:
+            self._start_rest()
+        return True
+
+    def _start_rest(self) -> None:
+        while self._rest:
+            try:
+                self._rest.pop(0)()
+            except Exception:
+                logger.exception("what starts in an idle moment failed")
+
+    def _attempt(self) -> bool:
+        """Try the next measurement on the engine's thread. Returns False if it has to be tried again."""
+        attempt: Future[bool] = Future()
+        self._until = time.monotonic() + self._left_s
+        self._engine.command(lambda _: self._carry_out(attempt))
+        while not attempt.done() and self._pause():
+            pass
+        if attempt.cancel():  # the engine has ended without it
+            return False
+        is_done = attempt.result()
+        self._left_s = self._until - time.monotonic()
+        return_freed()
+        return is_done
+
+    def _carry_out(self, attempt: Future[bool]) -> None:
+        if attempt.set_running_or_notify_cancel():
+            attempt.set_result(self._measure_next())
+
+    def _measure_next(self) -> bool:
         try:
+            self._check()
             self._left[0](lambda: _YieldingContext(self._check))
-        except InterruptedMeasuringError:
-            return  # tried again in the next idle moment
+        except (InterruptedMeasuringError, SystemExit, KeyboardInterrupt):  # from leave_if_requested()
+            return False
         except Exception:
             logger.exception("a measurement in an idle moment failed")
         self._left.pop(0)
+        return True
 
     def _check(self) -> None:
-        leave_if_requested()
-        if self._ending.is_set() or self._is_busy() or time.monotonic() > self._until:
+        if self._ending.is_set() or self._engine.is_wanted or time.monotonic() > self._until:
             raise InterruptedMeasuringError

@@ -32,7 +32,7 @@ class Site:
     join_elsewhere: str | None = None  # the same for other machines, with a password: printed, not logged
     reach: str = ""  # which machines can use the printed join command
     remark: str | None = None  # text that says who drafts here, and why
-    once_idle: Callable[[], None] = nothing  # called in the first idle moment (idle_measuring.py)
+    once_idle: Callable[[], None] = nothing  # called in an idle moment (idle_measuring.py)
 
 
 def announce(site: Site, policy: ClientPolicy) -> None:

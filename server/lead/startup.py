@@ -36,7 +36,7 @@ from server.lead.calibration import (
     remembered_in_small_context,
     steady_widths,
 )
-from server.lead.idle_measuring import IdleMeasuring, Measurement
+from server.lead.idle_measuring import IdleMeasuring
 from server.lead.listening import ClientPolicy, DrainingServer, answering, client_policy_of, configured
 from server.lead.loading import (
     leaves_of,
@@ -242,7 +242,7 @@ def _idle_work(
     engine: EngineThread,
     known: StepTimes,
 ) -> IdleMeasuring:
-    """Return the work for idle times: what the site starts, preparing grammars, and measuring on a CPU.
+    """Return the work for idle times: measuring on a CPU, what the site starts, and preparing grammars.
 
     A GPU was measured before the start.
     """
@@ -250,16 +250,14 @@ def _idle_work(
 
     def time_steps(make: Callable[[], LlamaContext]) -> None:
         if times := remembered_in_small_context(backend, n_timed, what, make):
-            engine.command(lambda _: known.calibrate(times))
+            known.calibrate(times)
 
     def time_attention(make: Callable[[], LlamaContext]) -> None:
         attention.measure_again(backend.model, backend.options, make)
 
     measurements = [time_steps] * bool(n_timed) + [time_attention] * attention.was_asked
-    work: list[Measurement] = [lambda _: site.once_idle(), lambda _: prepare(backend.vocab)]
-    if not backend.overlaps:
-        work += measurements
-    return IdleMeasuring(lambda: bool(engine.n_live), work)
+    rest = site.once_idle, lambda: prepare(backend.vocab)
+    return IdleMeasuring(engine, [] if backend.overlaps else measurements, rest)
 
 
 def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:

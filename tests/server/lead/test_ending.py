@@ -23,6 +23,7 @@ from tests.http_lead import serving
 class StartedEngine:
     """An engine that counts its starts and stops."""
 
+    is_wanted = False
     n_live = 0
 
     def __init__(self, starting: Callable[[], object]) -> None:
@@ -53,7 +54,7 @@ def starting() -> None:
 
 def serve(engine: Any) -> None:
     with serving(FakeBackend()) as lead, closing(open_socket("127.0.0.1", 0)) as listener:
-        door, measuring = ClientPolicy(Edge(), None, 0), IdleMeasuring(lambda: False, [])
+        door, measuring = ClientPolicy(Edge(), None, 0), IdleMeasuring(engine, [])
         asyncio.run(startup._serve_http(engine, lead.served, listener, door, measuring))  # pyright: ignore[reportPrivateUsage]
 
 
