@@ -20,7 +20,7 @@ from server.api.access import NOBODY, PUBLIC, PUBLIC_BELOW, SOCKET, Access, Call
 from server.api.origins import check_headers
 from server.api.request_log import MAX_LOGGED_BYTES, Line, RequestLog
 from server.engine.request_account import CURRENT, RequestAccount
-from server.errors import InvalidRequestError
+from server.errors import BusyError, DuoError, InvalidRequestError
 
 MAX_BODY = 32 << 20
 """Maximum bytes of a body."""
@@ -179,7 +179,7 @@ class AccessGate:
 
 
 class DefectNet:
-    """Turns unexpected exceptions into error responses.
+    """Turns unexpected exceptions into error responses, and into 503 what the end of the server cancels.
 
     Starlette's own handler runs outside all middleware, so its responses would have no request id.
     """
@@ -197,9 +197,11 @@ class DefectNet:
 
         try:
             await self._app(scope, receive, noting_send)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             if began or scope["type"] != "http":
                 raise
-            failed = problem.defect(f"{scope['method']} {scope['path']}", error)
+            failed: DuoError = BusyError("the server is shutting down", draining=True)
+            if isinstance(error, Exception):
+                failed = problem.defect(f"{scope['method']} {scope['path']}", error)
             response = problem.respond(failed, scope["path"])
             await response(scope, receive, send)

@@ -105,15 +105,19 @@ def write_stream(served: Served, answer: Answer, begun: NamedStream, log: ReplyL
 
 
 async def end_stream(served: Served, owner: Owner, conversation: str) -> None:
-    """Cancel a conversation's reply if it runs, in this process or another, and forget its stream."""
+    """Cancel a conversation's reply if it runs, in this process or another, and forget its stream.
+
+    Raises:
+        BusyError: The server is shutting down, so that another lead has to wait for the end of the reply.
+    """
     stream = await stream_of(served, owner.salt, conversation)
     if stream is None:
         return
     if not await served.background.cancel(owner.salt, stream.id) and not stream.completed_at:
         for _ in range(WATCHES):
-            if not await served.replies.is_written(owner.salt, stream.id):
+            served.places.check_open()
+            if not await served.replies.cancel(owner.salt, stream.id):  # each time: who writes it may change
                 break
-            await served.replies.cancel(owner.salt, stream.id)  # each time: who writes it may change
             await asyncio.sleep(WATCH_S)
     await served.replies.delete(owner, stream.id)
     await served.replies.delete(owner, _place_of(conversation))

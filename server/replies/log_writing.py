@@ -256,14 +256,19 @@ class LogWriting:
         return bool(client.xrange(key, later, "+", 1))
 
 
-def ask_to_cancel(client: redis.Redis, key: str) -> None:
-    """Ask the writer with the lease at this key to cancel its reply; it is asked in vain without a writer."""
+def ask_to_cancel(client: redis.Redis, key: str) -> bool:
+    """Ask the writer with the lease at this key to cancel its reply; return False without a writer.
+
+    Neither the end of the lease nor LEFT changes, so another process takes the log up no later.
+    """
     with client.pipeline(transaction=True) as pipe, contextlib.suppress(WatchError):
         pipe.watch(key)
-        if pipe.get(key) not in (None, LEFT):  # or it could not be taken up before the lease ends
-            pipe.multi()
-            pipe.set(key, CANCEL, px=LEASE_MS)
-            pipe.execute()
+        if pipe.get(key) in (None, LEFT):
+            return False
+        pipe.multi()
+        pipe.set(key, CANCEL, xx=True, keepttl=True)
+        pipe.execute()
+    return True
 
 
 def last_term(entries: Sequence[tuple[bytes, Any]]) -> int:

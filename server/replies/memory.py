@@ -97,8 +97,9 @@ class MemoryStore:
     async def log(self, salt: str, id: str) -> LogReader | None:
         return self.held_log(salt, id)
 
-    async def cancel(self, salt: str, id: str) -> None:
-        """Do nothing: every log is written in this process, where the caller can cancel the reply itself."""
+    async def cancel(self, salt: str, id: str) -> bool:
+        """Ask nobody: every log is written in this process, where the caller can cancel the reply itself."""
+        return await self.is_written(salt, id)
 
     async def is_written(self, salt: str, id: str) -> bool:
         log = self._logs.get((salt, id))

@@ -169,9 +169,9 @@ class RedisStore:
         there = await self._answer(lambda client: client.exists(*keys))
         return DistantLog(self, salt, id) if there else None
 
-    async def cancel(self, salt: str, id: str) -> None:
+    async def cancel(self, salt: str, id: str) -> bool:
         key = self._names.writer(salt, id)
-        await self._answer(lambda client: log_writing.ask_to_cancel(client, key))
+        return await self._answer(lambda client: log_writing.ask_to_cancel(client, key))
 
     async def is_written(self, salt: str, id: str) -> bool:
         if (salt, id) in self._live or await self._beside.is_written(salt, id):

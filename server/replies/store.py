@@ -92,8 +92,8 @@ class ReplyStore(Protocol):
 
     async def log(self, salt: str, id: str) -> LogReader | None: ...
 
-    async def cancel(self, salt: str, id: str) -> None:
-        """Ask the process that writes this log to cancel its reply."""
+    async def cancel(self, salt: str, id: str) -> bool:
+        """Ask the process that writes this log to cancel its reply; return False if no process writes it."""
         ...
 
     async def is_written(self, salt: str, id: str) -> bool:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import httpx
 import openai
 import pytest
+import redis
 from members import POOL
 from openai.types.responses import Response
+from test_orphans import frozen
 
 from server.api import delivery
 from server.api.background import BackgroundReplies
 from server.api.resumed import begin_stream
 from server.flags import read
 from server.lead.serving import store_of
-from server.replies import redis_store
+from server.replies import log_writing, redis_store
+from server.replies.redis_names import CANCEL
 from server.replies.redis_store import RedisStore
 from server.replies.reply_log import ReplyLog
 from server.settings import LeadSettings
@@ -103,7 +108,12 @@ def test_other_lead_replaces_a_conversations_stream(url: str):
             begun = next(stream.iter_bytes())
         read = {"conv_id": "0b5c::duo"}
         with httpx.stream("GET", f"{second.url}/v1/stream", params=read) as stream:
-            assert next(stream.iter_bytes()).startswith(begun)
+            again = b""
+            for chunk in stream.iter_bytes():
+                again += chunk
+                if len(again) >= len(begun):
+                    break
+            assert again.startswith(begun)
         ids = {"conversation_ids": ["0b5c"]}
         [told] = httpx.post(f"{second.url}/v1/streams/lookup", json=ids).json()
         assert not told["is_done"]
@@ -143,3 +153,23 @@ def test_stream_is_found_after_its_first_event(url: str, monkeypatch: pytest.Mon
         whole = httpx.post(f"{first.url}/v1/chat/completions", json=body, headers=name).content
         assert len(found) == 1
         assert httpx.get(f"{second.url}/v1/stream", params={"conv_id": "0b5c"}).content == whole
+
+
+def test_draining_lead_replaces_no_stream(url: str, monkeypatch: pytest.MonkeyPatch):
+    """It refuses at once, and does not wait for the writer of the earlier stream until it is cut off."""
+    monkeypatch.setattr(log_writing, "LEASE_MS", 60_000)
+    name = {"X-Conversation-Id": "0b5c"}
+    body = {"messages": [{"role": "user", "content": HELLO}], "stream": True}
+    answers: list[httpx.Response] = []
+    with lead_at(url, endless=True) as first, lead_at(url) as second, redis.Redis.from_url(url) as client:
+        with httpx.stream("POST", f"{first.url}/v1/chat/completions", json=body, headers=name) as stream:
+            next(stream.iter_bytes())
+        with frozen(cast(RedisStore, first.served.replies)):
+            again = partial(httpx.post, f"{second.url}/v1/chat/completions", json=body, headers=name)
+            asking = threading.Thread(target=lambda: answers.append(again(timeout=60)))
+            asking.start()
+            [writer] = cast("list[bytes]", client.keys("*:writer"))
+            until(lambda: client.get(writer) == CANCEL, "it never waits")
+            second.thread.drain()
+            asking.join()
+        assert (answers[0].status_code, answers[0].headers["retry-after"]) == (503, "1")

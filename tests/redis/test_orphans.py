@@ -15,6 +15,7 @@ from test_replies import ANNA, BERT, NAMES, found_log, stored, until
 
 from server.errors import LostReplyError
 from server.replies import log_writing, orphans, redis_link, redis_store
+from server.replies.redis_names import CANCEL
 from server.replies.redis_store import Kin, RedisStore
 from server.replies.store import Orphan
 from tests.server.replies.reading import event, events, read
@@ -185,6 +186,25 @@ async def test_next_writer_of_left_log_is_cancelled(url: str):
 
         await until(is_cancelled)
         orphan.log.end()
+
+
+async def test_cancellation_prolongs_no_lease(url: str, client: redis.Redis):
+    """Else a reply whose writer is dead would be taken up late."""
+    writer = NAMES.writer(ANNA.salt, "resp_1")
+    async with lead(url, "a") as first, lead(url, "b") as second:
+        assert not await second.cancel(ANNA.salt, "resp_1")
+        first.begin_log(ANNA, "resp_1", RECIPE).append(event(0))
+        await first.flush()
+        with frozen(first):
+            client.pexpire(writer, 60_000)
+            assert await second.cancel(ANNA.salt, "resp_1")
+            assert client.get(writer) == CANCEL
+            client.pexpire(writer, 60)
+
+            async def is_over() -> bool:
+                return not await second.cancel(ANNA.salt, "resp_1")
+
+            await until(is_over)
 
 
 async def test_late_writer_is_fenced(url: str):

@@ -287,6 +287,22 @@ async def test_a_request_cancelled_by_its_server_cancels():
     assert script.cancels
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_request_cancelled_before_its_answer_is_503(stream: bool):
+    """As uvicorn cancels what runs when its time to shut down is over."""
+    script = Script()
+    one = call(script, stream=stream)
+    running = asyncio.ensure_future(one.run())
+    while not script.requests:
+        await asyncio.sleep(0)
+    running.cancel()
+    await running
+    assert (one.status, one.header["retry-after"]) == (503, "1")
+    validate("Error", one.json)
+    assert "shutting down" in one.json["error"]["message"]
+    assert script.cancels
+
+
 @pytest.mark.parametrize(
     ("given", "expected"), [(None, None), (True, None), (False, 0), ({"n_max": 3}, 3), ({}, None)]
 )
