@@ -1,9 +1,10 @@
 // The chat page: what is shown is a path of a conversation's tree; what is sent is what is shown.
 
 import * as api from "/web/api.js";
-import { DEFAULTS, add, carried, created, newStream, path, sent, turnTo } from "/web/conversation.js";
+import { DEFAULTS, add, carried, content, created, newStream, path, sent, turnTo } from "/web/conversation.js";
 import { $, element, local, say } from "/web/dom.js";
 import { nameOf } from "/web/names.js";
+import { Shots } from "/web/pictures.js";
 import { Settings } from "/web/settings.js";
 import { Sidebar } from "/web/sidebar.js";
 import { Watch } from "/web/watch.js";
@@ -32,9 +33,9 @@ const act = {
     conversation.leaf = message.parent;
     ask(conversation.messages[message.parent]);
   },
-  edit(message, edited) {
+  edit(message, edited, pictures) {
     stop();
-    ask(add(conversation, message.parent, "user", edited));
+    ask(add(conversation, message.parent, "user", edited, pictures));
   },
   turn(message) {
     turnTo(conversation, message);
@@ -59,6 +60,7 @@ const act = {
 const settings = new Settings({ conversation: () => conversation, changed: () => { system(); if (conversation.leaf) side.put(conversation); } });
 const side = new Sidebar({ open, current: () => conversation });
 const watch = new Watch({ news: (line) => { say(line); for (const id of running.keys()) turns.get(id)?.tell(line); }, askForKey: () => settings.askForKey() });
+const shots = new Shots({ sees: () => watch.sees, changed: soon });
 
 // -- what is shown
 
@@ -69,7 +71,8 @@ async function open(id) {
   interrupted();
   const hash = found ? `#${conversation.id}` : location.pathname;
   if (location.hash.slice(1) !== (found ? conversation.id : "")) history.pushState(null, "", hash);
-  text.value = local.get(`draft-${found ? conversation.id : "new"}`);
+  text.value = local.get(draft());
+  shots.open(draft());
   grow();
   show();
   side.show();
@@ -156,19 +159,22 @@ function busy() {
 
 async function submit() {
   await opened;
+  await shots.reading;
   const said = text.value.trim();
-  if (!said || $("send").hidden) return;
+  if (!(said || shots.list.length) || $("send").hidden) return;
   if (edited()) {
     say("Send or cancel the edited message first.");
     return edited().focus();
   }
   quiet();
-  const first = !Object.keys(conversation.messages).length;
   text.value = "";
-  local.set(`draft-${first ? "new" : conversation.id}`, "");
+  local.set(draft(), "");
+  const pictures = shots.take();
   grow();
   $("hello")?.remove();
-  ask(add(conversation, conversation.leaf, "user", said));
+  const question = add(conversation, conversation.leaf, "user", said, pictures);
+  shots.open(draft());
+  ask(question);
 }
 
 async function ask(question) {
@@ -322,9 +328,20 @@ function compared({ text: said, timings: drafted }, answer, timings) {
 function precompute() {
   typing?.abort();
   const said = text.value.trim();
-  if (!said || $("send").hidden || edited() || local.get("ahead") === "off") return;
+  if (!(said || shots.list.length) || $("send").hidden || edited() || local.get("ahead") === "off") return;
   typing = new AbortController();
-  api.precompute({ messages: [...sent(conversation), { role: "user", content: said }], ...api.fields(conversation.settings) }, typing.signal);
+  api.precompute({ messages: [...sent(conversation), { role: "user", content: content(said, shots.list) }], ...api.fields(conversation.settings) }, typing.signal);
+}
+
+// Evaluate what is typed when nothing more is.
+function soon() {
+  clearTimeout(pause);
+  pause = setTimeout(precompute, PAUSE_MS);
+}
+
+// The name under which what is typed is kept.
+function draft() {
+  return `draft-${Object.keys(conversation.messages).length ? conversation.id : "new"}`;
 }
 
 function quiet() {
@@ -337,9 +354,11 @@ function grow() {
   text.style.height = `${Math.min(text.scrollHeight + 2, innerHeight * 0.4)}px`;
 }
 
-function refuse(files) {
-  const names = [...files].map(({ name }) => name || "the picture").join(", ");
-  say(`Left out: ${names}. This model reads text only.`);
+// Take the files that were pasted or dropped. Office programs paste a picture of their text beside it: the text counts.
+function take(event, { files } = event.clipboardData) {
+  if (!files.length || event.clipboardData?.getData("text/plain")) return;
+  event.preventDefault();
+  shots.add([...files]);
 }
 
 $("form").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
@@ -350,14 +369,13 @@ text.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 text.addEventListener("input", () => {
-  local.set(`draft-${Object.keys(conversation.messages).length ? conversation.id : "new"}`, text.value);
+  local.set(draft(), text.value);
   grow();
-  clearTimeout(pause);
-  pause = setTimeout(precompute, PAUSE_MS);
+  soon();
 });
-text.addEventListener("paste", (event) => event.clipboardData.files.length && (event.preventDefault(), refuse(event.clipboardData.files)));
+text.addEventListener("paste", (event) => take(event));
 document.addEventListener("dragover", (event) => event.preventDefault());
-document.addEventListener("drop", (event) => event.dataTransfer.files.length && (event.preventDefault(), refuse(event.dataTransfer.files)));
+document.addEventListener("drop", (event) => take(event, event.dataTransfer));
 document.addEventListener("keydown", (event) => {
   const written = event.target.matches?.("input, textarea, select");
   if (event.key === "Escape" && side.isOpen) side.drawer(false);

@@ -1,7 +1,8 @@
 // A conversation: a tree of messages, of which one path is shown and sent. Pure.
 //
 // {id, title, named, created, changed, settings, leaf, messages: {id: message}}
-// message: {id, parent, role, text, thoughts, ended, error, runs, counts, timings, seed, model}
+// message: {id, parent, role, text, pictures, thoughts, ended, error, runs, counts, timings, seed, model}
+//   pictures: of a question: data URLs, in front of its text; missing if there are none.
 //   ended: of a reply: "stop", "length", "context", "stopped", "failed", "interrupted", "carried"; "" while it comes.
 //   stream: the server's name for a reply that comes, by which it is read again; base: what it had before that.
 //   at: when it was changed last. Of two tabs that have a message, the later one is right about it.
@@ -24,9 +25,10 @@ export function newStream() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-export function add(conversation, parent, role, text = "") {
+export function add(conversation, parent, role, text = "", pictures = []) {
   const id = newId("m");
   const message = { id, parent, role, text, at: Date.now() };
+  if (pictures.length) message.pictures = pictures;
   if (role === "assistant") Object.assign(message, { thoughts: "", ended: "", error: "", runs: [], counts: {}, timings: null });
   conversation.messages[id] = message;
   conversation.leaf = id;
@@ -64,12 +66,19 @@ export function turnTo(conversation, message) {
   conversation.leaf = at.id;
 }
 
+// The content of a question in a request.
+export function content(text, pictures = []) {
+  const shown = pictures.map((url) => ({ type: "image_url", image_url: { url } }));
+  if (!shown.length) return text;
+  return text ? [...shown, { type: "text", text }] : shown;
+}
+
 // What is sent up to this message: what stands on the screen, and nothing else. A reply without text is none.
 export function sent(conversation, leaf = conversation.leaf) {
   const { system } = conversation.settings;
   const messages = system ? [{ role: "system", content: system }] : [];
-  for (const { role, text, thoughts } of path(conversation, leaf)) {
-    if (role === "user") messages.push({ role, content: text });
+  for (const { role, text, thoughts, pictures } of path(conversation, leaf)) {
+    if (role === "user") messages.push({ role, content: content(text, pictures) });
     else if (text || thoughts) messages.push(thoughts ? { role, content: text, reasoning_content: thoughts } : { role, content: text });
   }
   return messages;
@@ -92,7 +101,7 @@ export function carried(conversation, leaf, room) {
   const asked = turns.findLast(({ role }) => role === "user");
   const reply = turns.at(-1);
   if (!asked || asked.text.length >= room) return null;
-  add(made, null, "user", asked.text);
+  add(made, null, "user", asked.text, asked.pictures);
   if (reply !== asked && reply.text) {
     Object.assign(add(made, made.leaf, "assistant", reply.text.slice(asked.text.length - room)), { ended: "carried" });
   }
@@ -109,8 +118,10 @@ export function imported(text) {
     const made = created(Object.fromEntries(Object.keys(DEFAULTS).map((key) => [key, String(one.settings?.[key] ?? "")])));
     for (const [id, message] of Object.entries(one.messages)) {
       if (!["user", "assistant"].includes(message.role) || typeof message.text !== "string") throw new Error("a message in this file is not whole");
-      const { parent = null, role, text: content, thoughts = "", ended = "stop", runs = [], counts = {}, timings = null } = message;
-      const known = { id, parent, role, text: content, at: Number(message.at) || made.created };
+      const { parent = null, role, text: said, pictures = [], thoughts = "", ended = "stop", runs = [], counts = {}, timings = null } = message;
+      const known = { id, parent, role, text: said, at: Number(message.at) || made.created };
+      const shown = pictures.filter((url) => String(url).startsWith("data:image/"));
+      if (role === "user" && shown.length) known.pictures = shown;
       const marks = runs.filter((run) => Number.isInteger(run?.start) && Number.isInteger(run?.end)).map(({ start, end, source }) => ({ start, end, source: String(source) }));
       if (role === "assistant") Object.assign(known, { thoughts: String(thoughts), ended: String(ended), error: "", runs: marks, counts, timings });
       made.messages[id] = known;

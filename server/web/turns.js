@@ -4,6 +4,7 @@ import { versions } from "/web/conversation.js";
 import { button, copy, element } from "/web/dom.js";
 import { render } from "/web/markdown.js";
 import { nameOf } from "/web/names.js";
+import { thumbs } from "/web/pictures.js";
 
 const N_COLOURS = 4;
 const guessers = []; // as they were first seen: that is their colour
@@ -74,7 +75,8 @@ export class Turn {
     const { role, text } = this.message;
     if (role === "user") {
       this.body.textContent = text;
-      this.node.replaceChildren(this.body, this.foot);
+      const shown = element("div", { class: "pictures" }, ...thumbs(this.message.pictures ?? []));
+      this.node.replaceChildren(...[shown.children.length && shown, text && this.body, this.foot].filter(Boolean));
       this.foot.replaceChildren(this.versions(), this.copy(), button("Edit", () => this.edit(), { class: "small" }));
     } else this.showReply();
   }
@@ -152,8 +154,11 @@ export class Turn {
   edit() {
     const text = element("textarea", { "aria-label": "Edit the message", rows: "4" });
     text.value = this.message.text;
+    let pictures = this.message.pictures ?? [];
+    const shown = element("div", { class: "pictures" });
+    const show = () => shown.replaceChildren(...thumbs(pictures, (at) => { pictures = pictures.toSpliced(at, 1); show(); text.focus(); }));
     const leave = () => { this.show(); this.foot.lastChild.focus(); };
-    const send = () => text.value.trim() && this.act.edit(this.message, text.value.trim());
+    const send = () => (text.value.trim() || pictures.length) && this.act.edit(this.message, text.value.trim(), pictures);
     text.addEventListener("keydown", (event) => {
       if (event.key === "Escape") leave();
       else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send();
@@ -161,7 +166,8 @@ export class Turn {
       event.preventDefault();
       event.stopPropagation();
     });
-    this.node.replaceChildren(text, element("div", { class: "row" }, button("Send", send, { class: "main" }), button("Cancel", leave)));
+    show();
+    this.node.replaceChildren(shown, text, element("div", { class: "row" }, button("Send", send, { class: "main" }), button("Cancel", leave)));
     text.focus();
   }
 

@@ -6,7 +6,7 @@ import { $ } from "/web/dom.js";
 export class Watch {
   // news(line): a drafter came or went. askForKey(): the server wants another one.
   constructor({ news, askForKey }) {
-    Object.assign(this, { news, askForKey, drafters: [], seen: [], n_ctx: null });
+    Object.assign(this, { news, askForKey, drafters: [], seen: [], n_ctx: null, sees: false });
     this.known = null; // the key with which the server has said which model it serves
     this.refused = null; // the key that it did not take
   }
@@ -54,6 +54,8 @@ export class Watch {
     try {
       const card = await model();
       this.n_ctx = card.meta.n_ctx;
+      this.sees = card.architecture.input_modalities.includes("image");
+      $("attach").hidden = !this.sees;
       $("model").textContent = card.id;
       $("model").title = `${card.meta.description}, context ${card.meta.n_ctx}`;
       $("note").textContent = card.meta.note ?? "";

@@ -130,16 +130,6 @@ def test_thoughts_fold_when_answering(page: Page, lead: Lead):
     assert script.asked[-1]["messages"][1]["reasoning_content"] == "Let me *think*."
 
 
-def test_a_picture_is_refused_by_name(page: Page, lead: Lead):
-    page.goto(lead.url)
-    page.evaluate("""() => {
-      const data = new DataTransfer();
-      data.items.add(new File(["x"], "cat.png", { type: "image/png" }));
-      document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
-    }""")
-    expect(page.get_by_role("alert")).to_contain_text("Left out: cat.png. This model reads text only.")
-
-
 # -- how a reply ends
 
 
