@@ -164,8 +164,7 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
     pool: str = Field("default", description="drafters draft for leads of the same pool")
     mmproj: Path | None = Field(
         None,
-        description="the model's projector, a GGUF file: read pictures; a prediction block then "
-        "drafts nothing",
+        description="the model's projector, a GGUF file: read pictures",
     )
     draft_mode: Literal["auto", "async", "sync"] = Field(
         "auto",
@@ -270,7 +269,7 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
 
     @property
     def weights(self) -> Weights:
-        blocks = self.mtp == "auto" and self.draft_max > 0 and self.mmproj is None
+        blocks = self.mtp == "auto" and self.draft_max > 0
         return replace(super().weights, mtp=blocks)
 
     @property

@@ -74,9 +74,8 @@ def _begin_session(state: EngineState, session: Session, place: Reuse) -> None:
     session.n_kv = state.sequences.take(place)
     if not session.request.precompute:
         n_prompt = len(session.tokens)
-        session.checkpoint_at = state.sequences.checkpoints.turn_checkpoint_at(
-            session.seq, session.n_kv, n_prompt
-        )
+        checkpoint_at = state.sequences.checkpoints.turn_checkpoint_at(session.seq, session.n_kv, n_prompt)
+        session.checkpoint_at = session.before_picture(checkpoint_at)
     number = state.slot_numbers.begin(session, state.active)
     state.residence.make_way(session.n_pending)
     if session.request.n_beams > 1:

@@ -9,11 +9,10 @@ from typing import overload
 
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Plan, Upcoming
 from server.engine.scheduler import Work
-from server.engine.sequences import PAD
 from server.engine.session import Session
 from server.engine.shift import shift
 from server.engine.state import EngineState
-from server.llama.backend import PICTURE_IDS
+from server.llama.backend import PICTURE_IDS, blank_of
 
 logger = logging.getLogger("duo.engine")
 
@@ -50,8 +49,7 @@ def open_session(state: EngineState, session: Session) -> None:
     sampling, bounds = session.request.sampling.mirrored(), state.limits.bounds(session)
     tokens: Sequence[int] = session.tokens
     if session.request.pictures:
-        blank = state.backend.vocab.tokenize(" ", special=False)
-        tokens = Blanked(session.tokens, blank[-1] if blank else PAD)
+        tokens = Blanked(session.tokens, blank_of(state.backend.vocab))
     try:
         state.proposer.open(OpenedSession(session.id, tokens, sampling, bounds, session.n_dropped))
         session.drafts = True

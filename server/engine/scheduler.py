@@ -121,12 +121,12 @@ def _draft_max(session: Session, limits: Limits) -> int:
     """Return the maximum guesses for the session.
 
     Nothing is guessed beyond the last token that may be committed. Nothing is guessed either if a wrong guess
-    would make many rows be evaluated again.
+    would make many rows be evaluated again, or the last part of a picture, which no state covers.
     """
     asked, most = session.request.speculation, limits.draft_max
     if asked.n_max is not None:
         most = min(asked.n_max, most)
-    if limits.again and session.n_pending > 1 + limits.draft_max:
+    if limits.again and (session.n_pending > 1 + limits.draft_max or session.in_picture):
         return 0
     if (asked.exactness or limits.exactness) == "width-stable":
         most = min(most, limits.stable_width - 1 if session.n_pending == 1 else 0)

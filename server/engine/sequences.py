@@ -15,10 +15,7 @@ from server.engine.branches import MAIN, Branches, branches
 from server.engine.checkpoints import Checkpoints
 from server.engine.proposer import Proposal
 from server.engine.session import Session
-from server.llama.backend import Backend, Batch
-
-PAD = 0
-"""Token of padding rows; any would do."""
+from server.llama.backend import PAD, Backend, Batch
 
 
 class RowLayout(NamedTuple):

@@ -95,6 +95,11 @@ class Session:
         """Return `length`, or the start of a picture if the first `length` tokens end within it."""
         return next((one.start for one in self.request.pictures if one.start < length < one.end), length)
 
+    @property
+    def in_picture(self) -> bool:
+        """True if the evaluated tokens end in a picture."""
+        return self.before_picture(self.n_kv) < self.n_kv
+
     def with_whole_pictures(self, n: int) -> int:
         """Return how many of the next n tokens to evaluate, so that no picture's rows are split.
 

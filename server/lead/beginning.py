@@ -86,10 +86,12 @@ class Loading:
 
     def _load(self, settings: LeadSettings, site: Site) -> LoadedModels:
         target = self._load_target(settings, site)
-        pictures = settings.mmproj and load_pictures(self.owned, settings, settings.mmproj, target)
-        model, inline = drafting_inside(self.owned, settings, site.draft_model, target)
+        seen = settings.mmproj and load_pictures(self.owned, settings, settings.mmproj, target)
+        base = seen[1] if seen else target
+        model, inline = drafting_inside(self.owned, settings, site.draft_model, target, base)
+        pictures = seen[0] if seen else None
         if pictures is not None:
-            model = WithPictures(target, pictures)
+            model = WithPictures(model, pictures)
         embedder, ranker = (load(self.owned, settings, target) for load in (load_embedder, load_ranker))
         return LoadedModels(target, model, inline, embedder, ranker, pictures)
 

@@ -90,8 +90,6 @@ def _obstacle(settings: LeadSettings, kind: str) -> str:
         return "a draft model is given"
     if settings.mtp == "off" or not settings.draft_max:
         return "--mtp off" if settings.draft_max else "--draft-max 0"
-    if settings.mmproj is not None:
-        return "it cannot guess from rows of pictures"
     if has_block(settings.model):
         return "the model's file has a prediction block"
     if kind == "eagle3" and architecture(settings.model) not in TARGETS:

@@ -15,7 +15,7 @@ from server.lead.default_model import with_default_model
 from server.lead.heads import assistant_of, head_of, load_head, with_head
 from server.lead.vocabularies import card_of
 from server.llama.assistant import Assistant
-from server.llama.backend import Backend, Batch, PredictionBlock
+from server.llama.backend import Backend, Batch, PredictionBlock, ReadsRows
 from server.llama.cuda_graphs import forgo_graphs_of_many, forgo_graphs_on_host
 from server.llama.embedder import MAX_INPUT_TOKENS, LlamaEmbedder, ranks
 from server.llama.embedding import Pooling
@@ -121,8 +121,12 @@ def for_browsers(settings: LeadSettings, draft: Path | None) -> Path | None:
 
 
 def drafting_inside(
-    stack: ExitStack, settings: LeadSettings, draft: Path | None, target: LlamaBackend
-) -> tuple[Backend, InlineModel | None]:
+    stack: ExitStack,
+    settings: LeadSettings,
+    draft: Path | None,
+    target: LlamaBackend,
+    base: ReadsRows | None = None,
+) -> tuple[ReadsRows, InlineModel | None]:
     """Return the target as the engine uses it, and the model that drafts in this process.
 
     The target's prediction block drafts, unless the settings name a draft model, a head or an assistant.
@@ -132,14 +136,15 @@ def drafting_inside(
         settings: The lead's settings.
         draft: The draft model of the settings, or a default.
         target: The target.
+        base: What counts the target's positions, if that is not the target.
 
     Raises:
         StartupError: A model that the settings name cannot be loaded, or does not fit.
     """
-    block = _load_block(stack, settings, draft, target)
+    base, block = base or target, _load_block(stack, settings, draft, target)
     if block is None:
-        return target, load_draft(stack, settings, draft, target) if draft else None
-    model = WithBlock(target, block)
+        return base, load_draft(stack, settings, draft, target) if draft else None
+    model = WithBlock(base, block)
     return model, BlockDraft(model, most=settings.mtp_max, distributions=settings.verify == "rejection")
 
 

@@ -6,10 +6,10 @@ import logging
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from server.errors import StartupError
-from server.lead.loading import assistant_of, head_of
+from server.llama.backend import ReadsRows
 from server.llama.library import computes_elsewhere, physical_rows
 from server.llama.llamacpp import LlamaBackend
+from server.pictures.grid_positions import GridPositions
 from server.pictures.pixels import check_decoder
 from server.pictures.projector import Projector
 from server.pictures.registry import Pictures
@@ -19,8 +19,12 @@ from server.settings import LeadSettings
 logger = logging.getLogger("duo.lead")
 
 
-def load_pictures(stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend) -> Pictures:
-    """Return the pictures that a projector makes. The target's vocabulary reads their words from then on.
+def load_pictures(
+    stack: ExitStack, settings: LeadSettings, path: Path, target: LlamaBackend
+) -> tuple[Pictures, ReadsRows]:
+    """Return the pictures that a projector makes, and the target as it reads them.
+
+    The target's vocabulary reads the pictures' words from then on.
 
     Args:
         stack: Closes the projector.
@@ -32,10 +36,6 @@ def load_pictures(stack: ExitStack, settings: LeadSettings, path: Path, target: 
         StartupError: The projector cannot be used.
     """
     check_decoder()
-    if head_of(settings) or assistant_of(settings):
-        raise StartupError(
-            "--mmproj: a head or assistant cannot guess from rows of pictures yet: leave out --draft-model"
-        )
     options = target.options
     projector = Projector(
         path,
@@ -47,4 +47,4 @@ def load_pictures(stack: ExitStack, settings: LeadSettings, path: Path, target: 
     pictures = Pictures(stack.enter_context(closing(projector)))
     target.vocab = PictureVocabulary(target.vocab, pictures)
     logger.info("  pictures %s, %d tokens for one of 1024 x 1024", path.name, projector.n_usual)
-    return pictures
+    return pictures, GridPositions(target) if projector.has_grids else target

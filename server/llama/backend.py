@@ -17,6 +17,8 @@ Logits: TypeAlias = npt.NDArray[np.float32]
 Hidden: TypeAlias = npt.NDArray[np.float32]
 """Hidden rows, (rows, n_embd): output of the last layer before the norm that precedes the head."""
 
+PAD = 0
+"""Token of padding rows; any would do."""
 PICTURE_IDS = 1 << 30
 """Ids from here on, up to twice this, are no tokens: each stands for a position of a picture."""
 
@@ -63,6 +65,29 @@ class Batch:
         self.wanted.append(wanted)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """Positions of a picture's rows in a model with M-RoPE, four for each: time, row, column, another."""
+
+    places: npt.NDArray[np.int32]  # (4, rows); those that move begin with 0
+    moves: npt.NDArray[np.int32]  # (4, 1), 1 where the position of the picture is to be added, else 0
+    n_positions: int  # from the first row's position to that of the token behind the picture
+
+    def positions_from(self, first: int, positions: Sequence[int]) -> npt.NDArray[np.int32]:
+        """Return the positions of rows from index `first` on, in a picture that begins at `positions`."""
+        return self.places[:, first : first + len(positions)] + self.moves * np.asarray(positions, np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embeddings:
+    """Consecutive rows of a picture, evaluated in place of tokens."""
+
+    rows: Hidden  # (rows, width of the model's input), writable
+    together: bool = False  # each row sees all others, also those behind it
+    grid: Grid | None = None  # None: each row has one position, the next one
+    first: int = 0  # index of the first row in the grid
+
+
 class FillInMiddle(NamedTuple):
     """Control tokens around a text with a gap: before its first part, its last part, and what fills the gap.
 
@@ -107,6 +132,11 @@ class Vocabulary(Protocol):
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return a token's bytes, perhaps part of a character; b"" for control tokens unless `special`."""
         ...
+
+
+def blank_of(vocab: Vocabulary) -> int:
+    """Return the token that whoever cannot see pictures gets in place of each of their positions."""
+    return next(reversed(vocab.tokenize(" ", special=False)), PAD)
 
 
 class Backend(Protocol):
@@ -197,6 +227,22 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ReadsRows(Backend, Protocol):
+    """A Backend that also evaluates rows of embeddings."""
+
+    def read_rows(self, batch: Batch, given: Embeddings) -> None:
+        """Evaluate rows of embeddings, none of whose logits is wanted.
+
+        Args:
+            batch: Places of the rows; its tokens do not count.
+            given: The rows.
+
+        Raises:
+            BackendError: As decode() does.
+        """
+        ...
 
 
 class OverModel:

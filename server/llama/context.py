@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import Batch, Hidden, Logits
+from server.llama.backend import Batch, Embeddings, Hidden, Logits
 from server.llama.graph_keys import MAX_DECODE_ROWS, GraphKeys
 from server.llama.library import COMPRESSED, C, LoadedModel
 from server.llama.threads import Threads
@@ -63,14 +63,21 @@ class LlamaBatch:
         self.batch.embd = FLOATS(ctypes.c_float.from_buffer(hidden.data))  # data_as() takes a µs more
 
     @contextmanager
-    def embeddings(self, rows: Hidden) -> Generator[None]:
-        """Let each row have an embedding of this writable array in place of its token."""
+    def embeddings(self, given: Embeddings, positions: Sequence[int]) -> Generator[None]:
+        """Let each row have an embedding in place of its token, and its grid's positions if there is one.
+
+        positions: for each row, that of its picture.
+        """
         self.batch.token = None
-        self.embed(rows)
+        self.embed(given.rows)
+        if given.grid is not None:
+            places = np.ascontiguousarray(given.grid.positions_from(given.first, positions))
+            self.batch.pos = places.ctypes.data_as(_INTS)  # keeps the array
         try:
             yield
         finally:
             self.batch.token, self.batch.embd = ctypes.cast(self._tokens, _INTS), None
+            self.batch.pos = ctypes.cast(self._positions, _INTS)
 
     def _share_rows(self, batch: Batch) -> None:
         """Set the sequences of each row that belongs to several; reset first those of the previous batch."""
@@ -145,25 +152,15 @@ class LlamaContext:
         if self._windows:
             self._windows.grow(batch)
 
-    def read_rows(self, batch: Batch, rows: Hidden, *, together: bool) -> None:
-        """Evaluate rows of embeddings, none of whose logits is wanted.
-
-        Args:
-            batch: Places of the rows; its tokens do not count.
-            rows: The embeddings, writable, (rows, width of the model's input).
-            together: Each row sees all others of the batch, also those behind it.
-
-        Raises:
-            BackendError: As decode() does.
-        """
+    def read_rows(self, batch: Batch, given: Embeddings) -> None:
         self.rows.fill(batch)
-        if together:
+        if given.together:
             C.llama_set_causal_attn(self.handle, False)
         try:
-            with self.rows.embeddings(rows):
+            with self.rows.embeddings(given, batch.positions):
                 self._evaluate(batch)
         finally:
-            if together:
+            if given.together:
                 C.llama_set_causal_attn(self.handle, True)
 
     def _to_differ(self, batch: Batch, n_wanted: int) -> list[int]:

@@ -11,13 +11,23 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import Backend, Batch, Hidden, Logits, OverModel, PredictionBlock
+from server.llama.backend import (
+    Backend,
+    Batch,
+    Embeddings,
+    Hidden,
+    Logits,
+    OverModel,
+    PredictionBlock,
+    ReadsRows,
+    blank_of,
+)
 
 logger = logging.getLogger("duo.llama")
 
@@ -88,6 +98,7 @@ class WithBlock(OverModel):
         self._backend = backend
         self.block = block
         self._nothing = np.zeros(block.n_embd, dtype=np.float32)  # the row before the first position
+        self._blank = blank_of(backend.vocab)
         self._waiting = [_Waiting() for _ in range(backend.n_seqs)]
         self._late: set[int] = set()  # sequences that the block evaluates during the model's next decode
         self.failed = False
@@ -95,9 +106,7 @@ class WithBlock(OverModel):
 
     def start(self, batch: Batch) -> Callable[[], Logits]:
         started = self._backend.start(batch)
-        if self._late:
-            late, self._late = self._late, set()
-            self._catch_up(late)
+        self._catch_up_late()
 
         def finish() -> Logits:
             logits = started()
@@ -106,6 +115,16 @@ class WithBlock(OverModel):
             return logits
 
         return finish
+
+    def read_rows(self, batch: Batch, given: Embeddings) -> None:
+        """Evaluate rows of a picture, as in ReadsRows.
+
+        The block reads a blank in place of each, beside the model's hidden rows.
+        """
+        cast(ReadsRows, self._backend).read_rows(batch, given)
+        self._catch_up_late()
+        if not self.failed:
+            self._take_in(replace(batch, tokens=[self._blank] * len(batch)))
 
     def n_late(self, seq: int) -> int:
         """Return the number of positions that the model has evaluated and the block has not."""
@@ -213,6 +232,11 @@ class WithBlock(OverModel):
         """Do nothing: whoever made the parts closes them."""
 
     # -- rows ----------------------------------------
+
+    def _catch_up_late(self) -> None:
+        if self._late:
+            late, self._late = self._late, set()
+            self._catch_up(late)
 
     def _take_in(self, batch: Batch) -> None:
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from server.llama.backend import PICTURE_IDS, Hidden
+from server.llama.backend import PICTURE_IDS, Grid, Hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,6 +17,7 @@ class PicturePart:
     tokens: tuple[int, ...] = ()
     rows: Hidden | None = None  # (positions, n_embd); None: the positions have tokens
     whole: bool = False  # rows see each other in both directions, so that one decode must have them all
+    grid: Grid | None = None  # positions of the rows in a model with M-RoPE
 
     def __len__(self) -> int:
         return len(self.tokens) if self.rows is None else len(self.rows)

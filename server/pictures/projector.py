@@ -10,14 +10,16 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from server.errors import InvalidRequestError, StartupError
-from server.llama.backend import Hidden
+from server.llama.backend import Grid, Hidden
 from server.llama.library import C, LoadedModel, first_error, forget_errors, log_line
 from server.pictures.picture import PicturePart
 from server.pictures.pixels import Pixels
 
 _TEXT_CHUNK, _PICTURE_CHUNK = 0, 1  # MTMD_INPUT_CHUNK_TYPE_TEXT and _IMAGE
+_FAR = 1000  # a position, to see how those of a picture depend on where it begins
 _SAMPLE = Pixels(1024, 1024, bytes(3 << 20))  # of usual size, to see how many rows a picture takes
 
 
@@ -72,8 +74,7 @@ class Projector:
         """Raise StartupError if pictures of this projector cannot be served."""
         if not self._mtmd.mtmd_support_vision(self._handle):
             raise StartupError(f"{path} reads no pictures: duo serves projectors of pictures only")
-        if self._mtmd.mtmd_decode_use_mrope(self._handle):
-            raise StartupError(f"{path} is for a model with M-RoPE, whose pictures duo does not serve yet")
+        self.has_grids = bool(self._mtmd.mtmd_decode_use_mrope(self._handle))
         try:
             self.n_usual: int = self._read(_SAMPLE, self._checked_rows)  # positions of a usual picture
         except InvalidRequestError as error:
@@ -135,10 +136,27 @@ class Projector:
         if kind == _TEXT_CHUNK:
             return PicturePart(self._tokens(chunk))
         n_rows = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
+        grid = self._grid(chunk, n_rows) if self.has_grids else None
         is_plain = kind == _PICTURE_CHUNK and mtmd.mtmd_input_chunk_get_n_pos(chunk) == n_rows
-        if not is_plain or mtmd.mtmd_encode_chunk(self._handle, chunk):
+        if (grid is None and not is_plain) or mtmd.mtmd_encode_chunk(self._handle, chunk):
             raise InvalidRequestError("the model's projector cannot encode this picture")
-        return PicturePart(rows=self._rows(n_rows), whole=self._is_whole(chunk))
+        return PicturePart(rows=self._rows(n_rows), whole=self._is_whole(chunk), grid=grid)
+
+    def _grid(self, chunk: Any, n_rows: int) -> Grid:
+        """Return the positions of a picture. Raises InvalidRequestError if they move in no simple way."""
+        tokens = self._mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+        here, there, third = (self._positions(tokens, start, n_rows) for start in (0, 1, _FAR))
+        moves = there - here
+        if (moves != moves[:, :1]).any() or (third != here + _FAR * moves).any():
+            raise InvalidRequestError("duo does not serve the positions of this model's pictures")
+        n = int(self._mtmd.mtmd_input_chunk_get_n_pos(chunk))
+        return Grid(here, moves[:, :1].copy(), n)
+
+    def _positions(self, tokens: Any, start: int, n_rows: int) -> npt.NDArray[np.int32]:
+        """Return time, row, column and another position of each row of a picture that begins at `start`."""
+        of = self._mtmd.mtmd_image_tokens_get_decoder_pos
+        found = [of(tokens, start, i) for i in range(n_rows)]
+        return np.array([[one.t, one.y, one.x, one.z] for one in found], np.uint32).astype(np.int32).T
 
     def _rows(self, n: int) -> Hidden:
         """Return a copy of the n rows encoded last."""

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from server.errors import BackendError
-from server.llama.backend import PICTURE_IDS, Backend, Batch, Hidden, Logits, OverModel
+from server.llama.backend import PICTURE_IDS, Batch, Embeddings, Logits, OverModel, ReadsRows
 from server.pictures.picture import PicturePart
 from server.pictures.registry import Pictures
 
 Place: TypeAlias = tuple[PicturePart, int]
 """A position of a picture: its part, and the index in that."""
 NO_PLACE: Place = PicturePart(), 0
-
-
-class ReadsRows(Backend, Protocol):
-    """A Backend that also evaluates rows of embeddings, as LlamaContext does."""
-
-    def read_rows(self, batch: Batch, rows: Hidden, *, together: bool) -> None: ...
 
 
 class WithPictures(OverModel):
@@ -69,7 +63,8 @@ class WithPictures(OverModel):
         for start in range(0, len(batch), step):
             end = min(start + step, len(batch))
             rows = part.rows[first + start : first + end].copy()
-            self._backend.read_rows(_part_of(batch, start, end), rows, together=part.whole)
+            given = Embeddings(rows, part.whole, part.grid, first + start)
+            self._backend.read_rows(_part_of(batch, start, end), given)
 
 
 def _runs(batch: Batch, places: Sequence[Place | None]) -> Iterator[tuple[int, int]]:

@@ -24,10 +24,11 @@ from server.engine.proposer import Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.errors import InvalidRequestError, StartupError
-from server.llama.backend import PICTURE_IDS, Batch, Hidden, Logits
+from server.llama.backend import PICTURE_IDS, Batch, Embeddings, Logits, ReadsRows
 from server.llama.library import physical_rows
 from server.llama.llamacpp import LlamaBackend
-from server.pictures.picture import Picture
+from server.pictures.grid_positions import GridPositions
+from server.pictures.picture import Picture, PicturePart
 from server.pictures.pixels import MAX_RATIO, Pixels
 from server.pictures.projector import Projector
 from server.pictures.registry import Pictures
@@ -37,21 +38,12 @@ from tests.checks import check_engine
 from tests.model.conftest import open_exact
 from tests.model.duet import Duet
 from tests.model.kinds import (
-    ATTENTION,
-    FEED_FORWARD,
     GEMMA3,
-    HEADS,
-    N_HEADS,
-    N_KV_HEADS,
-    NORM,
     QWEN3,
-    SIZE,
-    Kind,
-    Shapes,
 )
 from tests.model.kinds import KINDS as ALL_KINDS
 from tests.model.live import Padded
-from tests.model.projectors import PROJECTORS, write_projector
+from tests.model.projectors import PROJECTORS, QWEN2_VL, write_projector
 from tests.model.random_models import words_added, write
 from tests.support import OracleProposer, Outcome, request
 
@@ -59,7 +51,13 @@ pytestmark = pytest.mark.model
 
 BEFORE, AFTER = "Look at this picture: ", " What does it show?"
 WORDS = words_added("<fake_token_around_image>", "<global-img>")
-KINDS = {"llava": QWEN3, "gemma3": GEMMA3, "idefics3": QWEN3._replace(fields={**QWEN3.fields, **WORDS})}
+VISION = words_added("<|vision_start|>", "<|vision_end|>")
+KINDS = {
+    "llava": QWEN3,
+    "gemma3": GEMMA3,
+    "idefics3": QWEN3._replace(fields={**QWEN3.fields, **WORDS}),
+    "qwenvl": QWEN2_VL._replace(fields={**QWEN2_VL.fields, **VISION}),
+}
 N_TOKENS = 40
 
 
@@ -78,8 +76,8 @@ class PaddedReader(Padded):
         super().__init__(backend)
         self._reader = backend
 
-    def read_rows(self, batch: Batch, rows: Hidden, *, together: bool) -> None:
-        self._reader.read_rows(batch, rows, together=together)
+    def read_rows(self, batch: Batch, given: Embeddings) -> None:
+        self._reader.read_rows(batch, given)
 
 
 @dataclass
@@ -99,7 +97,10 @@ class Scene:
         """Return the model with an empty KV cache."""
         for seq in range(self.target.n_seqs):
             self.target.trim(seq, 0)
-        return WithPictures(PaddedReader(self.target), self.pictures)
+        return WithPictures(self.reading(PaddedReader(self.target)), self.pictures)
+
+    def reading(self, backend: ReadsRows) -> ReadsRows:
+        return GridPositions(backend) if self.projector.has_grids else backend
 
     def picture(self, seed: int) -> Picture:
         return self.pictures.of(pixels(seed), lambda n: None)
@@ -150,40 +151,57 @@ def open_projector(path: Path, target: LlamaBackend, most_rows: int | None = Non
     return Projector(path, target.model, n_threads=1, gpu=False, most_rows=most_rows)
 
 
-def own_logits(scene: Scene, seed: int) -> Logits:
+def own_logits(scene: Scene, *seeds: int) -> Logits:
     batch = Batch()
-    batch.extend(0, 0, scene.ask(seed).prompt, 1)
+    batch.extend(0, 0, prompt_of(scene, *seeds), 1)
     scene.backend()  # empties the KV cache
-    return WithPictures(scene.target, scene.pictures).decode(batch)[0].copy()
+    return WithPictures(scene.reading(scene.target), scene.pictures).decode(batch)[0].copy()
 
 
-def test_logits_equal_llama_cpps(scene: Scene, mtmd: Any):
-    own = own_logits(scene, 1)
+def prompt_of(scene: Scene, *seeds: int) -> list[int]:
+    text = "".join(BEFORE + scene.picture(seed).word + AFTER for seed in seeds)
+    return scene.vocab.tokenize(text, special=True)
+
+
+@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
+def test_logits_equal_llama_cpps(scene: Scene, mtmd: Any, seeds: tuple[int, ...]):
+    own = own_logits(scene, *seeds)
     scene.backend()
-    text = f"{BEFORE}{mtmd.mtmd_default_marker().decode()}{AFTER}".encode()
-    given, shown = mtmd.mtmd_input_text(text, len(text), False, True), pixels(1)
-    data = (ctypes.c_uint8 * len(shown.data)).from_buffer_copy(shown.data)
-    bitmap, chunks = mtmd.mtmd_bitmap_init(shown.width, shown.height, data), mtmd.mtmd_input_chunks_init()
-    bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+    text = f"{BEFORE}{mtmd.mtmd_default_marker().decode()}{AFTER}".encode() * len(seeds)
+    given = mtmd.mtmd_input_text(text, len(text), False, True)
+    chunks, shown = mtmd.mtmd_input_chunks_init(), [bitmap_of(mtmd, pixels(seed)) for seed in seeds]
+    bitmaps = (mtmd.mtmd_bitmap_p_ctypes * len(shown))(*shown)
     handle: Any = scene.projector._handle  # pyright: ignore[reportPrivateUsage]
     n = ctypes.c_int32()
-    assert mtmd.mtmd_tokenize(handle, chunks, ctypes.byref(given), bitmaps, 1) == 0
+    assert mtmd.mtmd_tokenize(handle, chunks, ctypes.byref(given), bitmaps, len(shown)) == 0
     where = handle, scene.target.handle, chunks, 0, 0, scene.target.n_batch, True
     assert mtmd.mtmd_helper_eval_chunks(*where, ctypes.byref(n)) == 0
-    mtmd.mtmd_bitmap_free(bitmap)
+    for bitmap in shown:
+        mtmd.mtmd_bitmap_free(bitmap)
     mtmd.mtmd_input_chunks_free(chunks)
-    assert n.value == len(scene.ask(1).prompt)
+    n_lost = sum(len(part) - part.grid.n_positions for part in grids(scene, seeds) if part.grid)
+    assert n.value == len(prompt_of(scene, *seeds)) - n_lost
+    assert (n_lost > 0) == scene.projector.has_grids
     theirs = scene.target._last_logits(1)[0]  # pyright: ignore[reportPrivateUsage]
     assert (own == theirs).all()
-    assert (own != own_logits(scene, 2)).any(), "the picture counts"
+    assert (own != own_logits(scene, *(seed + 2 for seed in seeds))).any(), "the pictures count"
+
+
+def grids(scene: Scene, seeds: Sequence[int]) -> list[PicturePart]:
+    return [part for seed in seeds for part in scene.picture(seed).parts]
+
+
+def bitmap_of(mtmd: Any, shown: Pixels) -> Any:
+    data = (ctypes.c_uint8 * len(shown.data)).from_buffer_copy(shown.data)
+    return mtmd.mtmd_bitmap_init(shown.width, shown.height, data)
 
 
 def test_rows_of_gemma_see_each_other(scene: Scene, monkeypatch: pytest.MonkeyPatch):
     spans = [span for one in scene.ask(1).pictures for span in one.whole]
     read, together = scene.target.read_rows, own_logits(scene, 1)
 
-    def read_in_order(batch: Batch, rows: Hidden, *, together: bool) -> None:
-        read(batch, rows, together=False)
+    def read_in_order(batch: Batch, given: Embeddings) -> None:
+        read(batch, replace(given, together=False))
 
     monkeypatch.setattr(scene.target, "read_rows", read_in_order)
     in_order = own_logits(scene, 1)
@@ -325,19 +343,6 @@ def test_other_kinds_see_pictures(mtmd: Any, tmp_path: Path, model: str, project
         pictures = Pictures(encoder)
         target.vocab = PictureVocabulary(target.vocab, pictures)
         check_next_turns(Scene(target, target, encoder, pictures))
-
-
-def test_positions_of_several_parts_are_refused(mtmd: Any, tmp_path: Path):
-    biases: Shapes = {
-        f"attn_{name}.bias": (n * SIZE,)
-        for name, n in zip("qkv", (N_HEADS, N_KV_HEADS, N_KV_HEADS), strict=True)
-    }
-    fields = {**HEADS, "rope.dimension_sections": [4, 2, 2, 0]}
-    model, path = tmp_path / "model.gguf", tmp_path / "projector.gguf"
-    write(model, Kind("qwen2vl", [NORM | ATTENTION | biases | FEED_FORWARD], fields))
-    write_projector(path, PROJECTORS["llava"])
-    with closing(open_exact(model)) as target, pytest.raises(StartupError, match="a model with M-RoPE"):
-        open_projector(path, target)
 
 
 def test_missing_tokens_are_refused(mtmd: Any, tmp_path: Path):

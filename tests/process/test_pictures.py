@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.model.kinds import GEMMA3
-from tests.model.projectors import GEMMA, write_projector
-from tests.model.random_models import write
+from tests.model.projectors import GEMMA, QWEN2_VL, QWEN_VL, write_projector
+from tests.model.random_models import words_added, write
 from tests.process.duo import Duo, run
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
@@ -20,16 +20,24 @@ LONG = (
 )
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+VISION = words_added("<|vision_start|>", "<|vision_end|>")
+KINDS = {
+    "gemma3": (GEMMA3, GEMMA),
+    "qwenvl": (QWEN2_VL._replace(fields={**QWEN2_VL.fields, **VISION}), QWEN_VL),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Return flags for a model with a projector."""
     try:
         importlib.import_module("llama_cpp.mtmd_cpp")
     except (OSError, RuntimeError) as error:
         pytest.skip(f"this llama.cpp was built without libmtmd ({error})")
     folder = tmp_path_factory.mktemp("files")
-    write(folder / "model.gguf", GEMMA3)
-    write_projector(folder / "mmproj.gguf", GEMMA)
+    model, projector = KINDS[request.param]
+    write(folder / "model.gguf", model)
+    write_projector(folder / "mmproj.gguf", projector)
     return "--model", str(folder / "model.gguf"), "--mmproj", str(folder / "mmproj.gguf")
 
 

@@ -51,7 +51,8 @@ def bring(page: Page, how: str, *files: FilePayload, text: str = "") -> None:
         f"""([files, text]) => {{
       const data = new DataTransfer();
       for (const [name, type, body] of files) {{
-        data.items.add(new File([Uint8Array.from(atob(body), (letter) => letter.charCodeAt(0))], name, {{ type }}));
+        const bytes = Uint8Array.from(atob(body), (letter) => letter.charCodeAt(0));
+        data.items.add(new File([bytes], name, {{ type }}));
       }}
       if (text) data.setData("text/plain", text);
       document.getElementById("text").dispatchEvent(({how})(data));
@@ -110,7 +111,7 @@ def test_a_picture_needs_no_text(shown: Page):
     script = Script(shown)
     choose(shown, chosen("red.png", RED))
     shown.get_by_role("button", name="Send").click()  # while it is read
-    expect(shown.locator(".turn")).to_have_count(2)
+    expect(shown.get_by_role("button", name="Regenerate")).to_be_visible()
     assert sent(script) == [picture(url_of(RED))]
 
 
@@ -157,6 +158,7 @@ def test_edited_questions_keep_or_leave_out_pictures(shown: Page):
     shown.get_by_label("Edit the message").fill("better")
     shown.get_by_label("Edit the message").press("Enter")
     expect(shown.locator(".turn.user .versions")).to_contain_text("2/2")
+    expect(shown.get_by_role("button", name="Regenerate")).to_be_visible()
     assert sent(script) == [picture(url_of(BLUE, "image/jpeg")), {"type": "text", "text": "better"}]
     shown.get_by_role("button", name="Earlier version").click()
     expect(shown.locator(".turn.user img")).to_have_count(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,8 @@ import gguf
 import pytest
 
 from server.errors import StartupError
-from server.lead.seeing import load_pictures
 from server.pictures import pixels
 from server.pictures.projector import Projector
-from server.settings import LeadSettings
 
 NO_MODEL: Any = None
 
@@ -38,15 +36,3 @@ def test_missing_pillow_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(StartupError, match="--mmproj needs Pillow"):
         pixels.check_decoder()
-
-
-def test_heads_are_refused_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("server.lead.seeing.check_decoder", lambda: None)
-    head = file_of(tmp_path / "head.gguf", "eagle3")
-    with ExitStack() as stack, pytest.raises(StartupError, match="a head or assistant cannot guess"):
-        load_pictures(stack, LeadSettings.model_validate({"draft_model": head}), head, NO_MODEL)
-
-
-def test_prediction_blocks_rest_beside_it(tmp_path: Path):
-    assert LeadSettings.model_validate({}).weights.mtp
-    assert not LeadSettings.model_validate({"mmproj": tmp_path / "projector.gguf"}).weights.mtp
