@@ -166,6 +166,9 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
         None,
         description="the model's projector, a GGUF file: read pictures",
     )
+    allow_remote_images: bool = Field(
+        False, description="with --mmproj, fetch pictures from http and https URLs on public addresses"
+    )
     draft_mode: Literal["auto", "async", "sync"] = Field(
         "auto",
         description="async: drafter processes draft while this model decodes; sync: a draft model in this "

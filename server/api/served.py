@@ -24,6 +24,7 @@ from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
 from server.llama.embedding_worker import EmbeddingWorker
 from server.pictures.registry import Pictures
+from server.pictures.remote import RemotePictures
 from server.replies.memory import MemoryStore
 from server.replies.store import ReplyStore
 from server.sampling.params import SamplingParams
@@ -160,6 +161,7 @@ class Served:
     health: Callable[[], Health]  # of the engine
     fingerprint: str  # OpenAI's system_fingerprint
     pictures: Pictures | None = None  # None if the model sees no pictures
+    remote: RemotePictures | None = None  # None if pictures are not fetched
     grammars: Compiler | None = None  # None if replies cannot be constrained
     traffic: Traffic = field(default_factory=Traffic)  # must observe the generator's events
     ask: AskEngine | None = None  # None if there are no slots

@@ -53,6 +53,7 @@ from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.shapes import UNKNOWN
+from server.pictures.remote import RemotePictures
 from server.settings import LeadSettings
 from server.speculation.plain import PlainSteps
 from server.speculation.policy import Policy
@@ -109,7 +110,10 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         announce(site, policy)
         mode = "sync" if site.draft_model else "async"
         served = served_by(settings, backend, engine, proposer, mode)
-        served = replace(served, traffic=traffic, pictures=models.pictures)
+        remote = RemotePictures() if models.pictures and settings.allow_remote_images else None
+        if remote is not None:
+            stack.callback(remote.close)
+        served = replace(served, traffic=traffic, pictures=models.pictures, remote=remote)
         beside = (models.embedder, models.ranker)
         embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
         replies = store_of(settings, served.background, kin_of(settings, backend))

@@ -34,6 +34,11 @@ class Pixels:
     data: bytes  # red, green and blue of each pixel, row by row
 
 
+def picture_place(message: int, part: int) -> str:
+    """Return the field of a chat's picture, which errors name."""
+    return f"messages.{message}.content.{part}.image_url"
+
+
 def check_decoder() -> None:
     """Raise StartupError if Pillow is missing."""
     try:

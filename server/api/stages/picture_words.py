@@ -11,7 +11,7 @@ from server.api.served import Served
 from server.errors import FieldError, InvalidRequestError
 from server.llama.backend import PICTURE_IDS
 from server.pictures.picture import Picture
-from server.pictures.pixels import pixels_of
+from server.pictures.pixels import picture_place, pixels_of
 
 
 def shown_messages(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], list[Picture]]:
@@ -38,7 +38,7 @@ def shown_messages(served: Served, body: ChatRequest) -> tuple[list[dict[str, An
             nonlocal n_taken
             if not (isinstance(part, OtherPart) and part.is_picture):
                 return part.text
-            pixels = pixels_of(part.url, f"messages.{at}.content.{i}.image_url")
+            pixels = pixels_of(part.url, picture_place(at, i))
             served.prompt_work.expect_long()
             pictures.append(known.of(pixels, check))
             n_taken += len(pictures[-1].ids)

@@ -16,6 +16,7 @@ from server.api.chat.chat_request import ChatRequest
 from server.api.delivery import CONVERSATION, unless_gone
 from server.api.generation_fields import MAX_SALT, GenerationFields
 from server.api.served import ModelCard, Served
+from server.api.stages.remote_urls import fetch_pictures
 from server.api.validation_errors import invalid
 from server.errors import FieldError, InvalidRequestError, NotFoundError, UnsupportedFieldError
 
@@ -61,6 +62,10 @@ async def on_prompt_thread(request: Request, work: Callable[[*Ts], T], *argument
     async def done() -> T:
         if any(isinstance(one, GenerationFields) and one.continues for one in arguments):
             await served.history.remembered()
+        if served.remote is not None:
+            for one in arguments:
+                if isinstance(one, ChatRequest):
+                    await fetch_pictures(served.remote, one)
         return await served.prompt_work.run(work, *arguments)
 
     return await unless_gone(request, done())
