@@ -91,8 +91,10 @@ def _decoded(data: bytes, place: str) -> Pixels:
             shown = transposed(picture)
             if shown.has_transparency_data:
                 shown = shown.convert("RGBA")
-                shown = library.alpha_composite(library.new("RGBA", shown.size, "white"), shown)
-            flat = shown.convert("RGB")
+                flat = library.new("RGB", shown.size, "white")
+                flat.paste(shown, mask=shown)
+            else:
+                flat = shown.convert("RGB")
             return Pixels(flat.width, flat.height, flat.tobytes())
     except FieldError:
         raise

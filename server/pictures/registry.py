@@ -75,8 +75,9 @@ class Pictures:
         Raises:
             InvalidRequestError: It cannot be encoded.
         """
-        size = f"{pixels.width} {pixels.height} ".encode()
-        key = hashlib.sha256(self._encoder.identity + size + pixels.data).digest()
+        hashed = hashlib.sha256(self._encoder.identity + f"{pixels.width} {pixels.height} ".encode())
+        hashed.update(pixels.data)  # which may be 75 MB
+        key = hashed.digest()
         if (known := self._by_key.get(key)) is not None:
             check(len(known.ids))
         else:

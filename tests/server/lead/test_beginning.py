@@ -48,7 +48,8 @@ class Target(SimpleNamespace):
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     target = Target()
 
-    def alone(_stack: object, _settings: object, _draft: object, model: Target) -> tuple[Target, None]:
+    def alone(*given: Any) -> tuple[Target, None]:
+        model: Target = given[3]
         return model, None
 
     def nothing(*_: object) -> None: ...
