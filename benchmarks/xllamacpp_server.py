@@ -17,6 +17,7 @@ def parameters(package: Any, args: argparse.Namespace) -> Any:
     """Return the CommonParams of these flags; what is not given keeps llama-server's default."""
     params = package.CommonParams()
     params.model.path = args.model
+    params.mmproj.path = args.mmproj or params.mmproj.path
     params.port = args.port
     params.n_ctx, params.n_parallel = args.ctx_size, args.parallel
     for cores in (params.cpuparams, params.cpuparams_batch):
@@ -44,6 +45,7 @@ def flag_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--model", required=True, help="the GGUF file")
+    add("--mmproj", default="", help="the model's projector, a GGUF file")
     add("--host", help="ignored: it listens on 127.0.0.1")
     add("--port", type=int, required=True, help="where to listen")
     add("--offline", action="store_true", help="ignored: nothing is fetched")
