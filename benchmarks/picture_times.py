@@ -28,7 +28,7 @@ from benchmarks.client import ask
 from benchmarks.processes import Command, Process, duo, llama_server, start
 from benchmarks.prompts import Prompt
 
-SIDE, PATCH, WIDTH, N_INNER, N_BLOCKS = (
+SIDE, PATCH, N_CHANNELS, N_INNER, N_BLOCKS = (
     336,
     14,
     768,
@@ -36,10 +36,10 @@ SIDE, PATCH, WIDTH, N_INNER, N_BLOCKS = (
     12,
 )  # CLIP's base encoder, LLaVA's pictures
 BLOCK = {
-    **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_out"), (WIDTH, WIDTH)),
-    **dict.fromkeys(("ln1", "ln2"), (WIDTH,)),
-    "ffn_up": (N_INNER, WIDTH),
-    "ffn_down": (WIDTH, N_INNER),
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_out"), (N_CHANNELS, N_CHANNELS)),
+    **dict.fromkeys(("ln1", "ln2"), (N_CHANNELS,)),
+    "ffn_up": (N_INNER, N_CHANNELS),
+    "ffn_down": (N_CHANNELS, N_INNER),
 }
 
 
@@ -56,12 +56,15 @@ def write_projector(path: Path, model: Path) -> None:
     """Write a projector with random weights for this model."""
     known = gguf.GGUFReader(model).fields
     n_embd = int(known[f"{known['general.architecture'].contents()}.embedding_length"].contents())
-    ends = {"v.pre_ln": (WIDTH,), "mm.0": (n_embd, WIDTH), "mm.2": (n_embd, n_embd)}
+    ends = {"v.pre_ln": (N_CHANNELS,), "mm.0": (n_embd, N_CHANNELS), "mm.2": (n_embd, n_embd)}
     shapes = ends | {f"v.blk.{i}.{name}": shape for i in range(N_BLOCKS) for name, shape in BLOCK.items()}
     tensors = {f"{name}.weight": shape for name, shape in shapes.items()}
     tensors |= {f"{name}.bias": shape[:1] for name, shape in shapes.items()}
-    tensors |= {"v.patch_embd.weight": (WIDTH, 3, PATCH, PATCH)}
-    tensors |= {"v.patch_embd.bias": (WIDTH,), "v.position_embd.weight": ((SIDE // PATCH) ** 2, WIDTH)}
+    tensors |= {"v.patch_embd.weight": (N_CHANNELS, 3, PATCH, PATCH)}
+    tensors |= {
+        "v.patch_embd.bias": (N_CHANNELS,),
+        "v.position_embd.weight": ((SIDE // PATCH) ** 2, N_CHANNELS),
+    }
     random = np.random.default_rng(7)
     with closing(gguf.GGUFWriter(path, "clip")) as writer:
         writer.add_bool("clip.has_vision_encoder", True)
@@ -70,7 +73,7 @@ def write_projector(path: Path, model: Path) -> None:
         numbers = {
             "image_size": SIDE,
             "patch_size": PATCH,
-            "embedding_length": WIDTH,
+            "embedding_length": N_CHANNELS,
             "block_count": N_BLOCKS,
         }
         numbers |= {"feed_forward_length": N_INNER, "projection_dim": n_embd, "attention.head_count": 12}

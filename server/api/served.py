@@ -23,8 +23,8 @@ from server.engine.request import PictureSpan
 from server.grammar.compiler import Compiler
 from server.llama.backend import Vocabulary
 from server.llama.embedding_worker import EmbeddingWorker
+from server.pictures.fetching import RemotePictures
 from server.pictures.registry import Pictures
-from server.pictures.remote import RemotePictures
 from server.replies.memory import MemoryStore
 from server.replies.store import ReplyStore
 from server.sampling.params import SamplingParams

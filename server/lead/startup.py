@@ -53,7 +53,7 @@ from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.shapes import UNKNOWN
-from server.pictures.remote import RemotePictures
+from server.pictures.fetching import RemotePictures
 from server.settings import LeadSettings
 from server.speculation.plain import PlainSteps
 from server.speculation.policy import Policy
@@ -110,10 +110,8 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         announce(site, policy)
         mode = "sync" if site.draft_model else "async"
         served = served_by(settings, backend, engine, proposer, mode)
-        remote = RemotePictures() if models.pictures and settings.allow_remote_images else None
-        if remote is not None:
-            stack.callback(remote.close)
-        served = replace(served, traffic=traffic, pictures=models.pictures, remote=remote)
+        served = replace(served, traffic=traffic, pictures=models.pictures)
+        served = _with_remote(stack, served, settings)
         beside = (models.embedder, models.ranker)
         embedding, reranking = (embedding_by(loading.owned, one, served.model) for one in beside)
         replies = store_of(settings, served.background, kin_of(settings, backend))
@@ -124,6 +122,13 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
     logger.info("duo has ended")
     leave_if_requested()
     return 0
+
+
+def _with_remote(stack: ExitStack, served: Served, settings: LeadSettings) -> Served:
+    """Return `served`, which fetches pictures if the settings allow it; the stack ends that."""
+    if served.pictures is None or not settings.allow_remote_images:
+        return served
+    return replace(served, remote=stack.enter_context(closing(RemotePictures())))
 
 
 def _bounds_of(settings: LeadSettings) -> Bounds:

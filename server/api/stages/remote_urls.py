@@ -7,8 +7,8 @@ import time
 from server.api.body import OtherPart
 from server.api.chat.chat_request import ChatRequest
 from server.errors import FieldError
+from server.pictures.fetching import MAX_REMOTE, REQUEST_S, RemotePictures, is_remote
 from server.pictures.pixels import picture_place
-from server.pictures.remote import MAX_REMOTE, REQUEST_S, RemotePictures, is_remote
 
 
 async def fetch_pictures(remote: RemotePictures, body: ChatRequest) -> None:

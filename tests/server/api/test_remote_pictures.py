@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from server.api.stages import remote_urls
+from server.pictures.fetching import MAX_REDIRECTS, MAX_REMOTE, Address, RemotePictures, is_public
 from server.pictures.pixels import MAX_PICTURE_BYTES
-from server.pictures.remote import MAX_REDIRECTS, MAX_REMOTE, Address, RemotePictures, is_public
 from tests.http_lead import Lead
 from tests.server.api.test_pictures import BLUE, RED, answered, asking, refusal, said, seeing, seen, text
 from tests.server.pictures.drawn import drawn, file_of

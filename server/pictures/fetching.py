@@ -117,7 +117,7 @@ class RemotePictures:
 
 
 class _RefusedError(ValueError):
-    """What duo does not fetch, in words for the client."""
+    """duo does not fetch this picture; the message is for the client."""
 
 
 class _Pinned(http.client.HTTPConnection):
