@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import program, report
 from benchmarks.client import ask
-from benchmarks.processes import Command, Process, duo, llama_server, start
+from benchmarks.processes import Command, Options, Process, duo, llama_server, start
 from benchmarks.prompts import Prompt
 
 SIDE, PATCH, N_CHANNELS, N_INNER, N_BLOCKS = (
@@ -139,7 +139,7 @@ def measure(args: argparse.Namespace) -> program.Result:
         path = args.mmproj or Path(folder) / "projector.gguf"
         if args.mmproj is None:
             write_projector(path, args.model)
-        shared = {
+        shared: Options = {
             "model": args.model,
             "mmproj": path,
             "ctx-size": 4096,

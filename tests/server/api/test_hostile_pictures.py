@@ -70,7 +70,7 @@ def exchange(data: bytearray, random: Random) -> None:
 def mend(data: bytearray, random: Random) -> None:
     """Make the sums of a PNG's parts right again, so that a reader goes on."""
     at = 8
-    while data[:4] == b"\x89PNG" and at + 12 <= len(data):
+    while data.startswith(b"\x89PNG") and at + 12 <= len(data):
         n = int.from_bytes(data[at : at + 4], "big")
         end = at + 8 + n
         if end + 4 > len(data):
