@@ -81,6 +81,19 @@ def _check_size(width: int, height: int, place: str) -> None:
         )
 
 
+def _high_byte(grey: Any) -> Any:
+    return grey / 256  # no // here: Pillow calls it with a formula
+
+
+def _eight_bits(picture: Any) -> Any:
+    """Scale greys of 16 bits to 8: Pillow's conversion would make every one above 255 white."""
+    if not picture.mode.startswith("I;16"):
+        return picture
+    scaled = picture.point(_high_byte, "L")
+    scaled.info.pop("transparency", None)  # a grey of 16 bits
+    return scaled
+
+
 def _decoded(data: bytes, place: str) -> Pixels:
     library: Any = import_module("PIL.Image")
     transposed: Any = import_module("PIL.ImageOps").exif_transpose
@@ -88,7 +101,7 @@ def _decoded(data: bytes, place: str) -> Pixels:
         with library.open(io.BytesIO(data), formats=FORMATS) as picture:
             width, height = picture.size
             _check_size(width, height, place)
-            shown = transposed(picture)
+            shown = _eight_bits(transposed(picture))
             if shown.has_transparency_data:
                 shown = shown.convert("RGBA")
                 flat = library.new("RGB", shown.size, "white")

@@ -17,7 +17,7 @@ Image: Any = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 MEDIA = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 
 
-def drawn(colour: str = "red", size: tuple[int, int] = (6, 4), mode: str = "RGB") -> Any:
+def drawn(colour: str | int = "red", size: tuple[int, int] = (6, 4), mode: str = "RGB") -> Any:
     return Image.new(mode, size, colour)
 
 

@@ -38,6 +38,12 @@ def test_every_mode_becomes_colours(mode: str):
     assert len(pixels_of(url_of(file_of(drawn("white", mode="RGB").convert(mode), format)), PLACE).data) == 72
 
 
+@pytest.mark.parametrize("grey", [0, 2, 128, 255])
+def test_a_grey_of_sixteen_bits_keeps_its_brightness(grey: int):
+    deep = drawn(grey * 256 + 7, mode="I;16")
+    assert pixels_of(url_of(file_of(deep)), PLACE).data == bytes((grey,)) * 72
+
+
 def test_clear_parts_are_white():
     clear = drawn(mode="RGBA").copy()
     clear.putalpha(0)
