@@ -170,7 +170,7 @@ def test_a_signal_leaves_the_engine_alive(bare: BareThread):
         assert done.wait(WAIT_S)
 
 
-def test_an_engine_that_has_ended_is_not_waited_for():
+def test_an_ended_engine_is_not_waited_for():
     asked = threading.Event()
 
     class Ended(BareThread):
