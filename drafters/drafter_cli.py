@@ -67,7 +67,9 @@ def run(settings: DrafterSettings) -> int:
     with ExitStack() as stack:
         kind = assemble(settings, stack)
         logger.info("duo-drafter %s: %s%s", version("duo"), kind.name, _on_threads(settings))
-        own = Presence(id, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity)
+        own = Presence(
+            id, "drafter", kind.name, version("duo"), kind.vocabulary, kind.capacity, rows=kind.rows
+        )
         if kind.host:
             own = replace(own, host=kind.host, kernel=kind.host)
         bus: Bus = RedisBus(url, settings.pool, own)

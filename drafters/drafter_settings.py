@@ -48,6 +48,11 @@ class DrafterSettings(ModelSettings):
     model: Annotated[Path, AfterValidator(_bundled_or_given)] = Field(
         DEFAULT_MODEL, description="the draft model's GGUF file, or a bundled model's name"
     )
+    head: Path | None = Field(
+        None,
+        description="EAGLE-3 head or prediction block of the leads' model, to which they send hidden rows; "
+        "--vocab-from has embeddings that it lacks",
+    )
     url: str = Field(
         "http://127.0.0.1:8080",
         description="engine: URL of llama-server, Ollama, LM Studio, vLLM or another duo",
@@ -75,7 +80,7 @@ class DrafterSettings(ModelSettings):
     )
     path_min: float = Field(0.05, ge=0, le=1, description="stop a path below this probability")
     vocab_from: Path = Field(
-        DEFAULT_MODEL, description="engine, lookup, replay: a GGUF file with the leads' vocabulary"
+        DEFAULT_MODEL, description="engine, head, lookup, replay: a GGUF file with the leads' vocabulary"
     )
     texts: Path | None = Field(None, description="replay: whole texts, a JSON list of token ids on each line")
     accept: float = Field(0.8, ge=0, le=1, description="replay: share of right guesses")

@@ -15,13 +15,15 @@ from drafters.drafter_settings import DrafterSettings
 from drafters.engine_client import EngineClient, HttpEngine
 from drafters.engine_dialects import EngineError
 from drafters.engine_drafter import EngineDrafter, dialect_of
+from drafters.head_drafter import HeadDrafter, open_head
 from drafters.lookup_drafter import LookupDrafter
 from drafters.replay import replay_drafter
 from drafters.translating import TranslatingDrafter
 from server.drafting.model_drafter import ModelDrafter
 from server.errors import StartupError
+from server.llama.backend import RowsCard
 from server.llama.devices import use_no_gpu
-from server.llama.library import default_cells
+from server.llama.library import MOST_CTX, default_cells
 from server.llama.llamacpp import LlamaBackend
 from server.llama.model_settings import downloaded
 from server.llama.options import LlamaOptions, Weights
@@ -56,10 +58,13 @@ class Kind:
     capacity: int  # sessions at once
     host: str = ""  # the machine that it computes on; empty: this one
     browser: BrowserLink | None = None  # to be listened to
+    rows: RowsCard | None = None  # hidden rows of the target that it needs
 
 
 def assemble(settings: DrafterSettings, stack: ExitStack) -> Kind:
     """Return the drafter that the settings name; the stack closes its resources. Raises StartupError."""
+    if settings.head is not None:
+        return _head_kind(settings, settings.head, stack)
     if found := (WITH_RESOURCES | BY_LEADS).get(settings.kind):
         return found(settings, stack)
     make = WITHOUT_MODEL.get(settings.kind)
@@ -91,6 +96,21 @@ def _model_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:
     target = stack.enter_context(closing(_open_vocabulary(settings.translate))).vocab
     translating = TranslatingDrafter(drafter, backend.vocab, target)
     return Kind(translating, backend.name, vocabulary_card(target), capacity)
+
+
+def _head_kind(settings: DrafterSettings, path: Path, stack: ExitStack) -> Kind:
+    model = stack.enter_context(closing(_open_vocabulary(settings.vocab_from)))
+    capacity = min(settings.capacity or MODEL_CAPACITY, settings.sequences)
+    options = settings.options(
+        path,
+        n_cells=settings.ctx_size or capacity * MOST_CTX,
+        n_seqs=settings.sequences,
+        n_threads=settings.threads,
+    )
+    head, card = open_head(path, model, options)
+    stack.enter_context(closing(head))
+    drafter = HeadDrafter(head, path_min=settings.path_min)
+    return Kind(drafter, head.what, vocabulary_card(head.vocab), capacity, rows=card)
 
 
 def _engine_kind(settings: DrafterSettings, stack: ExitStack) -> Kind:

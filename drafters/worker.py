@@ -13,7 +13,7 @@ from drafters.drafter import Drafter
 from server.drafting.draft_session import DraftSession
 from server.errors import BackendError
 from server.speculation.wire.bus import Bus
-from server.speculation.wire.messages import Close, Commit, Message, Open, Refuse, Want
+from server.speculation.wire.messages import Close, Commit, Message, Open, Refuse, Rows, Want
 from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafter")
@@ -187,6 +187,9 @@ class Worker:
                 self._open_session(arrival)
             case Commit():
                 self._commit_tokens(arrival)
+            case Rows():
+                if (session := self._sessions.get(arrival.session)) is not None:
+                    session.rows.append(arrival)
             case Close():
                 session = self._sessions.get(arrival.session)
                 if session is not None and session.lead == arrival.lead:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 N_MOMENTS = 5  # numbers that a Slope keeps
 
@@ -129,3 +130,27 @@ def numbers(memory: object) -> list[float]:
     """Return `memory` if it is a list of finite, non-negative floats, else []."""
     found = cast(list[Any], memory) if isinstance(memory, list) else []
     return found if all(isinstance(one, float) and 0.0 <= one < math.inf for one in found) else []
+
+
+T = TypeVar("T")
+
+
+class LatestUsed(dict[str, T]):
+    """A dict with a value for each of the latest names, made on first use: an approximate LRU cache.
+
+    It has two generations. When the new one has `most` values, it becomes the old one, whose values are
+    dropped. A value of the old one that is used moves to the new one. So a use costs one dict look-up, and at
+    least the `most` names used last are kept.
+    """
+
+    def __init__(self, make: Callable[[str], T], most: int) -> None:
+        self._make, self._most = make, most
+        self._older: dict[str, T] = {}
+
+    def __missing__(self, name: str) -> T:
+        known = self._older.pop(name, None)
+        if len(self) >= self._most:
+            self._older = dict(self)
+            self.clear()
+        self[name] = made = self._make(name) if known is None else known
+        return made

@@ -29,7 +29,7 @@ _MODEL = (
     "lora_scaled cache_type_k cache_type_v"
 )
 DRAFTER = {
-    START: "redis model hf_repo kind translate name threads gpu_layers",
+    START: "redis model hf_repo head kind translate name threads gpu_layers",
     "Drafting": "pool capacity ctx_size sequences branches path_min",
     "Model": _MODEL,
     "Another engine": "url engine_model engine_key",

@@ -8,17 +8,18 @@ import numpy as np
 
 from server.errors import BackendError
 from server.llama.backend import Batch, Hidden, Logits
-from tests.fake_backend import FakeBackend, FakeModel
+from server.sampling.noise import mix
+from tests.fake_backend import FakeBackend, FakeModel, FakeVocabulary
 
-PARTS = 4  # floats of a hidden row: a chain of 64 bits in parts of 16, which float32 holds exactly
+PARTS = 8  # floats of a hidden row: a chain of 64 bits in parts of 8, which float16 holds exactly
 
 
 def hidden_row(chain: int) -> Hidden:
-    return np.array([chain >> (16 * i) & 0xFFFF for i in range(PARTS)], dtype=np.float32)
+    return np.array([chain >> (8 * i) & 0xFF for i in range(PARTS)], dtype=np.float32)
 
 
 def chain_of(row: Hidden) -> int:
-    return sum(int(part) << (16 * i) for i, part in enumerate(row))
+    return sum(int(part) << (8 * i) for i, part in enumerate(row))
 
 
 @dataclass
@@ -70,3 +71,71 @@ class ToyBlock:
     def shift(self, seq: int, start: int, end: int) -> None:
         self.cells.shift(seq, start, end)
         self._shifted.add(seq)
+
+
+@dataclass
+class ToyRows:
+    """Implements RowSource over the toy model: what its rows say is the chain up to each token."""
+
+    target: FakeBackend
+    width: int = PARTS
+    readers: int = 0
+
+    def begin_reading(self) -> None:
+        self.readers += 1
+
+    def take_rows(self, n: int) -> Hidden:
+        assert self.readers == 1
+        assert len(self.target.chains) == n
+        return np.stack([hidden_row(chain) for chain in self.target.chains])
+
+    def end_reading(self) -> None:
+        self.readers -= 1
+
+
+@dataclass
+class ToyHead:
+    """A head far from the toy model, whose guesses are right if the rows beside its tokens are."""
+
+    model: FakeModel
+    n_seqs: int = 4
+    n_cells: int = 4096
+    n_ctx: int = 1024
+    n_batch: int = 32
+    n_embd: int = PARTS
+    can_trim: bool = True
+    vocab: FakeVocabulary = field(default_factory=FakeVocabulary)
+    n_rows: int = 0  # evaluated so far
+    _ends: dict[int, int] = field(default_factory=dict[int, int])
+
+    def fuse_rows(self, rows: Hidden) -> Hidden:
+        return rows
+
+    def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
+        assert 0 < len(batch) == len(hidden) <= self.n_batch
+        self.n_rows += len(batch)
+        chains: list[int] = []
+        for seq, position, token, row in zip(batch.seqs, batch.positions, batch.tokens, hidden, strict=True):
+            assert position == self._ends.get(seq) or not self._ends.get(seq), "a gap in a sequence"
+            self._ends[seq] = position + 1
+            chains.append(mix(chain_of(row) + token + 1))
+        wanted = [chain for chain, wanted in zip(chains, batch.wanted, strict=True) if wanted]
+        if not wanted:
+            return np.empty((0, self.vocab.size), np.float32), hidden[:0]
+        return np.stack([self.model.logits(one) for one in wanted]), np.stack(
+            [hidden_row(one) for one in wanted]
+        )
+
+    def trim(self, seq: int, length: int) -> None:
+        self._ends[seq] = min(length, self.length(seq))
+
+    def length(self, seq: int) -> int:
+        return self._ends.get(seq, 0)
+
+    def intact(self, seq: int, length: int) -> bool:
+        return length <= self.length(seq)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        assert self.length(target) == start
+        assert end <= self.length(source)
+        self._ends[target] = end

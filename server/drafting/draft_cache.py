@@ -8,8 +8,8 @@ from operator import attrgetter, itemgetter
 
 from server.drafting.branch import NO_SEQ, Branch
 from server.drafting.draft_session import DraftSession
-from server.drafting.draft_slots import DraftSlots
-from server.llama.backend import Backend, Batch
+from server.drafting.draft_slots import Cells, DraftSlots
+from server.llama.backend import Batch
 from server.sampling.draft_token import DraftGuess
 
 # Cells reserved for each branch; few have more guesses: assumed. Half: a full cache fails sooner
@@ -28,7 +28,7 @@ class DraftCache:
     its sequence. A closed session's sequence stays cached until its cells are needed.
     """
 
-    def __init__(self, backend: Backend, n_branches: int = 0) -> None:
+    def __init__(self, backend: Cells, n_branches: int = 0) -> None:
         """Begin empty, with n_branches sequences for branches."""
         self.slots = DraftSlots(backend, n_branches)
         self._n_cells = backend.n_cells

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from server.cache.prefix import common_prefix
 from server.drafting.branch import NO_SEQ, Branch
 from server.sampling.draft_token import DraftGuess
 from server.sampling.params import SamplingParams
-from server.speculation.wire.messages import Commit, Draft, Open, chain_next
+from server.speculation.wire.messages import Commit, Draft, Open, Rows, chain_next
 
 GREEDY = SamplingParams(temperature=0.0)
+MAX_UNREAD_ROWS = 64  # messages: a head reads them at each turn. Bounds memory
 COLDEST = 1e-6  # temperature: below it scores overflow. Leads send none below but 0: off by two is safe
 
 
@@ -38,6 +40,7 @@ class DraftSession:
         # and how often a guess was wrong and no branch right
         self.evidence: list[tuple[DraftGuess, int]] = []
         self.n_mistakes = 0
+        self.rows = deque[Rows](maxlen=MAX_UNREAD_ROWS)  # for a head, which empties it
         self.learned_at: tuple[int, float] = (
             0,
             0.0,
@@ -211,6 +214,7 @@ class DraftSession:
         self.path = Branch(len(opened.tokens), opened.chain, guesses)
         self.tokens = [*opened.tokens, *self.path.tokens]
         self.branches: list[Branch] = []
+        self.rows.clear()
         self.lost = False
 
     def _take_branch(self, fork: int, token: int) -> bool:

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from server.cache.prefix import BusyTokens, PrefixCache
-from server.llama.backend import Backend
+
+
+class Cells(Protocol):
+    """The part of Backend that keeps and copies cells."""
+
+    @property
+    def n_seqs(self) -> int: ...
+    @property
+    def n_cells(self) -> int: ...
+    @property
+    def can_trim(self) -> bool: ...
+
+    def length(self, seq: int) -> int: ...
+    def intact(self, seq: int, length: int) -> bool: ...
+    def trim(self, seq: int, length: int) -> None: ...
+    def copy(self, source: int, target: int, start: int, end: int) -> None: ...
 
 
 class DraftSlots:
@@ -15,7 +31,7 @@ class DraftSlots:
     are for branches.
     """
 
-    def __init__(self, backend: Backend, n_branches: int = 0) -> None:
+    def __init__(self, backend: Cells, n_branches: int = 0) -> None:
         """Divide the backend's sequences into slots for conversations and for branches.
 
         Args:

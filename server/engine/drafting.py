@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import overload
 
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Plan, Upcoming
@@ -51,13 +52,18 @@ def open_session(state: EngineState, session: Session) -> None:
     if session.request.pictures:
         tokens = Blanked(session.tokens, blank_of(state.backend.vocab))
     try:
-        state.proposer.open(OpenedSession(session.id, tokens, sampling, bounds, session.n_dropped))
+        held = partial(_evaluated, session)
+        state.proposer.open(OpenedSession(session.id, tokens, sampling, bounds, session.n_dropped, held))
         session.drafts = True
     except Exception:
         logger.exception("session %d gets no drafts", session.id)
         session.drafts = False
         with suppress(Exception):
             state.proposer.close(session.id, keep=False)
+
+
+def _evaluated(session: Session) -> tuple[int, int]:
+    return session.seq, session.n_kv
 
 
 def shift_full(state: EngineState) -> None:

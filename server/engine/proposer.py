@@ -72,6 +72,8 @@ class OpenedSession:
     sampling: SamplingParams  # the parameters that drafters mirror
     bounds: Speculation
     n_dropped: int = 0
+    # returns its sequence in the target's KV cache, -1 if it has none, and how many tokens that holds
+    evaluated: Callable[[], tuple[int, int]] = lambda: (-1, 0)
 
 
 class Ask(NamedTuple):

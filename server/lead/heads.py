@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from server.errors import StartupError
 from server.llama.backend import PredictionBlock
-from server.llama.eagle3 import TARGETS, LlamaHead
+from server.llama.eagle3 import LlamaHead
 from server.llama.hub import RUN, FetchedModel
 from server.llama.llamacpp import LlamaBackend
 from server.llama.mtp import BlockFile
+from server.llama.target_rows import TARGETS
 from server.llama.tensors import ASSISTANTS, EAGLE3, architecture, has_block, is_block
 from server.settings import LeadSettings
 from server.speculation.wire.presence import mismatch, vocabulary_card

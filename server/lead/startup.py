@@ -47,12 +47,14 @@ from server.lead.serving import embedding_by, kin_of, served_by, store_of
 from server.lead.site import Site, announce
 from server.lead.tiers import open_snapshots, pace_of, save_copies
 from server.lead.vocabularies import card_of
-from server.llama.backend import Backend
+from server.llama.backend import Backend, RowsCard
 from server.llama.context import LlamaContext
 from server.llama.lenders import watch
 from server.llama.llamacpp import LlamaBackend
 from server.llama.options import LlamaOptions
 from server.llama.shapes import UNKNOWN
+from server.llama.target_rows import given_layers, row_source, width_of
+from server.llama.with_rows import WithRows
 from server.pictures.fetching import RemotePictures
 from server.settings import LeadSettings
 from server.speculation.plain import PlainSteps
@@ -85,8 +87,8 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         waiting = create_waiting_app(Health("loading", settings.parallel, 0, 0, 0.0), policy.edge)
         with answering(site.listener, waiting, policy.tls):
             models = loading.models()
-            backend, model = models.target, models.model
-            proposer = _make_speculator(stack, settings, site, models)
+            backend, model = models.target, _with_rows(site, models)
+            proposer = _make_speculator(stack, settings, site, models, model)
         snapshots = open_snapshots(settings, backend, lambda: engine.command(lambda _: None))
         if snapshots is not None:
             stack.callback(snapshots.close)
@@ -198,12 +200,20 @@ def keep_for_good() -> None:
     gc.enable()
 
 
+def _with_rows(site: Site, models: LoadedModels) -> Backend:
+    """Return the model as the engine uses it, with rows for heads that may join on the bus."""
+    if not site.redis_url or models.pictures is not None:
+        return models.model
+    return WithRows(models.model, partial(row_source, models.target))
+
+
 def _make_speculator(
-    stack: ExitStack, settings: LeadSettings, site: Site, models: LoadedModels
+    stack: ExitStack, settings: LeadSettings, site: Site, models: LoadedModels, model: Backend
 ) -> Speculator:
     """Return the proposer over all sources: a model in this process, drafters on the bus, and lookups."""
     backend, inline = models.target, models.inline
-    remote = _join_bus(stack, settings, site, backend) if site.redis_url else None
+    rows = model if isinstance(model, WithRows) else None
+    remote = _join_bus(stack, settings, site, backend, rows) if site.redis_url else None
     if inline is None and remote is None:
         logger.info("  drafters none: no --redis was given, and no --draft-model")
     most = settings.parallel + GUESSED
@@ -269,12 +279,16 @@ def _idle_work(
     return IdleMeasuring(engine, [] if backend.overlaps else measurements, rest)
 
 
-def _join_bus(stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend) -> RemoteDrafters:
+def _join_bus(
+    stack: ExitStack, settings: LeadSettings, site: Site, backend: LlamaBackend, rows: WithRows | None
+) -> RemoteDrafters:
     card = card_of(settings.model, settings.weights)
     own = Presence(unique_id(platform.node()), "lead", settings.name, version("duo"), card, settings.parallel)
+    if rows is not None and (layers := given_layers(backend)):
+        own = replace(own, rows=RowsCard(width_of(backend), layers))
     bus = stack.enter_context(closing(RedisBus(str(site.redis_url), settings.pool, own)))
     most = min(AHEAD, 2 * settings.draft_max)
-    remote = RemoteDrafters(bus, own, max_ahead=most, overlaps=backend.overlaps)
+    remote = RemoteDrafters(bus, own, max_ahead=most, overlaps=backend.overlaps, target=rows)
     bus.start(remote)
     return remote
 

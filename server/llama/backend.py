@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -242,6 +242,30 @@ class ReadsRows(Backend, Protocol):
         Raises:
             BackendError: As decode() does.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCard:
+    """Hidden rows of a target: those that a lead can send, or that a head reads."""
+
+    width: int  # numbers that a layer reads or writes for a token
+    layers: tuple[int, ...]  # layers whose inputs it can send or reads; -1: the output of the last one
+
+
+SentRows: TypeAlias = npt.NDArray[np.float16]
+"""Hidden rows as they are sent, (rows, width)."""
+
+
+class RowGiver(Protocol):
+    """A model whose recent hidden rows can be had; `with_rows.py` is real."""
+
+    def keep_rows(self, kinds: Collection[tuple[int, ...]]) -> None:
+        """From the next decode on, keep the rows of these layers, for each kind of head, and no others."""
+        ...
+
+    def recent_rows(self, kind: tuple[int, ...], seq: int, start: int, end: int) -> tuple[int, SentRows]:
+        """Return the latest kept rows of positions `start` to `end`, and the first one's position."""
         ...
 
 

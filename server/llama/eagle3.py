@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from server.errors import BackendError, StartupError
 from server.llama.backend import Batch, Hidden, Logits
-from server.llama.context import FLOATS, view
-from server.llama.devices import GGML
+from server.llama.context import FLOATS
 from server.llama.library import C, LoadedModel, hidden_rows
 from server.llama.llamacpp import LlamaBackend, LlamaVocabulary
 from server.llama.mtp import BlockContext
-from server.llama.options import Rope
+from server.llama.options import LlamaOptions, Rope
+from server.llama.target_rows import TARGETS, LayerRows, layers_of
 from server.llama.tensors import EAGLE3, tensors
 
 # Rows that the head fuses at once: llama.cpp reserves memory for the logits of each, 40 MB in all with a
 # vocabulary of 150,000. Off by two: 20 or 80 MB. A prompt takes as long with 16, 32, 64 and 128.
 MOST_FUSED = 64
-# Targets' architectures whose layers' inputs llama.cpp can give; with others it ends the process.
-TARGETS = frozenset(
-    (
-        "bailingmoe3",
-        "gemma4",
-        "gpt-oss",
-        "hunyuan-dense",
-        "hunyuan_vl",
-        "lfm2",
-        "llama",
-        "mimo2",
-        "minimax-m2",
-    )
-    + ("nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp")
-)
-_MANGLED = {
-    "llama_set_embeddings_layer_inp": "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-    "llama_get_embeddings_layer_inp": "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-    "llama_model_target_layer_ids": "_Z28llama_model_target_layer_idsPK11llama_model",
-    "llama_model_target_layer_ids_n": "_Z30llama_model_target_layer_ids_nPK11llama_model",
-}
 
 
 class LlamaHead(BlockContext):
@@ -60,25 +37,32 @@ class LlamaHead(BlockContext):
     source = "eagle3"
     n_depths = 0
 
-    def __init__(self, target: LlamaBackend, path: Path) -> None:
+    def __init__(self, target: LlamaBackend, path: Path, options: LlamaOptions | None = None) -> None:
+        """Load the head.
+
+        Args:
+            target: The model that it guesses for; elsewhere, one with the embeddings that it may lack.
+            path: The head's file.
+            options: Elsewhere: those of its context. None: the head reads rows of this target.
+        """
         functions = hidden_rows("an EAGLE-3 head needs", "leave out --draft-model")
         super().__init__(functions, target, f"the EAGLE-3 head in {path.name}")
-        self._set_layer, self._get_layer, find_layers, count_layers = _layer_functions()
-        weights = replace(target.options.weights, mtp=False, places=(), overrides=(), adapters=())
-        self.model = LoadedModel(path, weights)
+        kept = (options or target.options).weights
+        self.model = LoadedModel(path, replace(kept, mtp=False, places=(), overrides=(), adapters=()))
+        self._reads: LayerRows | None = None
         try:
-            found = find_layers(self.model.handle)
-            self._layers = [int(found[i]) for i in range(count_layers(self.model.handle))]
-            if reason := self._mismatch_reason(path):
+            self.layers = layers_of(self.model.handle)
+            self.target_width = int(self.model.metadata(f"{EAGLE3}.target_hidden_size") or 0)
+            if reason := (self._mismatch_reason() if options is None else None) or self._lack_reason(path):
                 raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
-            options = replace(target.options, rope=Rope(), n_tail=0)
-            self.begin(self.model, options, C.LLAMA_CONTEXT_TYPE_DEFAULT)
+            own = replace(options or target.options, rope=Rope(), n_tail=0)
+            self.begin(self.model, own, C.LLAMA_CONTEXT_TYPE_DEFAULT)
+            if options is None:
+                self._reads = LayerRows(target, self.layers)
+                self._reads.begin_reading()
         except BaseException:
             self.close()
             raise
-        self._width = int(C.llama_model_n_embd(target.model.handle))
-        for layer in self._layers:
-            self._set_layer(target.handle, layer, True)
         self._n_fused = min(MOST_FUSED, int(C.llama_n_ubatch(self.handle)))
 
     @property
@@ -94,13 +78,17 @@ class LlamaHead(BlockContext):
         Raises:
             BackendError: llama.cpp cannot fuse them.
         """
-        read = [view(self._get_layer(self._target.handle, layer), n, self._width) for layer in self._layers]
-        wide = np.concatenate(read, axis=1)
+        assert self._reads is not None, "a head elsewhere is sent rows"
+        return self.fuse_rows(self._reads.take_rows(n))
+
+    def fuse_rows(self, rows: Hidden) -> Hidden:
+        """Return the hidden rows for evaluate() of inputs of the target's layers. Raises BackendError."""
+        n = len(rows)
         fused = np.empty((n, self.n_embd), dtype=np.float32)
         for first in range(0, n, self._n_fused):
-            part = wide[first : first + self._n_fused]
-            rows = C.llama_batch(n_tokens=len(part), embd=part.ctypes.data_as(FLOATS))
-            if status := int(C.llama_encode(self.handle, rows)):
+            part = rows[first : first + self._n_fused]
+            batch = C.llama_batch(n_tokens=len(part), embd=part.ctypes.data_as(FLOATS))
+            if status := int(C.llama_encode(self.handle, batch)):
                 raise BackendError(f"llama_encode returned {status} ({len(part)} rows)")
             fused[first : first + len(part)] = self.rows_of(self.handle, len(part))
         return fused
@@ -125,43 +113,29 @@ class LlamaHead(BlockContext):
         return logits[wanted], own[wanted]
 
     def close(self) -> None:
+        if self._reads is not None:
+            self._reads.end_reading()
+            self._reads = None
         super().close()
         self.model.close()
 
-    def _mismatch_reason(self, path: Path) -> str | None:
+    def _mismatch_reason(self) -> str | None:
         """Return why llama.cpp would exit, or guess noise, with this head and target; None if they fit."""
         target = self._target.model
         width, n_layers = int(C.llama_model_n_embd(target.handle)), int(C.llama_model_n_layer(target.handle))
-        asked = int(self.model.metadata(f"{EAGLE3}.target_hidden_size") or 0)
         kind = target.metadata("general.architecture")
         if kind not in TARGETS:
             return f"llama.cpp does not give what the layers of architecture {kind} read"
-        if asked != width:
-            return f"it is for targets of width {asked}, and this one has {width}"
-        if max(self._layers) >= n_layers:
-            return f"it reads layer {max(self._layers)}, and the last one is {n_layers - 1}"
-        own, missing = int(C.llama_model_n_embd(self.model.handle)), []
-        if own != width:
-            missing = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors(path)]
+        if self.target_width != width:
+            return f"it is for targets of width {self.target_width}, and this one has {width}"
+        if max(self.layers) >= n_layers:
+            return f"it reads layer {max(self.layers)}, and the last one is {n_layers - 1}"
+        return None
+
+    def _lack_reason(self, path: Path) -> str | None:
+        """Return which weights the head has neither itself nor in the target; None if it has all."""
+        width, own = (int(C.llama_model_n_embd(one.handle)) for one in (self._target.model, self.model))
+        if own == width:
+            return None
+        missing = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors(path)]
         return f"it has width {own} and lacks {' and '.join(missing)} of its own" if missing else None
-
-
-def _layer_functions() -> list[Any]:
-    """Return the functions of _MANGLED, in order. Raises StartupError if this build lacks one."""
-    types = {
-        "llama_set_embeddings_layer_inp": (None, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool]),
-        "llama_get_embeddings_layer_inp": (FLOATS, [ctypes.c_void_p, ctypes.c_uint32]),
-        "llama_model_target_layer_ids": (ctypes.POINTER(ctypes.c_int32), [ctypes.c_void_p]),
-        "llama_model_target_layer_ids_n": (ctypes.c_uint32, [ctypes.c_void_p]),
-    }
-    found: list[Any] = []
-    for name, mangled in _MANGLED.items():
-        function = getattr(GGML, mangled, None) or getattr(GGML, name, None)
-        if function is None:
-            raise StartupError(
-                f"this llama-cpp-python lacks {name}, which an EAGLE-3 head needs: install that of duo's "
-                "requirements, or leave out --draft-model"
-            )
-        function.restype, function.argtypes = types[name]
-        found.append(function)
-    return found

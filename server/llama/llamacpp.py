@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -179,6 +180,7 @@ class LlamaBackend(LlamaContext):
                 "--ctx-size fits, or another --cache-type-v or --flash-attn"
             )
         self.attach(self.model, handle, n_streams=options.n_streams, overlaps=overlaps)
+        self.layer_readers = Counter[int]()  # by layer: how many read its inputs (target_rows.py)
         self.vocab: Vocabulary = LlamaVocabulary(model)
         self.n_ctx = min(self.model.longest(options.rope), self.n_cells // max(1, options.n_streams))
         self.n_seqs = options.n_streams or options.n_seqs

@@ -21,11 +21,14 @@ from server.llama.library import C, LoadedModel, first_error, hidden_rows
 from server.llama.llamacpp import LlamaBackend, LlamaVocabulary
 from server.llama.options import LlamaOptions
 from server.llama.parts import model_name
+from server.llama.target_rows import OutputRows
 from server.llama.with_block import MOST_WAITING
 
 
 class BlockContext(LlamaContext):
     """Base of all PredictionBlocks over llama.cpp: a context that reads a hidden row beside each token."""
+
+    can_trim = True
 
     def __init__(self, functions: Any, target: LlamaBackend, what: str) -> None:
         """Prepare a block of the target.
@@ -62,7 +65,8 @@ class BlockContext(LlamaContext):
                 "smaller --ctx-size helps"
             )
         self.attach(model, handle, n_streams=options.n_streams, overlaps=target.overlaps)
-        self.n_embd = int(C.llama_model_n_embd_out(model.handle))
+        self.n_embd, self.n_seqs = int(C.llama_model_n_embd_out(model.handle)), options.n_seqs
+        self.n_ctx = min(model.longest(options.rope), self.n_cells)
         one_cache = not int(
             C.llama_model_n_swa(model.handle)
         )  # with two caches, one has no layers and cannot be moved
@@ -74,6 +78,10 @@ class BlockContext(LlamaContext):
         logits = self.decode(batch)
         rows = self.rows_of(self.handle, len(logits) + len(self.dropped))
         return logits, np.delete(rows, self.dropped, axis=0) if self.dropped else rows
+
+    def fuse_rows(self, rows: Hidden) -> Hidden:
+        """Return the hidden rows that evaluate() reads, of rows of the target. Raises BackendError."""
+        return rows
 
     def rows_of(self, handle: Any, n: int) -> Hidden:
         """Return a view of the n hidden rows of a context's last decode."""
@@ -104,7 +112,12 @@ class LlamaBlock(BlockContext):
     source = "mtp"
 
     def __init__(
-        self, target: LlamaBackend, most: int = 0, model: LoadedModel | None = None, name: str = ""
+        self,
+        target: LlamaBackend,
+        most: int = 0,
+        model: LoadedModel | None = None,
+        name: str = "",
+        options: LlamaOptions | None = None,
     ) -> None:
         """Make the context.
 
@@ -113,6 +126,7 @@ class LlamaBlock(BlockContext):
             most: Use only the blocks for the first `most` guesses of a step; 0: all blocks.
             model: The weights with the blocks; None: the target's.
             name: The name of these weights.
+            options: Elsewhere: those of its context. None: the blocks read rows of this target.
         """
         functions = hidden_rows("its block needs", "say --mtp off")
         model = model or target.model
@@ -120,13 +134,15 @@ class LlamaBlock(BlockContext):
         self.n_depths = 0 if n_blocks == 1 else min(n_blocks, most or n_blocks)
         blocks = "prediction blocks" if self.n_depths else "prediction block"
         super().__init__(functions, target, f"the {blocks} in {name or target.name}")
-        self.begin(model, target.options, C.LLAMA_CONTEXT_TYPE_MTP)
-        self._ext.llama_set_embeddings_nextn(target.handle, True, False)  # of all rows
+        self.begin(model, options or target.options, C.LLAMA_CONTEXT_TYPE_MTP)
+        self._reads = OutputRows(target)
+        if options is None:
+            self._reads.begin_reading()
         self.how = f"one for each of {self.n_depths} depths" if self.n_depths else "at any depth"
         self._guesses: dict[int, list[_Guess]] = {}  # of the last step, by sequence
 
     def target_rows(self, n: int) -> Hidden:
-        return self.rows_of(self._target.handle, n).copy()
+        return self._reads.take_rows(n)
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
         if depth and self.n_depths:
@@ -175,13 +191,16 @@ class BlockFile(LlamaBlock):
         StartupError: As LlamaBlock; or the file cannot be loaded, or is of another model.
     """
 
-    def __init__(self, target: LlamaBackend, path: Path, most: int = 0) -> None:
-        weights = replace(target.options.weights, mtp=True, places=(), overrides=(), adapters=())
-        self.model = LoadedModel(path, weights)
+    def __init__(
+        self, target: LlamaBackend, path: Path, most: int = 0, options: LlamaOptions | None = None
+    ) -> None:
+        """Load the blocks; the parameters are those of LlamaBlock."""
+        kept = (options or target.options).weights
+        self.model = LoadedModel(path, replace(kept, mtp=True, places=(), overrides=(), adapters=()))
         try:
             if reason := self._mismatch_reason(target.model):
                 raise StartupError(f"{path} cannot draft for {target.name}: {reason}")
-            super().__init__(target, most, self.model, model_name(path))
+            super().__init__(target, most, self.model, model_name(path), options)
         except BaseException:
             self.close()
             raise

@@ -12,10 +12,8 @@ confidence would need that many for each.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from typing import TypeVar
 
-from server.estimators import Mean, Ratio
+from server.estimators import LatestUsed, Mean, Ratio
 from server.speculation.wire.roster import MAX_PEERS
 
 _BOUNDS = (26, 51, 77, 102, 128, 153, 179, 204, 230, 243, 250, 256)
@@ -47,30 +45,6 @@ MAX_SOURCES = MAX_PEERS
 _MIDDLES = [(low + high) / 510 for low, high in zip((0, *_BOUNDS), _BOUNDS, strict=False)]
 _ASSUMED = [*(TRUST * middle for middle in _MIDDLES), MEAN, 0.5, TRUST, 0.5]
 _BEST, _SHARE_SURE, _SURE, _UNSURE = range(len(_MIDDLES), len(_ASSUMED))  # behind the buckets
-
-
-T = TypeVar("T")
-
-
-class BySource(dict[str, T]):
-    """A dict with a value for each of the latest sources, made on first use: an approximate LRU cache.
-
-    It has two generations. When the new one has MAX_SOURCES values, it becomes the old one, whose values are
-    dropped. A value of the old one that is used moves to the new one. So a use costs one dict look-up, and at
-    least the MAX_SOURCES sources used last are kept.
-    """
-
-    def __init__(self, make: Callable[[str], T]) -> None:
-        self._make = make
-        self._older: dict[str, T] = {}
-
-    def __missing__(self, source: str) -> T:
-        known = self._older.pop(source, None)
-        if len(self) >= MAX_SOURCES:
-            self._older = dict(self)
-            self.clear()
-        self[source] = made = self._make(source) if known is None else known
-        return made
 
 
 class _Source:
@@ -106,7 +80,7 @@ class HitRates:
     """Hit rates by source over all sessions. Confidences are bytes: probability times 255."""
 
     def __init__(self) -> None:
-        self._sources = BySource(lambda _: _Source())
+        self._sources = LatestUsed(lambda _: _Source(), MAX_SOURCES)
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         """Learn from a guess for a position that has been committed.
@@ -171,7 +145,7 @@ class SessionHitRates(HitRates):
 
     def __init__(self, everybody: HitRates) -> None:
         self._everybody = everybody
-        self._levels = BySource(lambda source: _Level(everybody.outlook(source)[0]))
+        self._levels = LatestUsed(lambda source: _Level(everybody.outlook(source)[0]), MAX_SOURCES)
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         level, known = self._levels[source], self._everybody.known(source)

@@ -42,6 +42,8 @@ class Speculated:
     yields: dict[str, Yield] = field(default_factory=dict[str, Yield])
     # by drafter: number of committed tokens from which on it may be sent the session again
     resent: dict[str, int] = field(default_factory=dict[str, int])
+    # by drafter with a head: number of leading tokens whose hidden rows it has been sent
+    n_rows_sent: dict[str, int] = field(default_factory=dict[str, int])
     heard: bool = False  # one of its current drafters has sent guesses
     is_spared: bool = False  # no drafter may have it
     account: Account = field(default_factory=lambda: Account(IN_SESSION))  # its models' account

@@ -165,7 +165,7 @@ def test_other_wire_version_is_unserved(caplog: pytest.LogCaptureFixture):
     scene.pool.bus(replace(LEAD, id="old", wire=2)).start(scene.lead)
     scene.settle()
     assert scene.worker.leads == ["lead"]
-    said = "cannot draft for lead old: it speaks version 2 of the wire, this drafter version 3"
+    said = "cannot draft for lead old: it speaks version 2 of the wire, this drafter version 4"
     assert caplog.messages.count(said) == 1
     scene.send(replace(open_(), lead="old"))
     assert scene.worker.n_sessions == 0

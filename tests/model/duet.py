@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
 
 from drafters.drafter import Drafter
 from drafters.translating import TranslatingDrafter
@@ -13,7 +16,10 @@ from server.drafting.model_drafter import ModelDrafter
 from server.engine.engine import Engine
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
-from server.llama.backend import Backend
+from server.llama.backend import Backend, RowsCard
+from server.llama.llamacpp import LlamaBackend
+from server.llama.target_rows import row_source
+from server.llama.with_rows import WithRows
 from server.speculation.policy import Policy
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.sources.remote import RemoteDrafters
@@ -30,7 +36,8 @@ TURNS = 2 * DRAFT_MAX  # of the drafter between two steps: a path and its branch
 class Duet:
     """A lead that verifies every guess.
 
-    drafter: backend of one over the bus. inline: backend of one in the lead.
+    drafter: backend of one over the bus; or a head over the bus, and the rows that it reads of the lead's
+    backend, which is a LlamaBackend then. inline: backend of one in the lead.
     """
 
     def __init__(
@@ -38,7 +45,7 @@ class Duet:
         backend: Backend,
         *,
         lookup: bool = False,
-        drafter: Backend | None = None,
+        drafter: Backend | tuple[Drafter, RowsCard] | None = None,
         inline: Backend | None = None,
         snapshots: Snapshots | None = None,
         n_slots: int = 4,
@@ -49,17 +56,23 @@ class Duet:
         policy = Policy(leaves=leaves, lookup=lookup, gate=False, again=again, n_tail=backend.n_tail)
         card = vocabulary_card(backend.vocab)
         lead, own = (Presence(role, role, "test", "0", card, 4) for role in ("lead", "drafter"))
+        self.backend = backend
+        if isinstance(drafter, tuple):
+            self.backend = WithRows(backend, partial(row_source, cast(LlamaBackend, backend)))
+            lead, own = replace(lead, rows=drafter[1]), replace(own, rows=drafter[1])
         self._pool = MemoryPool()
         bus, other = self._pool.bus(lead), self._pool.bus(own)
-        remote = RemoteDrafters(bus, lead, max_ahead=DRAFT_MAX) if drafter else None
+        rows = self.backend if isinstance(self.backend, WithRows) else None
+        remote = RemoteDrafters(bus, lead, max_ahead=DRAFT_MAX, target=rows) if drafter else None
         proposer = Speculator(policy, remote=remote, inline=DraftModel(inline) if inline else None)
         self._worker: Worker | None = None
-        for guesser in filter(None, (drafter, inline)):
-            for seq in range(guesser.n_seqs):
-                guesser.trim(seq, 0)  # of another duet
+        for model in filter(None, (None if isinstance(drafter, tuple) else drafter, inline)):
+            for seq in range(model.n_seqs):
+                model.trim(seq, 0)  # of another duet
         if drafter and remote:
+            guesser = drafter[0] if isinstance(drafter, tuple) else _drafter(drafter, backend)
             bus.start(remote)
-            self._worker = Worker(other, own, _drafter(drafter, backend))
+            self._worker = Worker(other, own, guesser)
             other.start(self._worker)
         limits = Limits(
             n_batch=backend.n_batch,
@@ -68,7 +81,7 @@ class Duet:
         )
         self._outcomes: list[Outcome] = []
         self.engine = Engine(
-            backend,
+            self.backend,
             proposer,
             lambda id, event: self._outcomes[id].events.append(event),
             n_slots=n_slots,

@@ -18,7 +18,7 @@ from drafters.kinds import assemble
 from server.errors import StartupError
 from server.lead.loading import drafting_inside, head_of, load_target, prepared
 from server.lead.tiers import fingerprint
-from server.llama import eagle3
+from server.llama import eagle3, target_rows
 from server.llama.eagle3 import LlamaHead
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
 from server.llama.with_block import WithBlock
@@ -130,8 +130,10 @@ def test_layerless_target_is_refused(target: LlamaBackend, monkeypatch: pytest.M
 
 
 def test_incapable_build_gives_advice(target: LlamaBackend, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(eagle3, "GGML", object())
-    with pytest.raises(StartupError, match=r"lacks llama_set_.*: install .* leave out") as raised:
+    monkeypatch.setattr(target_rows, "GGML", object())
+    with pytest.raises(
+        StartupError, match=r"lacks llama_model_target_layer_ids, .*: install .* leave out"
+    ) as raised:
         LlamaHead(target, HEAD)
     assert "\n" not in raised.value.message
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from server.engine.proposer import CountsBySource
+from server.llama.backend import RowGiver
 from server.speculation.hits import HitRates
 from server.speculation.sources.assignment import APART, MAX_PER_SESSION, assign
 from server.speculation.sources.drafter_record import MAX_RATE, N_ASSIGNED, DrafterRecord
+from server.speculation.sources.row_sending import meet_readers, send_rows
 from server.speculation.sources.yields import JUDGED, Yields
 from server.speculation.speculated import Speculated
 from server.speculation.wire.bus import Bus
@@ -39,6 +41,7 @@ class RemoteDrafters:
         max_ahead: int,
         clock: Callable[[], float] = time.monotonic,
         overlaps: bool = False,
+        target: RowGiver | None = None,
     ) -> None:
         """Begin without drafters.
 
@@ -48,12 +51,13 @@ class RemoteDrafters:
             max_ahead: Maximum tokens to guess past the committed ones.
             clock: Returns the time in seconds.
             overlaps: A GPU decodes, so a drafter on the lead's cores does not slow a prompt.
+            target: Gives hidden rows; None: there are none.
         """
-        self._bus = bus
+        self._bus, self._target = bus, target
+        self._rows: RowGiver | None = None  # the target, while a drafter reads hidden rows
         self._shares_prompts = not overlaps
         self.own = own
-        self._max_ahead = max_ahead
-        self._clock = clock
+        self._max_ahead, self._clock = max_ahead, clock
         self.hits = HitRates()  # of every source, over all sessions
         self._yields = Yields()
         self._left = JUDGED  # steps until places are given anew
@@ -127,6 +131,8 @@ class RemoteDrafters:
         tokens, n_sent = speculated.session.tokens, speculated.n_sent
         speculated.n_sent = len(tokens)
         if speculated.drafters and n_sent < len(tokens):
+            if self._rows:
+                send_rows(self._bus, self._rows, speculated, self._drafters, speculated.drafters)
             message = Commit(speculated.wire_id, n_sent, speculated.tree.chain, tuple(tokens[n_sent:]))
             for drafter in speculated.drafters:
                 self._bus.send(drafter, message)
@@ -211,6 +217,7 @@ class RemoteDrafters:
         used = [record for record in self._drafters.values() if not record.refusal]
         hosts = {record.presence.host for record in used}
         self.hosts = {host: [r for r in used if r.presence.host == host] for host in hosts}
+        self._rows = meet_readers(self._target, used)
         self._assign_all()
 
     def _admit(self, join: int, presence: Presence) -> None:
@@ -303,6 +310,9 @@ class RemoteDrafters:
             told.n_dropped,
         )
         self._bus.send(drafter, message)
+        if self._rows:
+            speculated.n_rows_sent[drafter] = 0
+            send_rows(self._bus, self._rows, speculated, self._drafters, [drafter])
 
     def _answer(self, want: Want, record: DrafterRecord) -> None:
         """Answer whether the session is open for this drafter: a Close or an Open may have been lost."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from server.speculation.hits import MEAN, OVERALL_WINDOW, SESSION_WINDOW, BySource
+from server.estimators import LatestUsed
+from server.speculation.hits import MAX_SOURCES, MEAN, OVERALL_WINDOW, SESSION_WINDOW
 from server.speculation.sources.assignment import Yield
 from server.speculation.speculated import Speculated
 
@@ -22,7 +23,9 @@ class Yields:
     """
 
     def __init__(self) -> None:
-        self._all = BySource[Yield](lambda _: Yield(OVERALL_WINDOW))  # outlives a drafter that reconnects
+        self._all = LatestUsed[Yield](
+            lambda _: Yield(OVERALL_WINDOW), MAX_SOURCES
+        )  # outlives a drafter that reconnects
 
     def share(self, speculated: Speculated, drafter: str) -> float:
         """Return the fraction of the session's tokens that this drafter guesses right."""

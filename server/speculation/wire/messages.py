@@ -17,12 +17,13 @@ from typing import Any, TypeAlias
 
 from server.sampling.params import SamplingParams
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 REFUSE_VERSION = 2
 MAX_MESSAGE_TOKENS = 1 << 20  # tokens of one Open or Commit
 # Bytes of one message, and roughly of one pipeline: twice those of the most tokens, of four bytes each
 MAX_BYTES = 2 * 4 * MAX_MESSAGE_TOKENS
 MAX_NODES = 256  # nodes of one Draft
+MAX_ROWS_BYTES = MAX_BYTES // 8  # of one Rows: 42 rows of three layers of width 4096
 MAX_DRAFTER_NAME = 128  # characters of a name, which fits one line of a log
 MAX_TEXT = 4 * MAX_DRAFTER_NAME  # bytes of one string: UTF-8 has at most four for a character
 ROOT = -1  # parent of a draft's first nodes: the token just before `base`
@@ -72,6 +73,16 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """lead → drafter: the target's hidden rows of committed tokens, for a drafter with a head."""
+
+    session: int
+    base: int  # place in the text of the first row's token
+    width: int  # numbers of a row
+    data: bytes  # the rows, one after the other, of float16
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """lead → drafter: the session ended, or this lead does not know it."""
 
@@ -116,7 +127,7 @@ class Want:
     n_known: int  # committed tokens that the drafter has
 
 
-Message: TypeAlias = Open | Commit | Close | Refuse | Draft | Want
+Message: TypeAlias = Open | Commit | Close | Refuse | Draft | Want | Rows
 
 
 def chain_start(tokens: Sequence[int]) -> int:
@@ -183,6 +194,9 @@ class _Reader:
     def confidences(self) -> bytes:
         return self._take(self._read_length(MAX_NODES))
 
+    def rows(self) -> bytes:
+        return self._take(self._read_length(MAX_ROWS_BYTES))
+
     def tokens(self, bound: int = MAX_MESSAGE_TOKENS) -> tuple[int, ...]:
         n = self._read_length(bound)
         return struct.unpack(f"<{n}i", self._take(4 * n))
@@ -246,8 +260,15 @@ def _make_draft(**fields: Any) -> Draft:
     return draft
 
 
+def _make_rows(**fields: Any) -> Rows:
+    rows = Rows(**fields)
+    if not rows.width or not rows.data or len(rows.data) % (struct.calcsize("e") * rows.width):
+        raise WireError("no whole rows")
+    return rows
+
+
 _SAMPLING = "sampling.temperature sampling.top_k sampling.top_p sampling.min_p sampling.seed"
-_TAGS = {kind: tag for tag, kind in enumerate((Open, Commit, Close, Refuse, Draft, Want), start=1)}
+_TAGS = {kind: tag for tag, kind in enumerate((Open, Commit, Close, Refuse, Draft, Want, Rows), start=1)}
 _REFUSE = _TAGS[Refuse]
 _TEXT, _TOKENS, _NODES = _Reader.text, _Reader.tokens, _Reader.nodes
 _LAYOUTS = {
@@ -272,6 +293,7 @@ _LAYOUTS = {
         confidences=_Reader.confidences,
     ),
     _TAGS[Want]: _Layout(Want, "<QI", "session n_known", drafter=_TEXT),
+    _TAGS[Rows]: _Layout(_make_rows, "<QII", "session base width", data=_Reader.rows),
 }
 # bytes of a message to a lead: those of the largest Draft
 MAX_TO_LEAD = len(

@@ -16,8 +16,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field
 
-from server.llama.backend import Vocabulary
-from server.speculation.wire.messages import MAX_DRAFTER_NAME, WIRE_VERSION
+from server.llama.backend import RowsCard, Vocabulary
+from server.speculation.wire.messages import MAX_DRAFTER_NAME, MAX_ROWS_BYTES, WIRE_VERSION
 
 Role: TypeAlias = Literal["lead", "drafter"]
 CHECKSUM_TOKENS = 1024  # token ids per checksum, so that a refusal can say where the vocabularies part
@@ -31,6 +31,13 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # new at each start of the ma
 def printable(text: str) -> str:
     """Return the first MAX_DRAFTER_NAME characters, with "?" for those that could forge a log line."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_DRAFTER_NAME])
+
+
+def bounded_rows(card: RowsCard) -> RowsCard:
+    """Return the card. Raises ValueError if a row fits no message, or layers are too many."""
+    if not 0 < card.width <= MAX_ROWS_BYTES or len(card.layers) > MAX_BLOCKS:
+        raise ValueError("no model has such rows")
+    return card
 
 
 @functools.cache
@@ -47,6 +54,7 @@ def kernel_id() -> str:
 
 _Name: TypeAlias = Annotated[str, AfterValidator(printable)]
 _Token: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY)]
+_Rows: TypeAlias = Annotated[RowsCard, AfterValidator(bounded_rows)]
 _U32: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
@@ -78,6 +86,7 @@ class Presence:
     host: _Name = field(default_factory=platform.node)  # machine that it runs on
     wire: Annotated[int, Field(ge=0, lt=1 << 8)] = WIRE_VERSION  # version of the messages that it speaks
     kernel: _Name = field(default_factory=kernel_id)  # its kernel_id()
+    rows: _Rows | None = None  # hidden rows that the lead can send, or the drafter's head needs
 
 
 # Characters of an id that come from the name; process id and random bytes follow
@@ -127,7 +136,20 @@ def refusal(lead: Presence, drafter: Presence) -> str | None:
             f"install duo {lead.version} on both sides"
         )
     reason = mismatch(lead.vocabulary, drafter.vocabulary)
-    return reason and f"{reason}; {REMEDY}"
+    if reason:
+        return f"{reason}; {REMEDY}"
+    return drafter.rows and rows_mismatch(lead.rows, drafter.rows)
+
+
+def rows_mismatch(given: RowsCard | None, read: RowsCard) -> str | None:
+    """Return why a head that reads these rows cannot draft for a lead that can send those. Pure."""
+    if given is None:
+        return "its head needs the target's hidden rows, and this lead has none to send"
+    if read.width != given.width:
+        return f"its head is for targets of width {read.width}, and this one has {given.width}"
+    if missing := sorted({*read.layers} - {*given.layers}):
+        return f"its head reads layer {missing[-1]}, and this lead can send {len(given.layers)} layers"
+    return None
 
 
 def mismatch(lead: VocabularyCard, drafter: VocabularyCard) -> str | None:

@@ -99,7 +99,7 @@ class Scene:
         {"vocabulary": replace(CARD, blocks=())},
         {"vocabulary": replace(CARD, blocks=(1,) * 77)},
         {"wire": 2},
-        {"wire": 4, "vocabulary": replace(CARD, blocks=())},
+        {"wire": 5, "vocabulary": replace(CARD, blocks=())},
     ],
 )
 def test_other_version_is_refused_by_name(bad: dict[str, object]):

@@ -13,6 +13,7 @@ from server.sampling.params import SamplingParams
 from server.speculation.wire.messages import (
     MAX_MESSAGE_TOKENS,
     MAX_NODES,
+    MAX_ROWS_BYTES,
     MAX_TEXT,
     ROOT,
     WIRE_VERSION,
@@ -22,6 +23,7 @@ from server.speculation.wire.messages import (
     Message,
     Open,
     Refuse,
+    Rows,
     Want,
     WireError,
     chain_next,
@@ -34,22 +36,26 @@ SAMPLING = SamplingParams(0.5, 40, 0.95, 0.05, 9)
 GOLDEN: list[tuple[Message, str]] = [
     (
         Open("lead-1", 7, 0x1122334455667788, 16, SAMPLING, (1, 258, -1), "s", 3),
-        "03 01  0700000000000000 8877665544332211 10000000 03000000"
+        "04 01  0700000000000000 8877665544332211 10000000 03000000"
         "000000000000e03f 28000000 666666666666ee3f 9a9999999999a93f 0900000000000000"
         "06000000 6c6561642d31  03000000 01000000 02010000 ffffffff  01000000 73",
     ),
     (
         Commit(7, 3, 0xFFFFFFFFFFFFFFFF, (5, 6)),
-        "03 02  0700000000000000 03000000 ffffffffffffffff  02000000 05000000 06000000",
+        "04 02  0700000000000000 03000000 ffffffffffffffff  02000000 05000000 06000000",
     ),
-    (Close("lead-1", 7, keep=True), "03 03  0700000000000000 01  06000000 6c6561642d31"),
+    (Close("lead-1", 7, keep=True), "04 03  0700000000000000 01  06000000 6c6561642d31"),
     (Refuse("lead-1", "größer"), "02 04  06000000 6c6561642d31  08000000 6772c3b6c39f6572"),
     (
         Draft("d", 7, 5, 6, 1500, (ROOT, 0, 0), (10, 11, 12), b"\xff\x80\x00"),
-        "03 05  0700000000000000 05000000 0600000000000000 dc050000  01000000 64"
+        "04 05  0700000000000000 05000000 0600000000000000 dc050000  01000000 64"
         "03000000 ffffffff 00000000 00000000  03000000 0a000000 0b000000 0c000000  03000000 ff8000",
     ),
-    (Want("d", 7, 2), "03 06  0700000000000000 02000000  01000000 64"),
+    (Want("d", 7, 2), "04 06  0700000000000000 02000000  01000000 64"),
+    (
+        Rows(7, 5, 2, b"\x00\x3c\x00\xbc"),
+        "04 07  0700000000000000 05000000 02000000  04000000 003c00bc",
+    ),
 ]
 EACH = pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=[type(m).__name__ for m, _ in GOLDEN])
 
@@ -86,7 +92,7 @@ def test_other_versions(message: Message, golden: str) -> None:
             decode(bytes([version]) + data[1:])
 
 
-@pytest.mark.parametrize("tag", [0, 7, 255])
+@pytest.mark.parametrize("tag", [0, 8, 255])
 def test_unknown_tags(tag: int) -> None:
     with pytest.raises(WireError, match="unknown message tag"):
         decode(bytes([WIRE_VERSION, tag]) + bytes(64))
@@ -142,7 +148,7 @@ def test_refusal_reads_in_version_two() -> None:
     """A version 2 drafter logs why it is refused."""
     refusal = encode(Refuse("lead-1", "no"))
     assert refusal[0] == 2 != WIRE_VERSION
-    with pytest.raises(WireError, match="wire version 3"):
+    with pytest.raises(WireError, match="wire version 4"):
         decode(bytes([WIRE_VERSION]) + refusal[1:])
 
 
@@ -195,7 +201,20 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Refuse, TEXT, TEXT),
     drafts(),
     st.builds(Want, TEXT, U64, U32),
+    st.builds(Rows, U64, U32, st.just(3), st.integers(1, 5).map(lambda n: bytes(range(6)) * n)),
 )
+
+
+@pytest.mark.parametrize(("width", "data"), [(2, b"\0" * 6), (0, b"\0" * 4), (2, b"")])
+def test_rows_are_whole(width: int, data: bytes) -> None:
+    with pytest.raises(WireError, match="no whole rows"):
+        decode(encode(Rows(7, 5, width, data)))
+
+
+def test_rows_are_bounded() -> None:
+    assert decode(encode(Rows(7, 5, 1, bytes(MAX_ROWS_BYTES))))
+    with pytest.raises(WireError, match="at most"):
+        decode(encode(Rows(7, 5, 1, bytes(MAX_ROWS_BYTES + 2))))
 
 
 @given(MESSAGES)

@@ -214,7 +214,7 @@ def test_versionless_card_is_refused() -> None:
     lead = replace(ANNE, id="lead", role="lead", version="0.9")
     assert earlier is not None
     assert refusal(lead, earlier) == (
-        "it speaks version 2 of the wire, this lead version 3: install duo 0.9 on both sides"
+        "it speaks version 2 of the wire, this lead version 4: install duo 0.9 on both sides"
     )
     assert refusal(lead, ANNE) is None
 
