@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from drafters.drafter import Drafter
 from server.drafting.draft_session import DraftSession
 from server.drafting.expansion import PATH_MIN, TD_WEIGHT
-from server.estimators import Smoothed
+from server.estimators import LatestUsed, Smoothed
 from server.sampling.draft_token import DraftGuess
-from server.speculation.sources.lookup import Lookup, LookupPools
+from server.speculation.lookups import MAX_POOLS
+from server.speculation.sources.lookup import Lookup, LookupPool
 
 PORTION = 4096  # tokens indexed in one step, for 5 to 10 ms; other sessions wait. Twice: 10 to 20
 
@@ -29,7 +30,7 @@ class LookupDrafter(Drafter):
     """Drafts for any vocabulary. Remembers replies of its leads, separately per salt."""
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._pools = LookupPools()
+        self._pools = LatestUsed(lambda _: LookupPool(), MAX_POOLS)  # by salt
         self._clock = clock
         self._followed: dict[int, _Followed] = {}  # by session
         self.td = Smoothed(TD_WEIGHT)
@@ -60,7 +61,7 @@ class LookupDrafter(Drafter):
     def close(self, session: DraftSession, *, keep: bool) -> None:
         """Keep the session's reply, whatever `keep` says, for lookups of other sessions with its salt."""
         if self._followed.pop(session.id, None) is not None:
-            pool = self._pools.of(session.salt)
+            pool = self._pools[session.salt]
             pool.add(session.tokens[session.n_prompt : session.n_committed])
             pool.index(session.n_committed)
 
@@ -73,6 +74,6 @@ class LookupDrafter(Drafter):
             if not followed.lookup.begins(committed):
                 followed = None
         if followed is None:
-            lookup = Lookup(pool=self._pools.of(session.salt))
+            lookup = Lookup(pool=self._pools[session.salt])
             followed = self._followed[session.id] = _Followed(lookup, session.n_opened)
         return followed
