@@ -23,7 +23,6 @@ LookupGuess: TypeAlias = tuple[list[int], list[float]]
 MIN_NGRAM, MAX_NGRAM = 2, 3  # tokens: one predicts next to nothing; longer matches are found by following
 MAX_LENGTH = 32  # tokens: longer matches are no surer
 TOKEN_BITS = 32  # bits of a token in an n-gram: ids have 31 in llama.cpp
-MAX_POOLS = 16  # salts whose texts are remembered, of up to 16 MB each
 POOL_TOKENS = 100_000  # tokens kept of other texts: 16 MB with the index
 
 
@@ -152,24 +151,6 @@ class LookupPool:
         for end, gram in enumerate(grams(text[:-1], self.ngram), start=before + self.ngram):
             if self._ends.get(gram) == end:
                 del self._ends[gram]
-
-
-class LookupPools:
-    """Pools of the MAX_POOLS salts used last."""
-
-    def __init__(self) -> None:
-        self._pools: dict[str, LookupPool] = {}  # the one used last at the end
-
-    def behind(self) -> list[LookupPool]:
-        """Return the pools with texts to be indexed."""
-        return [pool for pool in self._pools.values() if pool.is_behind]
-
-    def of(self, salt: str) -> LookupPool:
-        """Return the pool of a salt."""
-        pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
-        if len(self._pools) > MAX_POOLS:
-            del self._pools[next(iter(self._pools))]
-        return pool
 
 
 class Lookup:
