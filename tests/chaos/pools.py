@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,10 +154,16 @@ class Client:
 
 
 class Reading:
-    """One reply, read over any number of connections."""
+    """One reply, read over any number of connections.
 
-    def __init__(self, pool: Pool, chance: Random, played: Played) -> None:
+    ports: Where it is asked for and read; None: at any lead.
+    """
+
+    def __init__(
+        self, pool: Pool, chance: Random, played: Played, ports: Sequence[int] | None = None
+    ) -> None:
         self._pool, self._chance, self._played = pool, chance, played
+        self._ports = ports or pool.ports
         self._until = time.monotonic() + WHOLE_S
         self._met: tuple[float, str] | None = None  # the fault that ended the last connection
         self._got = b""
@@ -192,7 +198,7 @@ class Reading:
     def _read(self, method: str, path: str, **more: Any) -> None:
         """Read what one connection to some lead gives until it ends; of an event that is cut, nothing."""
         assert time.monotonic() < self._until, f"it never ended: {self._got[-500:]!r}"
-        port = self._chance.choice(self._pool.ports)
+        port = self._chance.choice(self._ports)
         whole = len(self._got)
         try:
             with httpx.stream(method, f"http://127.0.0.1:{port}{path}", timeout=WHOLE_S, **more) as stream:

@@ -25,12 +25,12 @@ pytestmark = pytest.mark.skipif(HAPROXY is None, reason="no haproxy on this mach
 
 
 @contextmanager
-def balanced(folder: Path, *leads: Lead) -> Generator[str]:
-    """Yield the address of HAProxy with this configuration in front of two leads."""
+def balanced(folder: Path, *addresses: str) -> Generator[str]:
+    """Yield the address of HAProxy with this configuration in front of leads at these addresses."""
     port, text = free_port(), CONFIG.read_text()
-    for old, new in zip(("127.0.0.1:5555", "127.0.0.1:5556"), leads, strict=True):
-        assert old in text
-        text = text.replace(old, new.url.removeprefix("http://"))
+    before, servers = text[: text.index("    server one")], text[text.index("    server one") :]
+    assert len(servers.splitlines()) == 2  # it is for two leads, and the file's end
+    text = before + "".join(f"    server lead-{i} {one}\n" for i, one in enumerate(addresses))
     written = folder / "haproxy.cfg"
     written.write_text(text.replace("127.0.0.1:8080", f"127.0.0.1:{port}"))
     with subprocess.Popen([str(HAPROXY), "-db", "-f", str(written)], stderr=subprocess.PIPE) as process:
@@ -40,6 +40,10 @@ def balanced(folder: Path, *leads: Lead) -> Generator[str]:
             yield url
         finally:
             process.kill()
+
+
+def address_of(lead: Lead) -> str:
+    return lead.url.removeprefix("http://")
 
 
 def _answers(url: str) -> bool:
@@ -77,7 +81,7 @@ def leads() -> Generator[tuple[Lead, Lead]]:
     ids=["header", "prompt_cache_key", "user", "nothing but the address"],
 )
 def test_ten_turns_stay_with_one_lead(tmp_path: Path, leads: tuple[Lead, Lead], said: dict[str, Any]):
-    with balanced(tmp_path, *leads) as url:
+    with balanced(tmp_path, *map(address_of, leads)) as url:
         messages: list[dict[str, str]] = []
         cached = [turn(url, messages, f"question {i}", **said) for i in range(10)]
         assert cached[0] == 0
@@ -85,7 +89,7 @@ def test_ten_turns_stay_with_one_lead(tmp_path: Path, leads: tuple[Lead, Lead], 
 
 
 def test_conversations_are_spread(tmp_path: Path, leads: tuple[Lead, Lead]):
-    with balanced(tmp_path, *leads) as url:
+    with balanced(tmp_path, *map(address_of, leads)) as url:
         for i in range(16):
             turn(url, [], "hello", headers={"X-Conversation": f"c{i}"})
     used = [httpx.get(f"{lead.url}/metrics").text for lead in leads]
@@ -97,7 +101,7 @@ def test_next_turn_survives_dead_lead(tmp_path: Path):
         first = stack.enter_context(serving(FakeBackend(FakeModel(seed=3))))
         dying = ExitStack()
         second = dying.enter_context(serving(FakeBackend(FakeModel(seed=3))))
-        with balanced(tmp_path, first, second) as url:
+        with balanced(tmp_path, address_of(first), address_of(second)) as url:
             talks = {f"c{i}": list[dict[str, str]]() for i in range(8)}
             for name, messages in talks.items():
                 turn(url, messages, "hello", headers={"X-Conversation": name})
