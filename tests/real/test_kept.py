@@ -87,7 +87,8 @@ def test_conversations_come_back_from_every_tier(smollm2: LlamaBackend, tmp_path
     end(after)
 
 
-@pytest.mark.parametrize("n_tokens", [600, 1500])
+@pytest.mark.timeout(900)  # 10,000 tokens are evaluated
+@pytest.mark.parametrize("n_tokens", [600, 1500, 3000])
 def test_a_passed_window_is_trimmed_and_continued(
     n_tokens: int, gemma: LlamaBackend, plain_gemma: PlainDecoder, tmp_path: Path
 ):
