@@ -39,7 +39,7 @@ def test_every_mode_becomes_colours(mode: str):
 
 
 @pytest.mark.parametrize("grey", [0, 2, 128, 255])
-def test_a_grey_of_sixteen_bits_keeps_its_brightness(grey: int):
+def test_sixteen_bit_grey_keeps_its_brightness(grey: int):
     deep = drawn(grey * 256 + 7, mode="I;16")
     assert pixels_of(url_of(file_of(deep)), PLACE).data == bytes((grey,)) * 72
 
