@@ -156,7 +156,7 @@ def test_some_undrafted_steps_still_teach(monkeypatch: pytest.MonkeyPatch):
     rates = speculator.ledger.rates
     learn = rates.learn
 
-    def heard(plan: DraftPlan, timing: StepTiming, *, calm: bool | None) -> None:
+    def heard(plan: DraftPlan, timing: StepTiming, *, calm: bool) -> None:
         learned.append(timing)
         learn(plan, timing, calm=calm)
 
