@@ -87,12 +87,12 @@ def open_head(
 class _HeadPath:
     """A session's rows of the target, and where its path is."""
 
-    n_opened: int = 0  # the session's Open messages, when the rows were begun,
-    n_committed: int = 0  # its committed tokens, when the path was begun
+    n_opened: int = 0  # the session's Open messages, when the rows were begun
+    last: DraftGuess | None = None  # the path's last guess
     first: int = 0  # position of the first row
     rows: list[npt.NDArray[np.float16]] = field(default_factory=list[npt.NDArray[np.float16]])
     n_true: int = 0  # leading tokens whose cells are made with rows of the target
-    hidden: Hidden | None = None  # the head's own row of the path's last token
+    hidden: Hidden | None = None  # the head's own row, to evaluate `last` with
 
     @property
     def end(self) -> int:
@@ -112,7 +112,7 @@ class _HeadPath:
 
 
 class HeadDrafter(Drafter):
-    """Guesses from the row of the target's last evaluated token, anew after each commit.
+    """Guesses from the row of the target's last evaluated token, and goes on as long as its path is right.
 
     A committed token is evaluated with the target's row of the token before, a guess with the head's own.
     Where rows of a text's beginning are unknown, the head attends to what follows.
@@ -127,6 +127,7 @@ class HeadDrafter(Drafter):
     ) -> None:
         """Begin without sessions; `path_min` is the minimum probability of a path that grows."""
         self._head, self._path_min, self._clock = head, path_min, clock
+        self._vocab = head.vocab  # a head reads all tokens anew each time
         self._cache = DraftCache(head)
         self._followed: dict[int, _HeadPath] = {}
         self.td = Smoothed(TD_WEIGHT)
@@ -135,8 +136,8 @@ class HeadDrafter(Drafter):
         if len(session.tokens) >= self._head.n_ctx:
             return f"it has reached the end of this head's context of {self._head.n_ctx} tokens"
         new = session.tokens[session.n_kv : session.n_committed]
-        if new and not 0 <= min(new) <= max(new) < self._head.vocab.size:
-            return f"it has tokens outside this head's vocabulary of {self._head.vocab.size}"
+        if new and not 0 <= min(new) <= max(new) < self._vocab.size:
+            return f"it has tokens outside this head's vocabulary of {self._vocab.size}"
         return None
 
     def wants(self, session: DraftSession) -> bool:
@@ -144,10 +145,10 @@ class HeadDrafter(Drafter):
         followed = self._path_of(session)
         if session.lost:
             return False
-        if followed.n_committed != session.n_committed or followed.hidden is None:
+        if not _goes_on(session, followed):
             return followed.first < session.n_committed - 1 <= followed.end
         room = session.n_ahead < session.max_ahead
-        return room and session.score >= self._path_min and session.tokens[-1] not in self._head.vocab.eog
+        return room and session.score >= self._path_min and session.tokens[-1] not in self._vocab.eog
 
     def advance(self, sessions: Sequence[DraftSession]) -> list[DraftSession] | None:
         began = self._clock()
@@ -155,7 +156,7 @@ class HeadDrafter(Drafter):
         for session in sessions:
             n_before = len(batch)
             followed = self._path_of(session)
-            if followed.n_committed != session.n_committed or followed.hidden is None:
+            if not _goes_on(session, followed) or followed.hidden is None:
                 self._add_committed(session, followed, batch, hidden)
             elif len(batch) < self._head.n_batch:
                 self._cache.add(batch, session, 1, 1)
@@ -235,7 +236,12 @@ class HeadDrafter(Drafter):
         score = session.score
         guessed = guess(row, session.sampling, position, second=True)
         session.add(guessed._replace(second=None, second_confidence=0.0))
-        followed.n_committed, followed.hidden = session.n_committed, own.copy()
+        followed.last, followed.hidden = session.path.guesses[-1], own.copy()
         second, confidence = guessed.second, guessed.second_confidence
         if second is not None and score * confidence >= self._path_min:
             session.branch(place, DraftGuess(second, confidence))
+
+
+def _goes_on(session: DraftSession, followed: _HeadPath) -> bool:
+    """Return True if the session's path still ends with the head's last guess."""
+    return bool(session.path.guesses) and session.path.guesses[-1] is followed.last
