@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.inflate import convert
 from benchmarks.with_block import BLOCK, join
+from drafters.head_drafter import HeadDrafter, open_head
 from server.errors import StartupError
 from server.lead.loading import drafting_inside, load_target, prepared
 from server.llama.llamacpp import LlamaBackend, LlamaOptions
@@ -23,6 +24,7 @@ from server.llama.options import Weights
 from server.llama.with_block import WithBlock
 from server.settings import BUNDLED_MODEL, LeadSettings
 from tests.model.conftest import open_exact
+from tests.model.duet import Duet, counts
 from tests.model.test_prediction_block import asks, assert_right_and_wrong, harness, rewritten, said
 from tests.support import Outcome
 
@@ -72,6 +74,18 @@ def test_own_file_guesses_alike(whole: Path, model: Path, block: Path):
     assert_right_and_wrong(outcomes[model])
     counts = [[one.finished.stats.drafters for one in outcomes[path]] for path in (model, whole)]
     assert counts[0] == counts[1]
+
+
+def test_block_file_drafts_elsewhere(model: Path, block: Path):
+    """It sees only the rows that the lead sends, and another context's vocabulary."""
+    options = LlamaOptions(block, n_cells=4096, n_seqs=4, n_threads=1)
+    with closing(open_exact(model)) as target, closing(LlamaBackend(replace(options, model_path=model))) as donor:
+        head, card = open_head(block, donor, options)
+        with closing(head):
+            outcomes = Duet(target, drafter=(HeadDrafter(head), card)).run(*asks(target, 2, 0.0))
+    accepted, drafted = counts(outcomes)
+    assert drafted > 0
+    assert accepted > 0.3 * sum(len(one.tokens) for one in outcomes)
 
 
 def test_block_file_is_a_draft_model(model: Path, block: Path, caplog: pytest.LogCaptureFixture):
