@@ -4,9 +4,9 @@ On such a machine (server/llama/shapes.py) a step takes its usual time only afte
 width: the first rebuilds the graph, the second records it, unless a graph of this width and about this number
 of cells exists (graph_keys.py). So steps are padded to one of a few widths, the one with the largest gain.
 From its gain the cost of a change is subtracted, spread over the number of steps for which the width is
-likely to stay best. This cost includes the change back to undrafted steps, which are not padded. After a step
-of another shape, with rows of a prompt or another number of sessions, an undrafted step is a change of width
-as well.
+likely to stay best. This cost includes the change back to undrafted steps, which are not padded, times the
+fraction of changes that are followed by such steps and not by a prompt. After a step of another shape, with
+rows of a prompt or another number of sessions, an undrafted step is a change of width as well.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class ShapeTimes:
         # number of steps in a row for which a wider width is best (True), or none (False)
         self._runs = {wider: Mean(1.0, FEW_RUNS, WIDTH_WINDOW) for wider in (True, False)}
         self._is_wider, self._n_in_run = False, 0  # the run so far
+        self._returns = Mean(1.0, FEW_RUNS, WIDTH_WINDOW)  # share of wider runs that plain steps follow
         self._rows = [0] * SETTLING  # rows of the latest steps, last one first
 
     @property
@@ -163,14 +164,14 @@ class ShapeTimes:
     def _way_s(self, width: int, step: NextShape) -> float:
         """Return the extra seconds of steps after a change to `width`; 0 if the previous step had this width.
 
-        If the previous step was undrafted, the cost of a change back is included.
+        If the previous step was undrafted, the expected cost of a change back is included.
         """
         before = step.rows_before
         if (rows := width or step.n_rows) == before:
             return 0.0
         way_s = self._change_s(rows, step.n_cells)
         if width != PLAIN and (before <= step.n_rows or before not in self.steady):
-            way_s += self._change_s(step.n_rows, step.n_cells)
+            way_s += self._returns.value * self._change_s(step.n_rows, step.n_cells)
         return way_s
 
     def _beyond_s(self, width: int, step: NextShape) -> float:
@@ -186,18 +187,23 @@ class ShapeTimes:
     def interrupted(self) -> None:
         """Note a step of another shape, for example with rows of a prompt."""
         self._rows = [0] * SETTLING
-        self._end_run()
+        self._end_run(0.0)
 
     def chosen(self, *, is_wider: bool) -> None:
         """Note whether a wider step or an undrafted one was best, ignoring the cost of a change."""
         if is_wider != self._is_wider:
-            self._end_run()
+            self._end_run(1.0)
         self._is_wider, self._n_in_run = is_wider, self._n_in_run + 1
 
-    def _end_run(self) -> None:
-        """End the present run of steps for which a wider width was best, or of those for which none was."""
+    def _end_run(self, followed_by_plain: float) -> None:
+        """End the present run of steps for which a wider width was best, or of those for which none was.
+
+        followed_by_plain: 1 if undrafted steps follow, 0 if a prompt does.
+        """
         if self._n_in_run:
             self._runs[self._is_wider].observe(self._n_in_run)
+            if self._is_wider:
+                self._returns.observe(followed_by_plain)
             self._n_in_run = 0
 
     def observe(self, n_rows: int, n_cells: int, seconds: float) -> None:

@@ -130,6 +130,18 @@ def test_prompt_leaves_one_change():
     assert scene.step([0.9]) == 4
 
 
+def test_interrupted_width_pays_at_start():
+    """It pays from the first step on, though guesses are there for one step at a time."""
+    scene, offer = Scene(), [0.5]
+    assert scene.step(offer) == PLAIN
+    for _ in range(20):
+        scene.interrupt()
+        scene.step(offer)
+    scene.interrupt()
+    assert scene.by_rows()[:5] == pytest.approx([STEADY[1]] * 2 + [STEADY[4]] * 3, rel=0.05)
+    assert scene.step(offer) == 4
+
+
 def test_session_count_changes_the_width():
     """Nine sessions, then eight: a step of 17 rows costs no change, one of eight does."""
     scene = Scene()
