@@ -40,7 +40,7 @@ MAX_FAILURE_TEXT = 200  # characters of a failure that are logged
 
 
 class BrowserError(ValueError):
-    """A line that no browser with this page sends."""
+    """The browser sent a line that duo's page never sends."""
 
 
 class BrowserLink:
@@ -74,7 +74,7 @@ class BrowserLink:
             raise StartupError(f"no browser has a context of {self._n_ctx} tokens")
 
     def introduce(self, id: str) -> None:
-        """Tell the browser the drafter's id, by which it finds itself in /health."""
+        """Tell the browser the drafter's id, under which the page finds this drafter in /health."""
         self._send({"drafter": id})
 
     def listen(self, gone: Callable[[], None]) -> None:
@@ -149,7 +149,7 @@ class BrowserLink:
         return cast(dict[str, Any], message)
 
     def _take(self, message: dict[str, Any]) -> None:
-        """Add what the browser says to the reply. What it says to earlier requests has no use."""
+        """Add a message from the browser to the current reply; ignore messages about earlier requests."""
         with self._lock:
             if message.get("id") != self._id:
                 return

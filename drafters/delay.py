@@ -13,7 +13,7 @@ from server.speculation.wire.presence import Presence
 
 
 class DelayedBus:
-    """Implements Bus over another bus, and Listener for that one. Keeps the order."""
+    """Implements Bus by delaying the messages of another bus, whose Listener it is. Keeps their order."""
 
     def __init__(self, bus: Bus, latency_s: float) -> None:
         self._bus = bus

@@ -79,7 +79,7 @@ class LlamaServer:
 
 
 class LlamaServerText(LlamaServer):
-    """llama-server's /completion for a model of another vocabulary: its ids mean nothing to the lead."""
+    """llama-server's /completion for a model whose vocabulary is not the lead's: token ids are not used."""
 
     takes_ids = False
 

@@ -43,7 +43,7 @@ class DistantHead(Cells, Protocol):
     def vocab(self) -> Vocabulary: ...
 
     def fuse_rows(self, rows: Hidden) -> Hidden:
-        """Return what evaluate() reads, of rows of the target. Raises BackendError."""
+        """Return hidden rows of the target in the form that evaluate() takes. Raises BackendError."""
         ...
 
     def evaluate(self, batch: Batch, hidden: Hidden, depth: int = 0) -> tuple[Logits, Hidden]:
@@ -54,15 +54,16 @@ class DistantHead(Cells, Protocol):
 def open_head(
     path: Path, model: LlamaBackend, options: LlamaOptions
 ) -> tuple[LlamaHead | BlockFile, RowsCard]:
-    """Load an EAGLE-3 head or a prediction block, and return it with the rows that it reads.
+    """Load an EAGLE-3 head or a prediction block; return it, and the description of the rows that it reads.
 
     Args:
-        path: Its file.
-        model: The target, or another model with its vocabulary, and with embeddings if the head has none.
-        options: Those of the head's context.
+        path: The head's file.
+        model: The target, or another model with the same vocabulary. A head that has no embeddings uses
+            those of this model.
+        options: Options of the head's context.
 
     Raises:
-        StartupError: It cannot be used.
+        StartupError: The file cannot be used.
     """
     if architecture(path) == EAGLE3:
         head = LlamaHead(model, path, options)
@@ -85,7 +86,7 @@ def open_head(
 
 @dataclass(slots=True)
 class _HeadPath:
-    """A session's rows of the target, and where its path is."""
+    """The target's hidden rows that have arrived for a session, and the state of the head's path."""
 
     n_opened: int = 0  # the session's Open messages, when the rows were begun
     last: DraftGuess | None = None  # the path's last guess
@@ -112,10 +113,10 @@ class _HeadPath:
 
 
 class HeadDrafter(Drafter):
-    """Guesses from the row of the target's last evaluated token, and goes on as long as its path is right.
+    """Guesses from the target's hidden rows, and extends a path until the lead commits another token.
 
-    A committed token is evaluated with the target's row of the token before, a guess with the head's own.
-    Where rows of a text's beginning are unknown, the head attends to what follows.
+    To evaluate a committed token, the head reads the target's row of the previous token; to evaluate a guess,
+    a row of its own. If rows of a text's beginning are unknown, the head attends only to the tokens after it.
     """
 
     def __init__(

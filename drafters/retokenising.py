@@ -46,9 +46,10 @@ class Growing:
         return tokens_of(self._vocab, text, follows=follows or bool(self._done))
 
     def _finalise_head(self, rest: list[int]) -> None:
-        """Make the tokens before a late space final, so that only the text behind it is tokenised again.
+        """Make final all tokens before the last space that is not too near the end of the text.
 
-        Most vocabularies begin a word with a space. Nothing is done if a cut there would change the tokens.
+        From then on only the text from this space on is tokenised again. Most vocabularies begin a word with
+        a space. Nothing is done if a cut at this space would change the tokens.
         """
         cut = self._rest.rfind(" ", 1, max(1, len(self._rest) - REDONE))
         if cut < 0:

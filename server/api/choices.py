@@ -173,7 +173,10 @@ class ReplyChoice:
         self._reader.call_id = call_id
 
     def replay(self, begun: PartialChoice) -> None:
-        """Read the tokens that another process has sent. Call it before see() gets the first new ones."""
+        """Read the tokens that another lead has generated for this reply.
+
+        Call it before see() gets the first new ones.
+        """
         tokens = tuple(begun.tokens)
         if not tokens:
             return

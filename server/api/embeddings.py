@@ -117,7 +117,7 @@ def _input_ids(embedder: Embedder, body: EmbeddingRequest) -> list[list[int]]:
 
 
 def _input_tokens(embedder: Embedder, pieces: Pieces) -> list[int]:
-    """Return the tokens of an input; a text at its beginning gets special tokens such as BOS."""
+    """Return the tokens of an input; if it begins with text, this text gets special tokens such as BOS."""
     whole = len(pieces) == 1 or isinstance(pieces[0], str)
     ids: list[int] = []
     for i, piece in enumerate(pieces):

@@ -149,7 +149,7 @@ def place(tool: int) -> str:
 
 @contextmanager
 def _naming_strict(function: FunctionDefinition) -> Generator[None]:
-    """Add to the errors raised in this context that the function is strict."""
+    """Append "<function> is strict" to the message of an InvalidRequestError raised in the with block."""
     try:
         yield
     except InvalidRequestError as error:

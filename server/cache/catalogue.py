@@ -100,7 +100,7 @@ class Catalogue:
         return Found(length, key, len(entry.tokens), entry.n_bytes, tier)
 
     def covering(self, tokens: Sequence[int], salt: str) -> str | None:
-        """Return the key of an entry that begins with these tokens, so that they need none; else None.
+        """Return the key of an entry that begins with these tokens, which thus need no entry; else None.
 
         Always None if states cannot be trimmed (`partial` is False).
         """
@@ -130,7 +130,7 @@ class Catalogue:
         return entry
 
     def conversations(self, salt: str, most: int) -> list[tuple[int, ...]]:
-        """Return the tokens of a salt's entries, most recently used first."""
+        """Return the tokens of at most `most` of a salt's entries, most recently used first."""
         found = [entry for entry in self.entries.values() if entry.salt == salt]
         found.sort(key=attrgetter("last_used"), reverse=True)
         return [entry.tokens for entry in found[:most]]

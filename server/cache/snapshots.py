@@ -43,7 +43,8 @@ class Snapshots:
             memory_bytes: Budget of host memory.
             disk: The tier below host memory.
             on_ready: Called from another thread after every fetch, failed ones included.
-            backlog_bytes: Maximum beyond memory_bytes that waits for the disk; one snapshot always may wait.
+            backlog_bytes: Memory, beyond memory_bytes, for snapshots that wait to be written to disk. The one
+                of most worth may wait even if it is larger.
             partial: States can be trimmed. If not, only whole snapshots are found, and none replaces another.
         """
         self.memory_bytes = memory_bytes
@@ -80,7 +81,7 @@ class Snapshots:
                 self._take_in_changes()
 
     def hear(self, salt: str, heard: Hear) -> None:
-        """Call heard() with the tokens of each snapshot of this salt that another lead saves."""
+        """Set a callback that gets the tokens of each snapshot of this salt that another lead saves."""
         self._hearing[self._salt_digest(salt)] = heard
 
     def match(self, tokens: Sequence[int], salt: str = "") -> Found | None:

@@ -189,7 +189,7 @@ class DraftSession:
 
     @property
     def all_branches(self) -> list[Branch]:
-        """Return all branches, and the one that became the path if its KV sequence is still its own."""
+        """Return all branches, including `taken`, which became the path but still has its own sequence."""
         return self.branches if self.taken is None else [*self.branches, self.taken]
 
     def take_drafts(self, drafter: str, td_us: int, *, all_of_it: bool = True) -> Iterator[Draft]:

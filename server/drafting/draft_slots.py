@@ -27,8 +27,8 @@ class Cells(Protocol):
 class DraftSlots:
     """Slots. Each has a KV sequence: the one with the slot's number, until exchange() swaps two.
 
-    The first slots are for conversations, of which idle ones are kept as in PrefixCache. The other n_branches
-    are for branches.
+    The last n_branches slots are for branches, the others for conversations. A PrefixCache keeps the
+    conversations of idle slots.
     """
 
     def __init__(self, backend: Cells, n_branches: int = 0) -> None:

@@ -13,7 +13,7 @@ class DraftStep:
     """The rows of one decode, and the paths and branches that get guesses from it."""
 
     def __init__(self, begun: float = 0.0) -> None:
-        """Begin without rows, the previous logits having arrived at `begun`, in seconds."""
+        """Begin without rows. `begun`: when the previous logits arrived, in seconds of a drafter's clock."""
         self.begun = begun
         self.batch = Batch()
         # owners of the rows of logits, each of which gives the next guess of a session's branch, or of its
@@ -27,9 +27,9 @@ class DraftStep:
         self.logits: Callable[[], Logits] | None = None
 
     def drop_stale(self, logits: Logits) -> Logits:
-        """Drop the paths that the lead's latest messages changed; return the other rows of logits.
+        """Drop the paths that the lead's latest messages changed; return the rows of logits of the others.
 
-        The rows of a decode that was started early are all those of paths.
+        It is for a decode that was started early, whose rows all belong to paths, not to branches.
         """
         kept = [i for i, (session, _) in enumerate(self.grown) if not session.pending]
         self.grown = [self.grown[i] for i in kept]

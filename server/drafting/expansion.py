@@ -88,8 +88,8 @@ class Slack:
     def floor(self, td_s: float, n_sessions: int) -> float:
         """Return the minimum probability of a branch that is worth a decode of td_s seconds.
 
-        It is the number of tokens that n_sessions sessions are expected to commit, otherwise than guessed, in
-        half of that time; infinite before the first commit.
+        It is the expected number of tokens, in half of that time, that n_sessions sessions commit against
+        their guesses. Infinite before the first commit.
         """
         return self._mistakes.value * n_sessions * td_s / 2 if self._mistakes.weight else math.inf
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("duo.engine")
 class Blanked(Sequence[int]):
     """The tokens of a session, which may grow, with a token in place of each position of a picture.
 
-    Who guesses cannot see pictures; with as many tokens, positions stay the same.
+    Proposers cannot see pictures. The number of tokens is kept, so that positions stay the same.
     """
 
     def __init__(self, tokens: list[int], blank: int) -> None:

@@ -153,7 +153,7 @@ class Residence:
         self.copies.shrink(self.snapshots.free_bytes)
 
     def place_alone(self, salt: str) -> Reuse | None:
-        """Empty the whole KV cache, and claim one sequence of it."""
+        """Evict all idle conversations, and claim an empty sequence; None if all sequences are busy."""
         while self.evict():
             pass
         return self.place_empty(salt)

@@ -29,14 +29,14 @@ class Limits:
         return (session.request.speculation.exactness or self.exactness) == "width-stable"
 
     def bounds(self, session: Session) -> Speculation:
-        """Return the request's settings of drafts, with the exactness and salt that hold for the session."""
+        """Return the request's speculation settings, with the session's exactness and salt filled in."""
         asked = session.request.speculation
         return replace(asked, exactness=asked.exactness or self.exactness, salt=session.request.salt)
 
 
 @dataclass(slots=True)
 class Work:
-    """Rows for one session: its next n_pending tokens, and up to n_draft guesses if no other is pending."""
+    """Rows for one session: its next n_pending tokens and, if these are all pending ones, n_draft guesses."""
 
     session: Session
     n_pending: int
@@ -120,8 +120,9 @@ def _plan_prompts(prompts: Sequence[Session], n_rows: int, n_reported: int) -> l
 def _draft_max(session: Session, limits: Limits) -> int:
     """Return the maximum guesses for the session.
 
-    Nothing is guessed beyond the last token that may be committed. Nothing is guessed either if a wrong guess
-    would make many rows be evaluated again, or the last part of a picture, which no state covers.
+    No guess is made for a position beyond the last token that may be committed. Where a wrong guess makes all
+    rows be evaluated again (limits.again), none is made if these rows are many, or end in a picture, since no
+    saved state covers that.
     """
     asked, most = session.request.speculation, limits.draft_max
     if asked.n_max is not None:

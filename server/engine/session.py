@@ -103,8 +103,8 @@ class Session:
     def with_whole_pictures(self, n: int) -> int:
         """Return how many of the next n tokens to evaluate, so that no picture's rows are split.
 
-        Some rows of a picture must be in one decode. If the n tokens end within such rows, they end before
-        these rows instead, or after them if they begin with them.
+        Some rows of a picture must be in one decode. If the n tokens end within such rows, return the number
+        of tokens before these rows; if that is 0, the number up to their end.
         """
         end = self.n_kv + n
         for start, stop in (span for one in self.request.pictures for span in one.whole):

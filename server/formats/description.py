@@ -1,7 +1,7 @@
 """Describe, as data, how a model writes thoughts, tool calls and channels. Pure.
 
 A pattern is text as the model writes it, with slots in it. White space in a pattern matches any amount of
-white space, including none; the sign · markers a place where white space may stand though it seldom does.
+white space, including none; the sign · marks a place where white space may stand though it seldom does.
 
 Text between ⟦ and ⟧ is optional; if it contains an id slot, it is not written when a call has no id.
 

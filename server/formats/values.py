@@ -111,7 +111,7 @@ def _closing_tag(text: str, open: str, close: str) -> tuple[int, int] | None:
 
 
 def _schema_within(schema: Schema, key: str) -> Schema:
-    """Return the schema of an element; <item> has that of the array's items."""
+    """Return the schema of the element `key` within a value of this schema; "item" is an array's element."""
     properties = cast(Mapping[str, Schema], schema.get("properties") or {})
     return resolved(schema.get("items") if key == "item" else properties.get(key), schema)
 

@@ -29,7 +29,7 @@ KEPT_BYTES = 256 << 20  # in all (n_bytes): hundreds of usual schemas, or four w
 class Compiler:
     """Compiles grammars for one vocabulary, in milliseconds, at worst in some seconds. Safe from any thread.
 
-    Every method raises InvalidRequestError, which names the wrong place; `param` is the field of the request.
+    Every method raises InvalidRequestError, which names the faulty place; `param` is the request's field.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, kept_bytes: int = KEPT_BYTES) -> None:
@@ -57,7 +57,8 @@ class Compiler:
         Args:
             text: The rules.
             param: The field of the request.
-            schemas: (place in the request, schema) of each schema in the rules, to find a wrong one.
+            schemas: (place in the request, schema) of each schema in the rules. If the rules do not compile,
+                each is compiled alone, so that the error can name the place.
         """
         try:
             return self._compiled_once("lark", text, param)

@@ -55,12 +55,15 @@ class Definition:
         return _rules_of(self)
 
     def held(self, end: Node, *, in_json: bool, prefix: str) -> tuple[str, list[str]]:
-        """Return the name of a rule for a text of this grammar followed by `end`, and all rules in our Lark.
+        """Return rules in llguidance's Lark for a text of this definition followed by `end`.
 
         Args:
             end: What follows the text.
             in_json: True if the text is within a JSON string.
             prefix: Prefix of the rules' names, of lower-case letters and digits.
+
+        Returns:
+            The name of the first rule, and all rules.
         """
         rules = self.rules()
         if in_json:

@@ -171,7 +171,7 @@ def _compile_lark(vocabulary: Vocabulary, lark: str, param: str) -> CompiledGram
 
 
 def _check_beginning(matcher: LLMatcher, param: str) -> None:
-    """Raise InvalidRequestError if the grammar is too large, perhaps only behind a forced beginning."""
+    """Raise InvalidRequestError if the grammar is too large, at its start or after forced first tokens."""
     matcher.consume_tokens(_forced_tokens(matcher))
     matcher.compute_bitmask()
     _check_matcher(matcher, param)

@@ -186,9 +186,10 @@ def _significant_digits(number: Any) -> int:
 
 
 def _leaky_bound(schema: Schema) -> str | None:
-    """Return the keyword of an exclusive bound that the compiler would let values reach, None without one.
+    """Return the keyword of an exclusive bound that llguidance would treat as inclusive, None without one.
 
-    The compiler does so if the bound is an integer and the other bound is less than 1 farther away from 0.
+    It does so if the bound is an integer, and the opposite bound is less than 1 away from it on the side away
+    from 0: of 0 < x < 0.5 it would allow 0.
     """
     pairs = [
         (low, high)

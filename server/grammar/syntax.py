@@ -62,7 +62,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Lexeme:
-    """A part of the grammar that the lexer reads as one. It may match the empty text."""
+    """A part of the grammar that the lexer reads as one unit. It may match the empty text."""
 
     node: Node
 

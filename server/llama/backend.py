@@ -89,9 +89,10 @@ class Embeddings:
 
 
 class FillInMiddle(NamedTuple):
-    """Control tokens around a text with a gap: before its first part, its last part, and what fills the gap.
+    """Ids of control tokens for a text with a gap: before the text in front of the gap, and that behind it.
 
-    If the model knows them, also those before the name of a repository and before each of its files' names.
+    `middle` precedes what fills the gap. If the model has them, `repository` precedes the name of a
+    repository, and `file` the name of each of its files.
     """
 
     prefix: int
@@ -135,7 +136,7 @@ class Vocabulary(Protocol):
 
 
 def blank_of(vocab: Vocabulary) -> int:
-    """Return the token that whoever cannot see pictures gets in place of each of their positions."""
+    """Return the token that drafters read in place of each position of a picture, which they cannot see."""
     return next(reversed(vocab.tokenize(" ", special=False)), PAD)
 
 
@@ -236,7 +237,7 @@ class ReadsRows(Backend, Protocol):
         """Evaluate rows of embeddings, none of whose logits is wanted.
 
         Args:
-            batch: Places of the rows; its tokens do not count.
+            batch: Sequences and positions of the rows; its tokens are ignored.
             given: The rows.
 
         Raises:
@@ -270,7 +271,7 @@ class RowGiver(Protocol):
 
 
 class OverModel:
-    """Base of backends over a model: the part that is the model's own. Subclasses implement the rest."""
+    """Base of backends that wrap another one. It passes on that one's properties; subclasses do the rest."""
 
     vocab: Vocabulary
     name: str

@@ -64,9 +64,11 @@ class LlamaBatch:
 
     @contextmanager
     def embeddings(self, given: Embeddings, positions: Sequence[int]) -> Generator[None]:
-        """Let each row have an embedding in place of its token, and its grid's positions if there is one.
+        """Give each row an embedding in place of its token, until the with block ends.
 
-        positions: for each row, that of its picture.
+        If the picture has a grid, rows also get its positions.
+
+        positions: where each row's picture begins.
         """
         self.batch.token = None
         self.embed(given.rows)

@@ -23,12 +23,12 @@ MOST_FUSED = 64
 
 
 class LlamaHead(BlockContext):
-    """An EAGLE-3 head: a model of its own that reads fused rows of several of the target's layers.
+    """An EAGLE-3 head: a small model that guesses from hidden rows of several of the target's layers.
 
-    Implements PredictionBlock. It may use the target's embeddings and unembedding. It owns the head's
-    weights; close it before the target. It has no cell at a text's first position, since no row precedes
-    that. The loop in llama.cpp places each cell one position earlier, which is equivalent: attention depends
-    on distances.
+    Implements PredictionBlock. These rows are first fused into one row per token. The head may use the
+    target's embeddings and unembedding. It owns its own weights; close it before the target. It has no cell
+    at a text's first position, since no row precedes that. llama.cpp's own EAGLE-3 code numbers all cells one
+    lower, which is equivalent: attention depends on distances only.
 
     Raises:
         StartupError: The head does not fit this target, or the build lacks what it needs.
@@ -41,9 +41,11 @@ class LlamaHead(BlockContext):
         """Load the head.
 
         Args:
-            target: The model that it guesses for; elsewhere, one with the embeddings that it may lack.
+            target: The model whose tokens the head guesses. In a process without it: a model with its
+                embeddings, which a head without its own uses.
             path: The head's file.
-            options: Elsewhere: those of its context. None: the head reads rows of this target.
+            options: Options of the head's context, in a process without the target. None: the head reads
+                rows of `target`.
         """
         functions = hidden_rows("an EAGLE-3 head needs", "leave out --draft-model")
         super().__init__(functions, target, f"the EAGLE-3 head in {path.name}")
@@ -82,7 +84,7 @@ class LlamaHead(BlockContext):
         return self.fuse_rows(self._reads.take_rows(n))
 
     def fuse_rows(self, rows: Hidden) -> Hidden:
-        """Return the hidden rows for evaluate() of inputs of the target's layers. Raises BackendError."""
+        """Return rows for evaluate(), fused from inputs of the target's layers. Raises BackendError."""
         n = len(rows)
         fused = np.empty((n, self.n_embd), dtype=np.float32)
         for first in range(0, n, self._n_fused):

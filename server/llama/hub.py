@@ -168,7 +168,7 @@ def _file_names(hub: Any, wanted: Source) -> tuple[list[str], bool]:
 
 
 def _model_files(names: Sequence[str]) -> list[str]:
-    """Return the names of models, sorted; those of heads that duo runs only if there are no models."""
+    """Return the sorted names of models; if there are none, those of the heads that duo can run."""
     files = sorted(name for name in names if _GGUF.fullmatch(name))
     kinds = {name: kind[1].lower() for name in files if (kind := _HEAD.fullmatch(name))}
     models = [name for name in files if name not in kinds]

@@ -205,9 +205,9 @@ class LlamaBackend(LlamaContext):
     def _can_trim(self, elsewhere: bool) -> bool:
         """Return True if sequences can be trimmed. Raise StartupError if the model cannot be evaluated.
 
-        Tries it, unless the model is on the CPU and keeps nothing but cells: any other model may have a state
-        that cannot be trimmed, or its device too little memory. A try takes up to 4 s on busy cores, since
-        threads wait for each other.
+        A trial decode finds out. It is left out if the model is on the CPU and keeps nothing but cells; any
+        other model may have a state that cannot be trimmed, or a device with too little memory. A trial takes
+        up to 4 s on busy cores, since threads wait for each other.
 
         Args:
             elsewhere: True if devices other than the CPU compute layers.

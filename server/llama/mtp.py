@@ -34,9 +34,9 @@ class BlockContext(LlamaContext):
         """Prepare a block of the target.
 
         Args:
-            functions: Library that gives hidden rows.
-            target: The model that the block guesses for.
-            what: Name of the block in messages.
+            functions: The library whose functions give hidden rows.
+            target: The model whose tokens the block guesses.
+            what: What error messages call the block.
         """
         self._ext, self._target, self.what = functions, target, what
 
@@ -80,7 +80,7 @@ class BlockContext(LlamaContext):
         return logits, np.delete(rows, self.dropped, axis=0) if self.dropped else rows
 
     def fuse_rows(self, rows: Hidden) -> Hidden:
-        """Return the hidden rows that evaluate() reads, of rows of the target. Raises BackendError."""
+        """Return hidden rows of the target in the form that evaluate() takes. Raises BackendError."""
         return rows
 
     def rows_of(self, handle: Any, n: int) -> Hidden:
@@ -122,11 +122,12 @@ class LlamaBlock(BlockContext):
         """Make the context.
 
         Args:
-            target: The model that the blocks guess for.
+            target: The model whose tokens the blocks guess.
             most: Use only the blocks for the first `most` guesses of a step; 0: all blocks.
             model: The weights with the blocks; None: the target's.
             name: The name of these weights.
-            options: Elsewhere: those of its context. None: the blocks read rows of this target.
+            options: Options of the blocks' context, in a process without the target. None: the blocks read
+                rows of `target`.
         """
         functions = hidden_rows("its block needs", "say --mtp off")
         model = model or target.model

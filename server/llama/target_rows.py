@@ -82,7 +82,7 @@ class RowSource(Protocol):
         ...
 
     def end_reading(self) -> None:
-        """Have them computed no more, unless somebody else reads them."""
+        """Let the rows of later decodes not be computed, unless another reader needs them."""
         ...
 
 
@@ -109,7 +109,10 @@ class LayerRows:
             self._count(layer, -1)
 
     def _count(self, layer: int, n: int) -> None:
-        """Add n readers of a layer, and tell llama.cpp, which makes another graph, if that changes it."""
+        """Add n readers of a layer (n may be negative).
+
+        If the layer gets its first reader or loses its last, tell llama.cpp, which then builds another graph.
+        """
         readers = self._target.layer_readers
         before = readers[layer]
         readers[layer] += n

@@ -18,7 +18,7 @@ LARGEST = float(np.finfo(np.float16).max)
 
 @dataclass(slots=True)
 class _Tail:
-    """The latest rows of a sequence, without gaps."""
+    """The hidden rows of a sequence's latest positions, without gaps."""
 
     first: int = 0  # position of the first row
     rows: list[SentRows] = field(default_factory=list[SentRows])

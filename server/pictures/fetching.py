@@ -42,7 +42,10 @@ def is_remote(url: Any) -> bool:
 
 
 def is_public(address: Address) -> bool:
-    """Return True if everybody can reach the address, so that this machine's place opens nothing by it."""
+    """Return True if anybody on the internet can reach the address.
+
+    Others are refused: a client could use this server to reach machines of its private network.
+    """
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return is_public(address.ipv4_mapped)
@@ -59,7 +62,7 @@ class RemotePictures:
         self._threads = ThreadPoolExecutor(N_FETCHING, thread_name_prefix="duo-fetching")
 
     async def data_url(self, url: str, place: str, deadline: float) -> str:
-        """Return the file at a URL as a data URL. What the file is, is not looked at.
+        """Return the file at a URL as a data URL. Its content is not checked here.
 
         Args:
             url: An http or https URL.
@@ -79,7 +82,7 @@ class RemotePictures:
         return "data:;base64," + base64.b64encode(data).decode()
 
     def close(self) -> None:
-        """Wait for those that are being fetched."""
+        """Cancel fetches that have not begun, and wait for the others."""
         self._threads.shutdown(cancel_futures=True)
 
     def _fetch(self, url: str, deadline: float) -> bytes:
@@ -121,7 +124,7 @@ class _RefusedError(ValueError):
 
 
 class _Pinned(http.client.HTTPConnection):
-    """A connection to a URL's server at this address."""
+    """A connection for a URL that goes to the given address, so the host's name is not looked up again."""
 
     def __init__(self, parts: SplitResult, address: str, timeout_s: float) -> None:
         self._secure = parts.scheme.lower() == "https"

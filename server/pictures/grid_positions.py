@@ -1,6 +1,7 @@
-"""Positions in a model with M-RoPE, where a picture takes fewer than it has rows.
+"""Translate the engine's positions to llama.cpp's for models with M-RoPE.
 
-The engine counts a sequence's rows, since each takes a cell. What llama.cpp counts is kept here.
+There a picture advances the position by less than its number of rows. The engine counts rows, since each
+takes a cell; this module keeps where llama.cpp's count differs.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class GridPositions(OverModel):
         self._spans[seq] = spans
 
     def save(self, seq: int) -> bytes:
-        """Return the model's state, behind the sequence's pictures if it has any."""
+        """Return the model's state; if the sequence has pictures, their spans are written in front of it."""
         state, spans = self._backend.save(seq), self._spans[seq]
         told = (_SPAN.pack(one.start, one.n_rows, one.position, one.n_positions, one.n_read) for one in spans)
         return b"".join((_HEAD.pack(_MARK, len(spans)), *told, state)) if spans else state

@@ -45,7 +45,7 @@ class Picture:
 
     @property
     def whole_spans(self) -> Iterator[tuple[int, int]]:
-        """Yield (start, end) of each part that one decode must have, counted from the first position."""
+        """Yield (start, end) of each part that must be in one decode, as indices among the positions."""
         start = 0
         for part in self.parts:
             if part.whole:

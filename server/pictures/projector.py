@@ -143,7 +143,11 @@ class Projector:
         return PicturePart(rows=self._rows(n_rows), whole=self._is_whole(chunk), grid=grid)
 
     def _grid(self, chunk: Any, n_rows: int) -> Grid:
-        """Return the positions of a picture. Raises InvalidRequestError if they move in no simple way."""
+        """Return the positions of a picture's rows.
+
+        Raises:
+            InvalidRequestError: Positions do not grow linearly with the position at which the picture begins.
+        """
         tokens = self._mtmd.mtmd_input_chunk_get_tokens_image(chunk)
         here, there, third = (self._positions(tokens, start, n_rows) for start in (0, 1, _FAR))
         moves = there - here

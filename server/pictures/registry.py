@@ -49,9 +49,9 @@ class Encoder(Protocol):
 
 
 class Pictures:
-    """The pictures of one model. Safe from any thread.
+    """The known pictures of one model. Safe from any thread.
 
-    A picture is known as long as something refers to it. The latest ones are referred to here.
+    A picture is forgotten once nothing refers to it. The latest ones are kept alive by a reference here.
     """
 
     def __init__(self, encoder: Encoder, most_bytes: int = MAX_KEPT_BYTES) -> None:
@@ -105,7 +105,7 @@ class Pictures:
         """Return the spans of a prompt's pictures. A picture stays known at least as long as its span exists.
 
         Raises:
-            InvalidRequestError: One is not known any more.
+            InvalidRequestError: A picture of the prompt has been forgotten.
         """
         found, at = list[PictureSpan](), 0
         while at < len(tokens):
@@ -122,12 +122,12 @@ class Pictures:
         return tuple(found)
 
     def _word_of(self, ids: Sequence[int]) -> str:
-        """Return the word of a picture with these ids, which nobody else can make."""
+        """Return the word for a picture with these ids; without this process's secret nobody can forge it."""
         digest = hmac.digest(self._secret, repr(ids).encode(), "sha256").hex().encode()
         return "duoPicture" + digest[:32].translate(_LETTERS).decode()
 
     def _add(self, key: bytes, parts: list[PicturePart]) -> Picture:
-        """Add a new picture, none of whose ids is known: of those who share one, the later gets others."""
+        """Add a new picture, with ids that no known picture has; if a hash collides, another one is tried."""
         n = sum(map(len, parts))
         digests = (hashlib.shake_256(key + salt.to_bytes(4)).digest(n * _BYTES_AN_ID) for salt in count())
         ids = next(

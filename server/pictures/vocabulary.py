@@ -27,7 +27,10 @@ class PictureVocabulary:
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return a token's bytes. A picture's word belongs to its first position, as to a control token."""
+        """Return a token's bytes.
+
+        Of a picture's positions, the first one has the picture's word if `special` is true; others are empty.
+        """
         if token < PICTURE_IDS:
             return self._vocabulary.piece(token, special=special)
         picture = self._pictures.with_id(token) if special else None

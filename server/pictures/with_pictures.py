@@ -1,4 +1,4 @@
-"""A model that reads pictures: of a batch, the positions of pictures are decoded from their embeddings."""
+"""Wrap a model so that it reads pictures: their positions in a batch are decoded from embeddings."""
 
 from __future__ import annotations
 

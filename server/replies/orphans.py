@@ -1,4 +1,7 @@
-"""Take up replies whose leads are gone, each by one lead of their kin. For the link's thread."""
+"""Take up unfinished replies of leads that are gone.
+
+Each is continued by one lead of the same kin, which has equal model and options. Used on RedisLink's thread.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _min_p_floor(top: float, min_p: float) -> float:
 def _filtered_tokens(peaks: Peaks, params: SamplingParams) -> tuple[Ids, Floats]:
     """Return the tokens that top_k, top_p and min_p leave, and their logits.
 
-    Tokens with the logit of the last one that is left are left, too.
+    Ties with the least likely token that is kept are kept as well.
     """
     floor = _min_p_floor(peaks.top, params.min_p)
     near = peaks.few_above(floor, min(_FEW_LOGITS, params.top_k)) if floor > -math.inf else None
@@ -118,15 +118,14 @@ def _at_least(ids: Ids, logits: Floats, floor: float) -> tuple[Ids, Floats]:
 
 
 def _sure_edge(near: list[float], floor: float, params: SamplingParams) -> float | None:
-    """Return the smallest logit that top_k, top_p and min_p leave.
+    """Return the smallest logit that top_k, top_p and min_p leave, if `near` suffices to tell, else None.
+
+    Tokens of the top_k that are not in `near` have unknown weights, between 0 and min_p each.
 
     Args:
-        near: The logits that min_p leaves, largest first.
+        near: The largest logits, descending; those that min_p leaves are all included.
         floor: The smallest logit that min_p leaves.
         params: The filters.
-
-    Returns:
-        None if `near` does not tell: each further top_k token has a weight between 0 and min_p.
     """
     near = [logit for logit in near if logit >= floor]
     if not 0 < len(near) <= params.top_k:
@@ -186,9 +185,10 @@ def nucleus_floor(logits: Floats, top_p: float, mass: float | None = None) -> fl
 def head_floor(
     values: Floats, weights: Floats, wanted: float, side: Literal["left", "right"] = "left"
 ) -> float:
-    """Return the smallest of the fewest largest values that together weigh at least `wanted`.
+    """Return the smallest value that is needed if the largest values are to weigh `wanted` together.
 
-    With side "right" they weigh more than that. Of many values only those near the result are sorted.
+    Values are taken largest first, until their weights sum to at least `wanted`, or with side "right" to more
+    than that. The last value taken is returned. If there are many, only those near the result are sorted.
     """
     before = 0.0
     if len(values) > _SORTED_WHOLE:

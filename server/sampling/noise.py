@@ -60,7 +60,8 @@ def gumbel(seed: int, position: int, tokens: Ids, n_vocab: int = 0) -> Floats:
         seed: The request's seed.
         position: Position of the token being chosen.
         tokens: Token ids.
-        n_vocab: A bound of all ids, 0 if unknown. It changes no noise, but shares loud()'s cache.
+        n_vocab: A number above all ids, 0 if unknown. It does not affect the noise; calls with the same
+            number share loud()'s cache.
     """
     noise = quiet(seed, position, tokens)
     ids, louder = loud(seed, position, n_vocab or 1 << int(tokens.max(initial=0)).bit_length())
@@ -131,7 +132,7 @@ _mixed = functools.lru_cache(_CACHED)(mix)
 
 
 def _uniforms_of(key: int, numbers: Sequence[int]) -> list[float]:
-    """Return _uniforms_at() for one key, computed in Python."""
+    """Return the numbers that _uniforms_at() returns for one key; faster for a few, as it avoids numpy."""
     found: list[float] = []
     for number in numbers:
         x = (key + number * _GOLDEN) & _MASK

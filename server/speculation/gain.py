@@ -33,7 +33,7 @@ def best(tokens: Sequence[float], seconds: Sequence[float], rate: float) -> tupl
     Args:
         tokens: Tokens committed by each step.
         seconds: Seconds of each step. The longer of the two sequences is cut.
-        rate: Tokens per second that time is worth.
+        rate: The price of time, in tokens per second: a step that takes dt longer costs rate · dt tokens.
 
     Returns:
         The index of the step with the largest gain, the lowest of equals, and this step's gain over step 0 in
@@ -81,7 +81,7 @@ def lost_rows(guesses: Iterable[tuple[float, int]], n_pending: Sequence[int], n_
 def more_s(seconds: Sequence[float], n_rows: int, n_more: float) -> float:
     """Return the seconds that n_more rows add to a step of n_rows rows, interpolated.
 
-    seconds: By number of rows, from 0 on: the time of a step.
+    seconds: seconds[n] is the time of a step of n rows, from n = 0 on.
     """
     last = len(seconds) - 1
     base = seconds[min(n_rows, last)]

@@ -112,10 +112,10 @@ class HitRates:
         return self._sources[source].rates[_BEST]
 
     def outlook(self, source: str) -> tuple[float, float, float]:
-        """Return three probabilities for the next of the source's best guesses.
+        """Return three probabilities for the source's next best guess, called sure if its confidence is high.
 
         Returns:
-            That its confidence is high (sure); that it is right if so; that it is right if not.
+            The probability that it is sure, that a sure guess is right, and that an unsure guess is right.
         """
         *_, share, sure, unsure = self._sources[source].rates
         return share, sure, unsure

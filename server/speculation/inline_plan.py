@@ -35,7 +35,7 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
 
 
 def _most_guesses_in_a_row(acceptance: float) -> int:
-    """Return how many guesses in a row are the fewest that are all right with a probability below LEAST."""
+    """Return after how many guesses in a row the probability that all are right falls below LEAST."""
     return 1 + int(math.log(LEAST) / math.log(acceptance)) if 0.0 < acceptance < 1.0 else 1
 
 
@@ -80,7 +80,8 @@ def reachable(
 def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
     """Return True if the draft model need not guess for the i-th session, which has guesses of other sources.
 
-    That is so if these gain at least as much as the model's guesses would after their time is subtracted.
+    That is so if the other sources' guesses gain at least as much as the draft model's would, whose time is
+    subtracted.
 
     Args:
         view: The step.
@@ -127,10 +128,10 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
 
 
 def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
-    """Return what the draft model does for a path: nothing (""), guesses, or a probe.
+    """Return what the draft model does for a path: nothing (""), a guess, or a probe.
 
-    A "probe" is one guess, made only to see whether it is right: no number of guesses that the session may
-    still lose pays, but a larger number would.
+    A "probe" is one guess, made only to see whether it is right. The session may lose only so many tokens to
+    wrong guesses. If guesses do not pay within this limit, but would with more of them, a probe is made.
 
     Args:
         gate: False if guesses are made whether they pay or not.

@@ -204,14 +204,17 @@ class Ledger:
             self._book_probe(plan)
 
     def _book_probe(self, plan: DraftPlan) -> None:
-        """Count the step in the account of probes: as a pause if no guess was made as a probe."""
+        """Count the step in the account of probes: what a probe cost or, without one, a step of a pause."""
         if plan.drafting and plan.drafting.probe_s and self.rates.undrafted_rate:
             self.probes.book(-plan.drafting.probe_s * self.rates.undrafted_rate)
         elif self.probes.paused:
             self.probes.wait()
 
     def _learn_shape(self, plan: DraftPlan) -> None:
-        """Learn if the step had another shape; if not, whether a wider step was best for its guesses."""
+        """Tell `shapes` that this step interrupts a run of widths, or whether a wider step was best for it.
+
+        A step interrupts if it has other rows than those of decoding sessions.
+        """
         shapes = self.times.shapes
         if not plan.step.n_active:
             return
@@ -244,9 +247,9 @@ class Ledger:
     def _lost(self, speculated: Speculated, tally: CountsBySource, plan: DraftPlan) -> float:
         """Return the tokens that guesses by models in the lead cost the session.
 
-        A right guess that was not verified is free if it was a probe, made only to see if it is right, or if
-        the step kept its width by having no guesses. A right probe also lets the session's next guesses cost
-        one token more.
+        A right guess that was made but not verified is free in two cases: it was a probe, made only to see if
+        it is right; or verifying it would have changed the step's width. A right probe also lets the next
+        guesses of the session cost one token more.
         """
         session = speculated.session
         lost = plan.charges.get(session.id, 0.0) if plan.charges else 0.0

@@ -15,11 +15,13 @@ PAYS = 1 + SAVES  # least potential() for which guesses may pay: less is lost to
 
 
 def potential(seconds: Sequence[float], n_sessions: int, td_s: float = 0.0) -> float:
-    """Return the tokens per second with good guesses, relative to undrafted steps.
+    """Return the speed that good guesses can reach, relative to undrafted steps.
+
+    A good guess is right with probability SURE_SHARE.
 
     Args:
-        seconds: Seconds of a decode, by rows.
-        n_sessions: Rows of an undrafted step.
+        seconds: seconds[n] is the time of a decode of n rows.
+        n_sessions: Number of sessions, each with one row in an undrafted step.
         td_s: Seconds of a round of guesses, one for each session.
 
     Returns:

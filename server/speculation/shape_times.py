@@ -105,7 +105,7 @@ class ShapeTimes:
         Args:
             step: The step.
             probabilities: Probability of each guess that it is reached and right, best first.
-            rate: Tokens per second that time is worth.
+            rate: The price of time, in tokens per second.
 
         Returns:
             The width, or PLAIN for a step without guesses and padding; and True if a wider step would be
@@ -134,7 +134,7 @@ class ShapeTimes:
     def charge_s(self, width: int, step: NextShape) -> float:
         """Return the seconds that a change to this width costs beyond those of a change to an undrafted step.
 
-        0 if the step may take any time.
+        Return 0 if the time of the step is not limited (most_s is infinite).
         """
         return self._beyond_s(width, step) if step.most_s < math.inf else 0.0
 
@@ -150,10 +150,11 @@ class ShapeTimes:
     def _shares_s(
         self, widths: Iterable[int], step: NextShape, is_wider: bool, n_in_run: int
     ) -> dict[int, float]:
-        """Return by width the cost of a change to it beyond that of the cheapest change, in seconds per step.
+        """Return by width what a change to it costs more than the cheapest change, in seconds per step.
 
-        The cost is spread over the steps of a run, in which a wider width (or none) stays best: over the mean
-        length of recent runs, or over n_in_run, the length of the present one, if that is more.
+        The cost is spread over the steps of a run: as long as some padded width stays best, or none does. A
+        run is assumed to be as long as recent ones on average; the present kind (is_wider) lasts at least
+        n_in_run steps.
         """
         n_steps = {wider: run.value for wider, run in self._runs.items()}
         n_steps[is_wider] = max(n_steps[is_wider], n_in_run)

@@ -87,7 +87,10 @@ class Speculated:
         return self.session.tokens[self.n_prompt :]
 
     def allows(self, source: str) -> bool:
-        """Return True if the request allows this source, or one of the agreeing sources in its name."""
+        """Return True if the request allows this source.
+
+        The guesses of sources that agree have all their names, joined by " & "; one allowed name suffices.
+        """
         wanted = self.session.bounds.drafters
         if wanted is None:
             return True
@@ -96,8 +99,8 @@ class Speculated:
     def may_resend(self, drafter: str, n_ahead: int) -> bool:
         """Return True if the session may be sent again to a drafter whose draft was lost; count that as done.
 
-        The first time that is at once. Then n_ahead more tokens must be committed, since further drafts may
-        be on the way that are lost for the same reason.
+        The first time it may be sent at once. After that, n_ahead more tokens must be committed first, since
+        drafts already on the way may be lost for the same reason.
         """
         if self.tree.position < self.resent.get(drafter, 0):
             return False

@@ -162,7 +162,7 @@ class Speculator(Proposer):
 
     @property
     def _model_gains(self) -> bool:
-        """True if guesses of the model in the lead have gained time lately, or need not (no gate)."""
+        """True if guesses of the model in the lead have gained time lately, or need not (no gate is set)."""
         return not self._policy.gate or bool(self.ledger.inline and self.ledger.inline.gain > 0.0)
 
     def _nobody_guesses(self, guessers: Guessers) -> bool:

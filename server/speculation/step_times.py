@@ -99,9 +99,9 @@ class StepTimes:
 
         Calibration proposes the width. Once a step of that width with about this number of cells was seen,
         two steps of n_rows rows must confirm that it saves time, since a padded step does not show its
-        unpadded time. Measured steps alone never cause padding: nothing would show that a busy moment, which
-        slowed some, is over. Where a change of width costs more than rows do, the plan sets the width
-        instead.
+        unpadded time. Measured steps alone never cause padding: if other work had slowed the narrow ones, the
+        padded steps that follow would not show that this is over. Where a change of width costs more than
+        rows do, the plan sets the width instead.
         """
         width = n_rows if self.shapes.pays else self._wider.get(n_rows, n_rows)
         here = self._buckets.get(_bucket(n_cells), {})

@@ -81,7 +81,7 @@ class Spellings:
                 yield start, end
 
     def guarded(self, text: str) -> str:
-        """Return the text with a guard in each spelling."""
+        """Return the text with a guard before the last character of each control token that it spells."""
         cuts = [end - 1 for _, end in self.spans(text)]
         if not cuts:
             return text

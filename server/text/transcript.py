@@ -122,9 +122,9 @@ class Transcript:
         return "".join(text if control else self._in_replies.guarded(text) for control, text in texts)
 
     def _nearest_conversation(self, data: bytes, salt: str) -> tuple[_Conversation, int] | None:
-        """Return the conversation that shares the longest prefix with the text, and its number of bytes.
+        """Return the conversation that shares the longest prefix with `data`, and the prefix's size.
 
-        It is a neighbour of the text in sorted order.
+        The size is in bytes. In sorted order that conversation is next to `data`.
         """
         with self._lock:
             held = self._by_salt.get(salt, [])

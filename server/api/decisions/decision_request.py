@@ -92,7 +92,7 @@ class ChoiceQuestion(AnyQuestion):
 
     @property
     def asked(self) -> Question:
-        """Return the question for the model."""
+        """Return the question in the form in which the model is asked it."""
         told = [
             Option(json.dumps(one.value) if isinstance(one.value, bool) else one.value, one.description or "")
             for one in self.choices

@@ -26,7 +26,7 @@ so nothing after this block would be found in the cache."""
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The conversation that a request continues, or the one that includes the request."""
+    """A conversation as chat messages: before a request is appended to it, or with the request included."""
 
     messages: Sequence[Json] = ()  # chat messages, without system messages
     system: Sequence[Json] = ()  # system messages

@@ -18,8 +18,8 @@ APART = 0.2
 class Yield:
     """The fraction of recent tokens that one drafter guessed right.
 
-    About the latest `window` tokens committed in its sessions count. The fraction assumed at first weighs as
-    much as WORD tokens.
+    Its memory is about `window` tokens, counted over the tokens committed in the drafter's sessions. share()
+    blends in an assumed fraction, with the weight of WORD tokens.
     """
 
     __slots__ = ("_n_waited", "_window", "missed", "n_right", "n_tokens", "right")

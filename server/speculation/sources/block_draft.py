@@ -92,7 +92,7 @@ class BlockDraft:
     def follow(self, session: OpenedSession, ask: Ask) -> None:
         """Begin a path if the session has one pending token.
 
-        With more, rows are decoded before the guesses, and the hidden row to guess from is unknown.
+        If several tokens are pending, the hidden row to guess from does not exist before the step's decode.
         """
         before = self._paths.pop(session.id, None)
         if ask.n_pending == 1 and not self._model.failed:
@@ -111,9 +111,10 @@ class BlockDraft:
         return self.td.value
 
     def read(self, session: int, most: int) -> int:
-        """Make the target's next decode evaluate the tokens that the block lacks; return 0, as none is yet.
+        """Make the target's next decode also evaluate the tokens that the block lacks; return 0: none is yet.
 
-        They are at most one slice of a prompt: earlier slices were evaluated during the decodes after them.
+        There are at most as many as in one slice of a prompt, since the block evaluates each slice during the
+        target's decode of the next one.
         """
         if path := self._paths.get(session):
             self._model.read(path.seq)

@@ -30,8 +30,8 @@ class MatchRates:
     """Hit rates of guesses by length of the match; recent guesses weigh more.
 
     The rate assumed after a match of n tokens is n / (n + WORD). In 37 replies of 80 tokens to chat prompts,
-    0.43 of the guesses were right after 2 tokens, 0.39 after 3, 0.38 after 4, 0.6 after 5. With half or twice
-    of WORD lookups alone reach 0.99 of the undrafted speed on two cores, not 1.03 (400M BF16,
+    0.43 of the guesses were right after 2 tokens, 0.39 after 3, 0.38 after 4, 0.6 after 5. With this WORD,
+    lookups alone reach 1.03 times the undrafted speed on two cores; with half or twice of it 0.99 (400M BF16,
     benchmarks.inside).
     """
 
@@ -46,7 +46,7 @@ class MatchRates:
     def after(self, length: int, n: int, least: float = 0.0) -> list[float]:
         """Return the rates of at most n guesses in a row, the first after a match of this length.
 
-        It stops where the probability that all are right falls below `least`.
+        The list ends before the guess with which the probability that all are right falls below `least`.
         """
         found: list[float] = []
         path = 1.0
@@ -204,9 +204,9 @@ class Lookup:
             self._match_text(followed)
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n next tokens, no more than are all right with probability `least`.
+        """Return at most n next tokens, as long as all are right with a probability of at least `least`.
 
-        There are none without a match.
+        Without a match there are none.
         """
         if not self._length or n < 1:
             return [], []
@@ -220,8 +220,8 @@ class Lookup:
     def _match_text(self, followed: int) -> None:
         """Choose the text to guess from, after one more token.
 
-        followed: Number of latest tokens that agree with the text guessed from so far; 0: the new one does
-            not.
+        followed: How many of the latest tokens agree with the text guessed from so far; 0 if the newest token
+            disagrees.
         """
         end, length = self._last_occurrence()
         at = self._at + 1
@@ -297,9 +297,9 @@ class PredictedReply:
                 self._synced = self._at
 
     def guess(self, n: int, least: float = 0.0) -> LookupGuess:
-        """Return at most n next tokens, no more than are all right with probability `least`.
+        """Return at most n next tokens, as long as all are right with a probability of at least `least`.
 
-        There are none at the end of the expected text.
+        At the end of the expected text there are none.
         """
         rates = self._rates.after(self._length, min(n, len(self._text) - self._at), least)
         return self._text[self._at : self._at + len(rates)], rates

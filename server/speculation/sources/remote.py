@@ -273,9 +273,9 @@ class RemoteDrafters:
                 self._exchange(speculated)
 
     def _exchange(self, speculated: Speculated) -> None:
-        """Take away the session's worst drafter, if that is likely to make more guesses right.
+        """Withdraw the session from its worst drafter, if that is likely to make more guesses right.
 
-        It moves to a session without drafters, or a free drafter takes its place here.
+        That drafter then serves a session without drafters; or else a free drafter takes its place here.
         """
         share, fits = partial(self._yields.share, speculated), self._yields.fits
         worst = min(speculated.drafters, key=share)

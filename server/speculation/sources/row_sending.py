@@ -25,14 +25,14 @@ def send_rows(
     drafters: Mapping[str, DrafterRecord],
     ids: Iterable[str],
 ) -> None:
-    """Send the session's rows since the last time.
+    """Send the session's hidden rows of tokens evaluated since the last call.
 
     Args:
         bus: Where the drafters are.
         target: Gives the rows.
-        speculated: The session; n_rows_sent says what each drafter was sent.
+        speculated: The session; its n_rows_sent is updated.
         drafters: All drafters, by id.
-        ids: The drafters to send them to, as far as they read any.
+        ids: The drafters to send rows to; those that read no rows are skipped.
     """
     for id in ids:
         if (card := drafters[id].presence.rows) is None:

@@ -35,7 +35,7 @@ class Yields:
     def fits(self, speculated: Speculated, drafter: str) -> float:
         """Return the fraction of the tokens that this drafter guesses right, from this session only.
 
-        It serves to compare sessions. MEAN if the drafter has had no place in this session yet.
+        Use it to compare sessions. Return MEAN if the drafter has not had a place in this session yet.
         """
         own = speculated.yields.get(drafter)
         return own.share() if own else MEAN
@@ -51,10 +51,12 @@ class Yields:
         speculated.drafters[drafter] = one
 
     def measure(self, speculated: Speculated) -> int:
-        """Count the right guesses that the session's drafters have made since the last count.
+        """Count the right guesses of the session's drafters.
 
-        A drafter counts only once JUDGED tokens were committed since then. Returns the largest number of
-        tokens that were counted for one drafter.
+        A drafter is counted once JUDGED tokens have been committed since it was counted last.
+
+        Returns:
+            The largest number of tokens that were counted for one drafter.
         """
         longest, position = 0, speculated.tree.position
         for drafter, own in speculated.drafters.items():

@@ -38,8 +38,8 @@ class Intake:
     def took(self, seconds: float, n: int, *, full: bool) -> None:
         """Count a read of n messages by its processor seconds; `full`: there may be more to read.
 
-        The first message was waited for and is not counted: one drafter that sends 1,000 a second, read one
-        by one, is no flood, though that takes more than a tenth of a core.
+        One message of each read is not counted, since the reader waited for it. So a drafter whose 1,000
+        messages a second are read one by one is no flood, though that takes more than a tenth of a core.
         """
         self._spent_s += seconds * (n - 1) / n if n > 1 else 0.0
         self._n_reads += 1

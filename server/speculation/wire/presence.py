@@ -142,7 +142,10 @@ def refusal(lead: Presence, drafter: Presence) -> str | None:
 
 
 def rows_mismatch(given: RowsCard | None, read: RowsCard) -> str | None:
-    """Return why a head that reads these rows cannot draft for a lead that can send those. Pure."""
+    """Return why a head that reads the rows `read` cannot draft for a lead that sends `given`, else None.
+
+    Pure.
+    """
     if given is None:
         return "its head needs the target's hidden rows, and this lead has none to send"
     if read.width != given.width:

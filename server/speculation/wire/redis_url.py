@@ -1,4 +1,4 @@
-"""URLs of Redis servers, read without the client, whose import takes as long as a model's weights."""
+"""Read URLs of Redis servers without importing the Redis client, which takes as long as loading a model."""
 
 from __future__ import annotations
 
