@@ -10,8 +10,8 @@ import numpy as np
 from server.llama.backend import Backend, Batch, Hidden, Logits, OverModel, SentRows
 from server.llama.target_rows import RowSource
 
-# Latest rows that are kept of a sequence, which a head is sent when it begins: 6 MB at a width of 4096. The toy's
-# head had 0.454 guesses accepted a token with 256 rows, and 0.442 with 32.
+# Latest rows that are kept of a sequence, which a head is sent when it begins: 6 MB at a width of 4096. The
+# toy's head had 0.454 guesses accepted a token with 256 rows, and 0.442 with 32.
 KEPT_ROWS = 256
 LARGEST = float(np.finfo(np.float16).max)
 

@@ -79,7 +79,10 @@ def test_own_file_guesses_alike(whole: Path, model: Path, block: Path):
 def test_block_file_drafts_elsewhere(model: Path, block: Path):
     """It sees only the rows that the lead sends, and another context's vocabulary."""
     options = LlamaOptions(block, n_cells=4096, n_seqs=4, n_threads=1)
-    with closing(open_exact(model)) as target, closing(LlamaBackend(replace(options, model_path=model))) as donor:
+    with (
+        closing(open_exact(model)) as target,
+        closing(LlamaBackend(replace(options, model_path=model))) as donor,
+    ):
         head, card = open_head(block, donor, options)
         with closing(head):
             outcomes = Duet(target, drafter=(HeadDrafter(head), card)).run(*asks(target, 2, 0.0))
