@@ -43,8 +43,7 @@ class Snapshots:
             memory_bytes: Budget of host memory.
             disk: The tier below host memory.
             on_ready: Called from another thread after every fetch, failed ones included.
-            backlog_bytes: Memory, beyond memory_bytes, for snapshots that wait to be written to disk. The one
-                of most worth may wait even if it is larger.
+            backlog_bytes: Memory, beyond memory_bytes, of snapshots that wait for the disk; one always may.
             partial: States can be trimmed. If not, only whole snapshots are found, and none replaces another.
         """
         self.memory_bytes = memory_bytes

@@ -33,6 +33,7 @@ def common_params() -> SimpleNamespace:
     )
     return SimpleNamespace(
         model=SimpleNamespace(path=""),
+        mmproj=SimpleNamespace(path=""),
         cpuparams=cores(),
         cpuparams_batch=cores(),
         speculative=SimpleNamespace(types=[Speculative.COMMON_SPECULATIVE_TYPE_NONE], draft=draft),

@@ -61,6 +61,9 @@ class ToyModel(FakeModel):
     description: str = "toy"
     quantization: str | None = None
 
+    def metadata(self, _key: str) -> str | None:
+        return None
+
 
 class ToyBackend(FakeBackend):
     """A FakeBackend that opens like a LlamaBackend.

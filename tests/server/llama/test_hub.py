@@ -171,7 +171,7 @@ DFLASH = "dflash-model.gguf (duo does not run this kind)"
         (QWEN35, BLOCK_ALONE, [], f"mtp-model-Q8_0.gguf, found beside the model; left out: {DFLASH}"),
         (QWEN35, BLOCK_ALONE, ["--mtp", "off"], "none; left out: mtp-model-Q8_0.gguf (--mtp off)"),
         (QWEN35, BLOCK_ALONE, ["--draft-max", "0"], "none; left out: mtp-model-Q8_0.gguf (--draft-max 0)"),
-        (QWEN35, BLOCK_ALONE, ["--mmproj", "m.gguf"], "(it cannot guess from rows of pictures)"),
+        (QWEN35, BLOCK_ALONE, ["--mmproj", "m.gguf"], f"found beside the model; left out: {DFLASH}"),
         (QWEN35, QWEN35, [], "mtp-model-Q8_0.gguf (it is a model of its own)"),
         (QWEN35_BLOCK, BLOCK_ALONE, [], "mtp-model-Q8_0.gguf (the model's file has a prediction block)"),
     ],
