@@ -180,8 +180,8 @@ def test_conversations_outlive_a_restart(backend: LlamaBackend, tmp_path: Path):
     edited.close()
 
 
-# Difference of two logprobs below which rounding decides: each of gemma4's text changed by up to 0.0009 beside
-# other sessions on an EPYC, in F32
+# Difference of two logprobs below which rounding decides: each of gemma4's text changed by up to 0.0009
+# beside other sessions on an EPYC, in F32
 ROUNDING = 0.0018
 
 
