@@ -17,14 +17,12 @@ import pytest
 from server.cache.files import DiskTier
 from server.cache.snapshots import Snapshots
 from server.engine.engine import Engine
-from server.engine.events import Committed
 from server.engine.proposer import NoProposer, Proposer
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.errors import BackendError
 from server.llama.backend import Batch, Logits
 from server.llama.llamacpp import LlamaBackend
-from server.sampling.logprobs import TokenLogprobs
 from server.sampling.params import SamplingParams
 from tests.checks import check_engine
 from tests.model.conftest import open_exact
@@ -180,37 +178,21 @@ def test_conversations_outlive_a_restart(backend: LlamaBackend, tmp_path: Path):
     edited.close()
 
 
-# Difference of two logprobs below which rounding decides: each of gemma4's text changed by up to 0.0009
-# beside other sessions on an EPYC, in F32
-ROUNDING = 0.0018
-
-
-def logprobs(outcome: Outcome) -> list[TokenLogprobs]:
-    return [one for event in outcome.events if isinstance(event, Committed) for one in event.logprobs]
-
-
 @pytest.mark.parametrize("n_keep", [0, 8, 60])
 @pytest.mark.parametrize("n_sessions", [1, 4])
 def test_earlier_requests_change_no_text(backend: LlamaBackend, n_keep: int, n_sessions: int):
     asks = [
-        GenerationRequest([40 + i, *SAID[:59]], SamplingParams(0.0), 300, n_keep=n_keep, n_logprobs=2)
+        GenerationRequest([30 + i, *SAID[:59]], SamplingParams(0.0), 300, n_keep=n_keep)
         for i in range(n_sessions)
     ]
     plain = Lead(backend, 6, n_ctx=128)
-    expected = [plain.run(ask)[0] for ask in asks]
+    expected = [plain.run(ask)[0].tokens for ask in asks]
     plain.close()
     oracle = Following(
-        [(*ask.prompt, *one.tokens) for ask, one in zip(asks, expected, strict=True)], wrong_every=5
+        [(*ask.prompt, *text) for ask, text in zip(asks, expected, strict=True)], wrong_every=5
     )
     lead = Lead(backend, 6, n_ctx=128, proposer=oracle)
     for _ in range(2):
-        for outcome, one in zip(lead.run(*asks), expected, strict=True):
-            parts = [
-                i for i, pair in enumerate(zip(outcome.tokens, one.tokens, strict=True)) if len({*pair}) > 1
-            ]
-            if parts:  # only at a near-tie, at which rounding decides on some processors
-                first, second = logprobs(one)[parts[0]].top
-                assert first[1] - second[1] < ROUNDING
-                assert outcome.tokens[parts[0]] == second[0]
+        assert [outcome.tokens for outcome in lead.run(*asks)] == expected
     assert oracle.accepted > 50
     lead.close()
