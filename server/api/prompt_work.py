@@ -56,7 +56,7 @@ class PromptWork:
         If the caller is cancelled, waiting work never begins, and the result of running work is dropped.
 
         Raises:
-            BusyError: max_waiting calls wait already, or as many of this tenant's as it may have.
+            BusyError: max_waiting calls are waiting, or this tenant has reached its limit of waiting calls.
         """
         whose = tenant()
         await self._turns.enter(whose)

@@ -130,8 +130,8 @@ def next_request(view: View, drafting: Drafting) -> Request | None:
 def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
     """Return what the draft model does for a path: nothing (""), a guess, or a probe.
 
-    A "probe" is one guess, made only to see whether it is right. The session may lose only so many tokens to
-    wrong guesses. If guesses do not pay within this limit, but would with more of them, a probe is made.
+    A "probe" is one guess, made only to see whether it is right. A session has a limit of tokens that it may
+    lose to wrong guesses. A probe is made if guesses pay only beyond this limit.
 
     Args:
         gate: False if guesses are made whether they pay or not.
