@@ -6,26 +6,7 @@
 #           joined to one text, which is no JSON, so the second fails. Where one call follows the other both run rightly.
 source "$(dirname "$0")/begin.sh"
 from_npm multi-llm-ts@5.1.1
-cat > replies.json <<'JSON'
-{
-  "alternate": [
-    [{"role": "assistant", "tool_calls": [
-      {"index": 0, "id": "x", "type": "function", "function": {"name": "heat", "arguments": ""}},
-      {"index": 1, "id": "y", "type": "function", "function": {"name": "heat", "arguments": ""}}]}, null],
-    [{"tool_calls": [{"index": 0, "function": {"arguments": "{\"room\":"}}]}, null],
-    [{"tool_calls": [{"index": 1, "function": {"arguments": "{\"room\":"}}]}, null],
-    [{"tool_calls": [{"index": 0, "function": {"arguments": "\"a\"}"}}]}, null],
-    [{"tool_calls": [{"index": 1, "function": {"arguments": "\"b\"}"}}]}, null],
-    [{}, "tool_calls"]],
-  "follow": [
-    [{"role": "assistant", "tool_calls": [{"index": 0, "id": "x", "type": "function", "function": {"name": "heat", "arguments": ""}}]}, null],
-    [{"tool_calls": [{"index": 0, "function": {"arguments": "{\"room\":\"a\"}"}}]}, null],
-    [{"tool_calls": [{"index": 1, "id": "y", "type": "function", "function": {"name": "heat", "arguments": ""}}]}, null],
-    [{"tool_calls": [{"index": 1, "function": {"arguments": "{\"room\":\"b\"}"}}]}, null],
-    [{}, "tool_calls"]]
-}
-JSON
-serve replies.json
+serve "$findings/two-calls.json"
 cat > chat.mjs <<'JS'
 import { Message, OpenAI, Plugin } from "multi-llm-ts";
 console.log = () => {};

@@ -8,26 +8,7 @@
 source "$(dirname "$0")/begin.sh"
 from_pypi openai==3.57.0
 from_npm openai@7.59.0
-cat > replies.json <<'JSON'
-{
-  "alternate": [
-    [{"role": "assistant", "tool_calls": [
-      {"index": 0, "id": "x", "type": "function", "function": {"name": "heat", "arguments": ""}},
-      {"index": 1, "id": "y", "type": "function", "function": {"name": "heat", "arguments": ""}}]}, null],
-    [{"tool_calls": [{"index": 0, "function": {"arguments": "{\"a\":"}}]}, null],
-    [{"tool_calls": [{"index": 1, "function": {"arguments": "{\"b\":"}}]}, null],
-    [{"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}, null],
-    [{"tool_calls": [{"index": 1, "function": {"arguments": "2}"}}]}, null],
-    [{}, "tool_calls"]],
-  "follow": [
-    [{"role": "assistant", "tool_calls": [{"index": 0, "id": "x", "type": "function", "function": {"name": "heat", "arguments": ""}}]}, null],
-    [{"tool_calls": [{"index": 0, "function": {"arguments": "{\"a\":1}"}}]}, null],
-    [{"tool_calls": [{"index": 1, "id": "y", "type": "function", "function": {"name": "heat", "arguments": ""}}]}, null],
-    [{"tool_calls": [{"index": 1, "function": {"arguments": "{\"b\":2}"}}]}, null],
-    [{}, "tool_calls"]]
-}
-JSON
-serve replies.json
+serve "$findings/two-calls.json"
 cat > read.mjs <<'JS'
 import OpenAI from "openai";
 const client = new OpenAI({ baseURL: process.env.url, apiKey: "none" });
@@ -61,8 +42,8 @@ javascript = json.load(open("javascript.json"))
 for name, seen in ((f"Python {openai.__version__}", python), ("JavaScript 7.59.0", javascript)):
     for model, (done, calls) in seen.items():
         print(f"{name}, calls {model}: done {done}, at the end {calls}")
-        assert calls == ['{"a":1}', '{"b":2}'], "changed"
-        assert (done == [[0, '{"a":1}'], [1, '{"b":2}']]) is (model == "follow"), "changed"
+        assert calls == ['{"room":"a"}', '{"room":"b"}'], "changed"
+        assert (done == [[0, '{"room":"a"}'], [1, '{"room":"b"}']]) is (model == "follow"), "changed"
 assert python["alternate"][0] == [[0, ""], [1, ""]], "changed"
-assert [0, '{"a":'] in javascript["alternate"][0], "changed"
+assert [0, '{"room":'] in javascript["alternate"][0], "changed"
 PY
