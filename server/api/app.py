@@ -165,6 +165,7 @@ def routes() -> list[BaseRoute]:
         _route_to("/slots", slots_route.list_slots, "GET"),
         _route_to("/slots/{id}", slots_route.act),
         _route_to("/lend/model", lend_route.model, "GET"),
+        _route_to("/lend/link", lend_route.link, "GET"),
         WebSocketRoute(SOCKET, lend_route.socket),
         *page(),
     ]

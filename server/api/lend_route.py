@@ -9,10 +9,11 @@ from ipaddress import ip_address
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from server.api.access import SOCKET_PROTOCOL
+from server.api.access import SOCKET_PROTOCOL, offered
+from server.api.lend_link import lend_link, picture_of
 from server.api.lending import BrowserLender, Lending, end, named
 from server.api.served import Served
 from server.errors import NotSupportedError
@@ -22,18 +23,30 @@ POLICY, FAILED, FULL = 1008, 1011, 1013  # close codes of RFC 6455, for rules, d
 
 async def model(request: Request, served: Served) -> Response:
     """Return the file of the draft model, or a range of it. Raises NotSupportedError."""
-    lending = served.lending
-    if lending is None:
-        raise NotSupportedError(
-            "no browser can draft for this server: that needs a draft model in one file, and Redis; start it "
-            "with duo up, or with duo serve --redis and --draft-model"
-        )
+    lending = _lending_of(served)
     headers = {
         "etag": f'"{await lending.digest()}"',
         "cache-control": "no-store",  # the page keeps it
         "x-file-name": quote(lending.model.name),
     }
     return FileResponse(lending.model, headers=headers, media_type="application/octet-stream")
+
+
+async def link(request: Request, served: Served) -> Response:
+    """Return the link to /lend for other devices, and its QR code. Raises FieldError, NotSupportedError."""
+    address, asked = _lending_of(served).address(), request.query_params
+    keys = offered(request.headers) if asked.get("key") == "true" else []
+    url = lend_link(asked.get("origin", ""), address, keys[0].decode(errors="replace") if keys else "")
+    return JSONResponse({"url": url, "code": picture_of(url)}, headers={"cache-control": "no-store"})
+
+
+def _lending_of(served: Served) -> Lending:
+    if served.lending is None:
+        raise NotSupportedError(
+            "no browser can draft for this server: that needs a draft model in one file, and Redis; start it "
+            "with duo up, or with duo serve --redis and --draft-model"
+        )
+    return served.lending
 
 
 async def socket(websocket: WebSocket) -> None:

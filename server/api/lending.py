@@ -39,6 +39,7 @@ class Lending:
     start: Callable[[BrowserLender], Awaitable[Process]]  # starts a drafter, which speaks on its pipes
     most: int = MAX_LENDING
     per_second: int = MAX_PER_SECOND  # messages of each browser
+    address: Callable[[], str] = str  # returns the server's address in its network; empty: it has none
     n_now: int = 0
     _digest: str = field(default="", init=False)
 

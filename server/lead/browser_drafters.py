@@ -6,10 +6,11 @@ import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from server.api.lending import BrowserLender, Lending
-from server.lead.site import Site
+from server.lead.site import Site, network_address
 from server.local.children import inherited
 from server.speculation.wire.messages import hashed_salt
 
@@ -23,7 +24,8 @@ def lending_of(site: Site, pool: str) -> Lending | None:
         return None
     if site.lent_model.stat().st_size > MAX_MODEL_BYTES:
         return None
-    return Lending(site.lent_model, _Starter(site.lent_model, site.redis_url, pool).start)
+    start = _Starter(site.lent_model, site.redis_url, pool).start
+    return Lending(site.lent_model, start, address=partial(network_address, site.listener))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ async function refusal(response) {
 
 export const health = async () => (await fetch("/health")).json();
 const loads = async () => { try { return (await health()).status === "loading"; } catch { return false; } };
+// A link to /lend, and its QR code, for a server that is known here by this origin.
+export const lendLink = (origin, withKey) => get(`/lend/link?${new URLSearchParams({ origin, key: withKey })}`);
 export const model = async () => (await get("/v1/models")).data[0];
 
 // What is typed, evaluated beforehand: the reply comes sooner.

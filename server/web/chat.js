@@ -3,6 +3,7 @@
 import * as api from "/web/api.js";
 import { DEFAULTS, add, carried, content, created, newStream, path, sent, turnTo } from "/web/conversation.js";
 import { $, element, local, say } from "/web/dom.js";
+import { lendDialog } from "/web/lend_link.js";
 import { nameOf } from "/web/names.js";
 import { Shots } from "/web/pictures.js";
 import { Settings } from "/web/settings.js";
@@ -59,6 +60,7 @@ const act = {
 
 const settings = new Settings({ conversation: () => conversation, changed: () => { system(); if (conversation.leaf) side.put(conversation); } });
 const side = new Sidebar({ open, current: () => conversation });
+lendDialog();
 const watch = new Watch({ news: (line) => { say(line); for (const id of running.keys()) turns.get(id)?.tell(line); }, askForKey: () => settings.askForKey() });
 const shots = new Shots({ sees: () => watch.sees, changed: soon });
 
@@ -378,9 +380,10 @@ document.addEventListener("dragover", (event) => event.preventDefault());
 document.addEventListener("drop", (event) => take(event, event.dataTransfer));
 document.addEventListener("keydown", (event) => {
   const written = event.target.matches?.("input, textarea, select");
+  const dialog = document.querySelector("dialog[open]");
   if (event.key === "Escape" && side.isOpen) side.drawer(false);
-  else if (event.key === "Escape" && !$("settings").open) stop();
-  else if (event.key === "?" && !written && !event.ctrlKey && !$("settings").open) settings.keys();
+  else if (event.key === "Escape" && !dialog) stop();
+  else if (event.key === "?" && !written && !event.ctrlKey && !dialog) settings.keys();
   else if (event.key === "O" && event.ctrlKey && event.shiftKey) side.leave(null);
   else if (event.key === "k" && event.ctrlKey) { side.drawer(true); $("search").focus(); }
   else return;

@@ -286,6 +286,37 @@ OF_SERVER: dict[str, Operation] = {
             },
         },
     ),
+    "GET /lend/link": Operation(
+        id="getLendingLink",
+        summary="The link by which another device opens the page that drafts, and its QR code.",
+        parameters=(
+            {
+                "name": "origin",
+                "in": "query",
+                "required": True,
+                "description": "The server's URL where it is asked, as a browser's location.origin. If only "
+                "that machine reaches it there, the link has the server's address in its network instead.",
+                "schema": {"type": "string"},
+            },
+            {
+                "name": "key",
+                "in": "query",
+                "description": "true: the link contains the API key of this request, behind #.",
+                "schema": {"type": "string"},
+            },
+        ),
+        answer="The link.",
+        answers={
+            "type": "object",
+            "properties": {
+                "url": {"type": "string"},
+                "code": {"type": "string", "description": "Its QR code: the data: URL of an SVG picture."},
+            },
+            "required": ["url", "code"],
+            "additionalProperties": False,
+        },
+        errors=(*READ, 400, 501),
+    ),
     "GET /metrics": Operation(
         id="getMetrics",
         summary="Counters since the start and gauges of this moment, for Prometheus.",
