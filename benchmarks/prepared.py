@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ from server.sampling.draw import draw
 from server.sampling.noise import mix
 from server.sampling.params import SamplingParams
 from server.speculation.policy import Policy
-from server.speculation.sources.inline import Inline
 from server.speculation.speculator import Speculator
+from server.speculation.step import Drafting
 from server.speculation.view import View
 from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message
@@ -328,12 +328,15 @@ class TimedSpeculator(Speculator):
         options: as Speculator takes them.
         """
         super().__init__(policy, clock=watch, **options)
-        self._watch = watch
+        if self._inline:
+            draft = self._inline.draft
 
-    def _draft(self, inline: Inline, view: View) -> tuple[float, dict[int, float]]:
-        found, draft = list[tuple[float, dict[int, float]]](), super()._draft
-        self.spent = self._watch.outside(lambda: found.append(draft(inline, view)))
-        return found[0]
+            def timed(view: View, before: Drafting | None) -> tuple[float, Mapping[int, float]]:
+                found = list[tuple[float, Mapping[int, float]]]()
+                self.spent = watch.outside(lambda: found.append(draft(view, before)))
+                return found[0]
+
+            self._inline.draft = timed
 
 
 # -- a bus ----------------------------------------

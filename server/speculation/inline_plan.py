@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Literal
 
-from server.drafting.model_drafter import SHARED_ROWS
 from server.speculation import gain
-from server.speculation.step import Drafting, DraftPath, Request
+from server.speculation.step import Drafting, DraftPath
 from server.speculation.tree import LEAST
 from server.speculation.view import Price, View, offer
 
@@ -103,44 +102,32 @@ def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
     return there > 0.0 and there >= own
 
 
-def next_request(view: View, drafting: Drafting) -> Request | None:
-    """Return what the model in the lead does next, None if nothing."""
-    paths = drafting.paths
-    if not drafting.has_asked and not drafting.is_read:
-        late = sorted(filter(drafting.behind, paths), key=drafting.behind)
-        if late:
-            return _reading(view, drafting, late)
+def wanted(drafting: Drafting) -> tuple[list[int], list[int]]:
+    """Return the sessions that get a guess now, and those of them whose guess is a probe."""
     guess: list[int] = []
     probe: list[int] = []
-    gate, n = view.policy.gate, len(paths)
-    for session, path in paths.items():
-        if kind := _wanted(gate, drafting, path, n):
+    n = len(drafting.paths)
+    for session, path in drafting.paths.items():
+        if kind := _wanted(drafting, path, n):
             guess.append(session)
             if kind == "probe":
                 probe.append(session)
-    if guess:
-        return Request(guess, probe)
-    if drafting.has_asked or not paths or not (drafting.tries or drafting.may_probe):
-        return None
-    if drafting.is_beside:
-        return Request(probe=list(paths), is_beside=True, is_last_resort=True)
-    return Request(list(paths), is_last_resort=True)
+    return guess, probe
 
 
-def _wanted(gate: bool, drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
+def _wanted(drafting: Drafting, path: DraftPath, n: int) -> Literal["", "guess", "probe"]:
     """Return what the draft model does for a path: nothing (""), a guess, or a probe.
 
     A "probe" is one guess, made only to see whether it is right. A session has a limit of tokens that it may
     lose to wrong guesses. A probe is made if guesses pay only beyond this limit.
 
     Args:
-        gate: False if guesses are made whether they pay or not.
         drafting: The model's state in this step.
         path: The session's guesses so far, and their limits.
         n: Sessions that share the time of a round of guesses.
     """
     left = path.limit - len(path.tokens)
-    if not gate:
+    if not drafting.gate:
         return "guess" if left > 0 else ""
     if left > 0 and _pays(path, drafting, n, left):
         return "" if path.is_probe else "guess"
@@ -176,8 +163,8 @@ def _pays(path: DraftPath, drafting: Drafting, n: int, limit: int) -> bool:
     return False
 
 
-def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
-    """Choose the sessions whose missing tokens the model evaluates now: those in which a guess then pays.
+def choose_reading(view: View, drafting: Drafting, late: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Choose the sessions whose missing tokens the model evaluates now.
 
     Their evaluation must take less time than the model has gained recently. If no session is ready for
     guesses, one is chosen regardless, so that its guesses show what they gain.
@@ -186,29 +173,28 @@ def _reading(view: View, drafting: Drafting, late: Sequence[int]) -> Request:
         view: The step.
         drafting: The model in the lead.
         late: Sessions with tokens that the model has not evaluated, those with the fewest first.
+
+    Returns:
+        The sessions in which a guess then pays, and those that are read although none seems to.
     """
-    price, n, gate = view.price, len(drafting.paths), view.policy.gate
-    left_s = drafting.brought * price.undrafted_s if gate and price.n_sessions > 1 else math.inf
+    price, n = view.price, len(drafting.paths)
+    left_s = drafting.brought * price.undrafted_s if drafting.gate and price.n_sessions > 1 else math.inf
     n_ready = n - len(late)
     paying: list[int] = []
     spent_s = 0.0
     for session in late:
-        if _wanted(gate, drafting, drafting.paths[session], n):
+        if _wanted(drafting, drafting.paths[session], n):
             spent_s += drafting.behind_s(session)
             if spent_s < left_s or not (paying or n_ready):
                 paying.append(session)
     while paying:
         n = n_ready + len(paying)
-        going = [session for session in paying if _wanted(gate, drafting, drafting.paths[session], n)]
+        going = [session for session in paying if _wanted(drafting, drafting.paths[session], n)]
         if len(going) == len(paying):
             break
         paying = going
     others = [session for session in late if session not in paying]
-    probes = others if drafting.tries else others[:1] if drafting.may_probe else []
-    beside = late if drafting.tries else paying
-    beside = beside if drafting.is_beside else []
-    most = SHARED_ROWS if price.n_rows > 1 else sum(map(drafting.behind, late))  # one decode for each session
-    return Request((), beside, [*paying, *probes], most, is_reading=True, unpaid=probes)
+    return paying, others if drafting.tries else others[:1] if drafting.may_probe else []
 
 
 def with_lost_rows(view: View, drafting: Drafting, wanting: Sequence[int]) -> list[float]:

@@ -10,13 +10,11 @@ import itertools
 import math
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from server.engine.proposer import Ask, OpenedSession, Plan, Proposer, Step, Upcoming
-from server.speculation import inline_plan, planner
+from server.speculation import planner
 from server.speculation.hits import HitRates, SessionHitRates
-from server.speculation.inline_plan import next_request
 from server.speculation.ledger import Ledger
 from server.speculation.lookups import Lookups
 from server.speculation.policy import Policy
@@ -25,7 +23,7 @@ from server.speculation.sources.drafter_record import DrafterRecord
 from server.speculation.sources.inline import Inline, InlineModel
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculated import Speculated
-from server.speculation.step import GRAMMAR, Drafting, DraftPlan, Guessers, Request, add_charges
+from server.speculation.step import GRAMMAR, DraftPlan, Guessers, add_charges
 from server.speculation.step_times import StepTimes
 from server.speculation.view import Price, View, least_probabilities
 
@@ -46,10 +44,10 @@ class Speculator(Proposer):
         self._policy, self._remote, self._clock = policy, remote, clock
         self.hits = remote.hits if remote else HitRates()
         self._sessions: dict[int, Speculated] = {}
-        self._inline = Inline(inline, policy, clock) if inline else None
         self._lookups = Lookups(self._sessions, clock)
         td, source = (inline.td, inline.source) if inline else (None, "")
-        self.ledger = Ledger(policy, times or StepTimes(policy.max_rows), self._sessions, td, source)
+        self.ledger = ledger = Ledger(policy, times or StepTimes(policy.max_rows), self._sessions, td, source)
+        self._inline = Inline(inline, policy, ledger, self._sessions, clock) if inline else None
         self._uses_lookups = policy.lookup and not policy.overlaps  # texts are indexed between steps
         self._met: object = None  # the drafters by machine that the ledger knows
         self._n_expected = 0  # sessions whose client expects a reply
@@ -123,7 +121,7 @@ class Speculator(Proposer):
         if self._policy.lookup:
             self._lookups.index(self.ledger.rates.undrafted_s, guesses=plan.guessers.lookup)
         if self._inline and plan.drafting and plan.drafting.beside:
-            self._guess_beside(self._inline, plan, plan.drafting)
+            plan.charges = add_charges(plan.charges, self._inline.guess_beside(plan.drafting))
 
     def _tell(self, remote: RemoteDrafters) -> None:
         """Send drafters what was committed."""
@@ -207,7 +205,7 @@ class Speculator(Proposer):
         lookup_s = self._begin(view, step)
         spent_s, charges = 0.0, None
         if guessers.inline and self._inline and any(ask.limit > 0 for ask in asks):
-            spent_s, charges = self._draft(self._inline, view)
+            spent_s, charges = self._inline.draft(view, self.before.drafting)
         drafting = view.drafting
         if self._policy.by_rejection:  # its rule needs the distributions that guesses were sampled from
             paths = drafting.paths if drafting else {}
@@ -262,86 +260,3 @@ class Speculator(Proposer):
             if ask.forced:
                 speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         return self._clock() - began if lookups else 0.0
-
-    # -- the model in the lead ----------------------------------------
-
-    def _draft(self, inline: Inline, view: View) -> tuple[float, dict[int, float]]:
-        """Make as many inline guesses as pay; return the seconds taken, and the cost in tokens by session."""
-        drafting = view.drafting = self._drafting(inline, view)
-        spent_s, charges, clock = 0.0, defaultdict[int, float](float), self._clock
-        while request := next_request(view, drafting):
-            if guessed := request.guess:
-                if not drafting.n_guessed:
-                    self._first_guess(inline, drafting, request)
-                began = clock()
-                drafting.n_guesses += inline.guess(request, drafting.paths, self._sessions)
-                took_s = clock() - began
-                spent_s += took_s
-                for session in guessed:
-                    charges[session] += took_s / len(guessed)
-            elif request.is_reading:
-                if not drafting.tries:
-                    drafting.probe_s += sum(map(drafting.behind_s, request.unpaid))
-                spent_s += inline.read(request, drafting)
-            else:  # during the decode
-                drafting.probe_s += 0.0 if drafting.tries else drafting.td_s
-                drafting.beside |= drafting.paths
-                drafting.has_asked = True
-        for session in charges:
-            charges[session] *= view.price.undrafted_rate
-        return spent_s, charges
-
-    def _first_guess(self, inline: Inline, drafting: Drafting, request: Request) -> None:
-        """Note that the model guesses in this step. If no guess seems to pay, note this one as a probe."""
-        drafting.has_asked, drafting.n_guessed = True, len(request.guess)
-        if not request.is_last_resort:
-            return
-        if not drafting.tries:
-            drafting.probe_s += drafting.td_s
-        if drafting.rested:
-            inline.model.td.restart()  # the time of its latest guesses may have been disturbed
-
-    def _drafting(self, inline: Inline, view: View) -> Drafting:
-        """Return the planner's view of the model in the lead, with an empty path for each session."""
-        model, policy, price, ledger = inline.model, self._policy, view.price, self.ledger
-        drafting = Drafting(
-            model.source,
-            model.td.value,
-            model.beside,
-            ledger.inline.gain if ledger.inline else 0.0,
-            behind=model.behind,
-            behind_s=model.behind_s,
-            seconds=price.seconds,
-            n_rows=price.n_rows,
-            undrafted_rate=price.undrafted_rate,
-        )
-        wanting = [
-            i for i, ask in enumerate(view.asks) if ask.limit > 0 and not view.sessions[i].account.paused
-        ]
-        if policy.gate and not policy.by_rejection:
-            wanting = [i for i in wanting if not inline_plan.is_needless(view, drafting, i, len(wanting))]
-        if policy.again and wanting:
-            drafting.seconds = inline_plan.with_lost_rows(view, drafting, wanting)
-        drafting.tries = len(view.asks) == 1 and not all(
-            view.sessions[i].account.has_evidence for i in wanting
-        )
-        drafting.may_probe = ledger.probes.is_active
-        before = self.before.drafting
-        drafting.rested = not (before and before.n_guessed)
-        for i in wanting:
-            speculated, ask = view.sessions[i], view.asks[i]
-            if speculated.allows(model.source):
-                model.follow(speculated.session, ask)
-                most = min(ask.limit, model.most)
-                drafting.paths[ask.session] = inline_plan.draft_path(view, drafting, i, most)
-        drafting.rate = inline_plan.reachable_rate(view, drafting)
-        return drafting
-
-    def _guess_beside(self, inline: Inline, plan: DraftPlan, drafting: Drafting) -> None:
-        """Guess during a decode, and charge the sessions for the time."""
-        sessions = list(drafting.beside)
-        drafting.paths |= drafting.beside
-        began = self._clock()
-        inline.guess(Request(sessions, sessions), drafting.paths, self._sessions, timed=False)
-        each = drafting.undrafted_rate * (self._clock() - began) / len(sessions)
-        plan.charges = add_charges(plan.charges, dict.fromkeys(sessions, each))

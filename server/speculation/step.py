@@ -63,6 +63,7 @@ class Drafting:
     source: str
     td_s: float  # seconds of a round of guesses, one for each session
     is_beside: bool  # the model can also evaluate and guess during the target's decode
+    gate: bool  # False: guesses are made whether they pay or not
     brought: float  # recent tokens per session beyond its cost
     behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
     behind_s: Callable[[int], float]  # seconds that these take
@@ -71,7 +72,6 @@ class Drafting:
     tries: bool = False  # guess once in any case, since nothing is known of this text
     may_probe: bool = False  # the model may guess although that does not seem to pay
     rate: float = math.inf  # value of time in tokens per second, at most what these texts can reach
-    rested: bool = True  # the model made no guess for the step before
     paths: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])  # by session
     # paths to guess for during the decode
     beside: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])
@@ -79,22 +79,7 @@ class Drafting:
     n_guesses: int = 0  # guesses so far
     n_guessed: int = 0  # sessions with guesses
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay
-    is_read: bool = False  # tokens that are behind were dealt with
-    n_read: int = 0  # number of these that were evaluated
-    has_asked: bool = False  # the model was asked for guesses
-
-
-class Request(NamedTuple):
-    """The next work of the model in the lead, to evaluate tokens or to guess, before the plan is complete."""
-
-    guess: Sequence[int] = ()  # sessions that get one guess each
-    probe: Sequence[int] = ()  # of these, sessions whose guess is a probe
-    read: Sequence[int] = ()  # sessions whose tokens it evaluates
-    most_rows: int = 0  # maximum of these tokens in this step
-    is_reading: bool = False  # only evaluate tokens now, and guess later
-    is_beside: bool = False  # guess during the target's decode
-    is_last_resort: bool = False  # guess although no guess pays
-    unpaid: Sequence[int] = ()  # of `read`: sessions for which no guess seems to pay
+    n_read: int = 0  # tokens that were behind and were evaluated
 
 
 @dataclass(slots=True)

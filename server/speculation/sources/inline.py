@@ -1,7 +1,8 @@
-"""Use a model in the lead as a source of guesses, as the planner requests."""
+"""Use a model in the lead as a source of guesses, as inline_plan.py decides."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -9,9 +10,12 @@ from server.drafting.model_drafter import SHARED_ROWS
 from server.engine.proposer import NOTHING, Ask, OpenedSession, Proposal
 from server.estimators import Median
 from server.sampling.draft_token import DraftGuess
+from server.speculation import inline_plan
+from server.speculation.ledger import Ledger
 from server.speculation.policy import Policy
 from server.speculation.speculated import Speculated
-from server.speculation.step import Drafting, DraftPath, Request
+from server.speculation.step import Drafting, DraftPath
+from server.speculation.view import View
 
 
 class InlineModel(Protocol):
@@ -78,27 +82,131 @@ class InlineModel(Protocol):
 
 
 class Inline:
-    """Grafts guesses of a model in the lead into the sessions' trees."""
+    """Has a model in the lead read and guess while that pays, and grafts its guesses into sessions' trees."""
 
-    def __init__(self, model: InlineModel, policy: Policy, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        model: InlineModel,
+        policy: Policy,
+        ledger: Ledger,
+        sessions: Mapping[int, Speculated],
+        clock: Callable[[], float],
+    ) -> None:
+        """Begin without guesses; `sessions` are all open ones, by id."""
         self.model = model
-        self._policy = policy
-        self._clock = clock
+        self._policy, self._ledger, self._sessions, self._clock = policy, ledger, sessions, clock
 
-    def read(self, request: Request, drafting: Drafting) -> float:
-        """Evaluate tokens of the request's sessions that the model lacks; return the seconds of waiting.
+    # -- before a decode ----------------------------------------
 
-        A session with tokens still to be evaluated has no guesses in this step.
+    def draft(self, view: View, before: Drafting | None) -> tuple[float, Mapping[int, float]]:
+        """Make as many guesses as pay; return the seconds taken, and the cost in tokens by session.
+
+        Args:
+            view: The step; its `drafting` is set.
+            before: What the model did for the step before.
         """
-        began, left = self._clock(), request.most_rows
-        for session in request.read:
+        drafting = view.drafting = self._begin(view)
+        charges = defaultdict[int, float](float)
+        late = sorted(filter(drafting.behind, drafting.paths), key=drafting.behind)
+        spent_s = self._read(view, drafting, late) if late else 0.0
+        spent_s += self._guess_on(drafting, *inline_plan.wanted(drafting), charges)
+        if drafting.paths and not drafting.n_guessed and (drafting.tries or drafting.may_probe):
+            # no guess seems to pay
+            if not drafting.tries:
+                drafting.probe_s += drafting.td_s
+            if drafting.is_beside:
+                drafting.beside |= drafting.paths
+            else:
+                if not (before and before.n_guessed):
+                    self.model.td.restart()  # the time of its latest guesses may have been disturbed
+                spent_s += self._guess_on(drafting, list(drafting.paths), (), charges)
+        for session in charges:
+            charges[session] *= drafting.undrafted_rate
+        return spent_s, charges
+
+    def _begin(self, view: View) -> Drafting:
+        """Return the model's state in this step, with an empty path for each session."""
+        model, policy, price, ledger = self.model, self._policy, view.price, self._ledger
+        drafting = Drafting(
+            model.source,
+            model.td.value,
+            model.beside,
+            policy.gate,
+            ledger.inline.gain if ledger.inline else 0.0,
+            behind=model.behind,
+            behind_s=model.behind_s,
+            seconds=price.seconds,
+            n_rows=price.n_rows,
+            undrafted_rate=price.undrafted_rate,
+        )
+        wanting = [
+            i for i, ask in enumerate(view.asks) if ask.limit > 0 and not view.sessions[i].account.paused
+        ]
+        if policy.gate and not policy.by_rejection:
+            wanting = [i for i in wanting if not inline_plan.is_needless(view, drafting, i, len(wanting))]
+        if policy.again and wanting:
+            drafting.seconds = inline_plan.with_lost_rows(view, drafting, wanting)
+        drafting.tries = len(view.asks) == 1 and not all(
+            view.sessions[i].account.has_evidence for i in wanting
+        )
+        drafting.may_probe = ledger.probes.is_active
+        for i in wanting:
+            speculated, ask = view.sessions[i], view.asks[i]
+            if speculated.allows(model.source):
+                model.follow(speculated.session, ask)
+                most = min(ask.limit, model.most)
+                drafting.paths[ask.session] = inline_plan.draft_path(view, drafting, i, most)
+        drafting.rate = inline_plan.reachable_rate(view, drafting)
+        return drafting
+
+    def _read(self, view: View, drafting: Drafting, late: Sequence[int]) -> float:
+        """Evaluate tokens that the model lacks, where a guess then pays; return the seconds of waiting.
+
+        A session with tokens still to be evaluated has no guesses in this step; some have one during the
+        decode.
+
+        Args:
+            view: The step.
+            drafting: The model's state.
+            late: Sessions with tokens that the model has not evaluated, those with the fewest first.
+        """
+        paying, unpaid = inline_plan.choose_reading(view, drafting, late)
+        if not drafting.tries:
+            drafting.probe_s += sum(map(drafting.behind_s, unpaid))
+        # a lone session reads all in one decode
+        most = left = SHARED_ROWS if view.price.n_rows > 1 else sum(map(drafting.behind, late))
+        began = self._clock()
+        for session in (*paying, *unpaid):
             left -= self.model.read(session, left)
-        drafting.is_read, drafting.n_read = True, request.most_rows - left
-        for session in filter(self.model.behind, list(drafting.paths)):
+        drafting.n_read = most - left
+        for session in filter(drafting.behind, list(drafting.paths)):
             path = drafting.paths.pop(session)
-            if session in request.probe:
+            if drafting.is_beside and (drafting.tries or session in paying):
                 drafting.beside[session] = path
-        return 0.0 if self.model.beside else self._clock() - began
+        return 0.0 if drafting.is_beside else self._clock() - began
+
+    def _guess_on(
+        self, drafting: Drafting, guess: Sequence[int], probe: Sequence[int], charges: dict[int, float]
+    ) -> float:
+        """Make a guess for each of these sessions, then as many more as pay; return the seconds taken.
+
+        Args:
+            drafting: The model's state.
+            guess: The sessions; none: no guess is made.
+            probe: Of these, sessions whose guess is a probe, made only to see whether it is right.
+            charges: Seconds by session; those of the guesses are added.
+        """
+        spent_s, clock = 0.0, self._clock
+        while guess:
+            drafting.n_guessed = drafting.n_guessed or len(guess)
+            began = clock()
+            drafting.n_guesses += self._guess(drafting, guess, probe)
+            took_s = clock() - began
+            spent_s += took_s
+            for session in guess:
+                charges[session] += took_s / len(guess)
+            guess, probe = inline_plan.wanted(drafting)
+        return spent_s
 
     def read_prompts(self, sessions: Sequence[Speculated], drafting: Drafting | None) -> float:
         """Evaluate parts of these sessions' prompts with the draft model, and return the seconds taken.
@@ -111,29 +219,17 @@ class Inline:
                 left -= self.model.read_ahead(one.session, left)
         return self._clock() - began
 
-    def guess(
-        self,
-        request: Request,
-        paths: Mapping[int, DraftPath],
-        sessions: Mapping[int, Speculated],
-        *,
-        timed: bool = True,
-    ) -> int:
-        """Make one guess for each session of the request, and return the number of guesses.
+    # -- during a decode ----------------------------------------
 
-        Args:
-            request: The sessions, and those whose guess is a probe, made only to see whether it is right.
-            paths: The sessions' guesses so far; the new ones are added.
-            sessions: All sessions, by id.
-            timed: True between two steps, so that the model may learn the time of a guess; False beside a
-                decode.
-        """
-        for session in request.probe:
-            paths[session].is_probe = True
-        guesses = self.model.guess(request.guess, second=self._policy.leaves > 1, timed=timed)
-        for session, guess in zip(request.guess, guesses, strict=True):
-            self._graft(paths[session], guess, sessions[session])
-        return len(guesses) - guesses.count(None)
+    def guess_beside(self, drafting: Drafting) -> Mapping[int, float]:
+        """Make the guesses that were left for the decode; return their cost in tokens by session."""
+        sessions = list(drafting.beside)
+        drafting.paths |= drafting.beside
+        began = self._clock()
+        self._guess(drafting, sessions, sessions, timed=False)
+        return dict.fromkeys(sessions, drafting.undrafted_rate * (self._clock() - began) / len(sessions))
+
+    # -- guesses ----------------------------------------
 
     def chain(self, path: DraftPath | None) -> Proposal:
         """Return the path's guesses, with the distributions that they were sampled from."""
@@ -142,6 +238,26 @@ class Inline:
         n = len(path.tokens)
         source = (self.model.source,) * n
         return Proposal(tuple(path.tokens), tuple(range(-1, n - 1)), source, tuple(path.drafted))
+
+    def _guess(
+        self, drafting: Drafting, sessions: Sequence[int], probe: Sequence[int], *, timed: bool = True
+    ) -> int:
+        """Make one guess for each of these sessions, and return the number of guesses.
+
+        Args:
+            drafting: The model's state, whose paths grow.
+            sessions: The sessions.
+            probe: Of these, sessions whose guess is a probe.
+            timed: True between two steps, so that the model may learn the time of a guess; False beside a
+                decode.
+        """
+        paths = drafting.paths
+        for session in probe:
+            paths[session].is_probe = True
+        guesses = self.model.guess(sessions, second=self._policy.leaves > 1, timed=timed)
+        for session, guess in zip(sessions, guesses, strict=True):
+            self._graft(paths[session], guess, self._sessions[session])
+        return len(guesses) - guesses.count(None)
 
     def _graft(self, path: DraftPath, guess: DraftGuess | None, speculated: Speculated) -> None:
         if guess is None:

@@ -126,7 +126,7 @@ def test_unprofitable_session_delays_no_reading():
     price = Price(3, 3, [0.0, 1.0, 1.0, 1.0, *[1.3] * 30], 1.0, 3.0)
     asks, guessers = [Ask(id, 8) for id in (1, 2, 3)], Guessers(inline=True)
     view = View(Policy(), asks, sessions, StepTimes(4), price, guessers, None, False, ())
-    speculator._draft(inline, view)
+    inline.draft(view, None)
     assert view.drafting is not None
     paths = view.drafting.paths
     assert [bool(paths[id].tokens) if id in paths else False for id in (1, 2, 3)] == [False, True, False]

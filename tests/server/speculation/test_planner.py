@@ -181,7 +181,7 @@ def throughput(curve: list[float], acceptance: float, td: float, depth: int) -> 
 
 def drafting(curve: Sequence[float], td_s: float, rate: float = math.inf) -> Drafting:
     """Return a model in the lead whose guesses take td_s."""
-    made = Drafting("draft", td_s, False, 0.0, int, float, curve)
+    made = Drafting("draft", td_s, False, True, 0.0, int, float, curve)
     made.rate = rate
     return made
 
@@ -200,7 +200,7 @@ def depth_drafted(curve: Sequence[float], acceptance: float, td_s: float, rate: 
     price = Price(1, 1, curve, curve[1], rate)
     step, inline = view(price, sessions=[session(acceptance)]), drafting(curve, td_s, rate)
     inline.paths[0] = path = inline_plan.draft_path(step, inline, 0, most)
-    while inline_plan._wanted(True, inline, path, 1):
+    while inline_plan._wanted(inline, path, 1):
         path.tokens.append(7)
         path.sure *= acceptance
         inline.n_guesses += 1
