@@ -10,21 +10,21 @@ from typing import Literal
 from server.speculation import gain
 from server.speculation.step import Drafting, DraftPath
 from server.speculation.tree import LEAST
-from server.speculation.view import Price, View, offer
+from server.speculation.view import View, offer
 
 
 def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
     """Return an empty path for the i-th session, limited to the guesses that it can afford, up to `most`."""
-    speculated, price = view.sessions[i], view.price
+    speculated = view.sessions[i]
     share, sure, unsure = speculated.hits.outlook(drafting.source)
     limit = most
-    if view.policy.gate and (undrafted_s := drafting.seconds[min(price.n_rows, len(drafting.seconds) - 1)]):
-        last = min(most, len(drafting.seconds) - 1 - price.n_rows)
+    if view.policy.gate and (undrafted_s := drafting.seconds[min(view.n_rows, len(drafting.seconds) - 1)]):
+        last = min(most, len(drafting.seconds) - 1 - view.n_rows)
         longest_s = (1.0 + speculated.account.allowance) * undrafted_s
         affordable = (
             n - 1
             for n in range(1, last + 1)
-            if drafting.seconds[price.n_rows + n] + n * drafting.td_s > longest_s
+            if drafting.seconds[view.n_rows + n] + n * drafting.td_s > longest_s
         )
         limit = next(affordable, most)
     kinds = sorted([(share, sure), (1.0 - share, unsure)], reverse=True)
@@ -43,21 +43,21 @@ def reachable_rate(view: View, drafting: Drafting) -> float:
 
     It is the lead's rate, limited to what chains of the draft model's guesses can reach in these sessions.
     """
-    paths, rate = drafting.paths.values(), view.price.rate
+    paths, rate = drafting.paths.values(), view.rate
     if not paths:
         return rate
     acceptances = [path.acceptance for path in paths]
     limit = max([path.limit or path.most for path in paths])
-    return min(rate, reachable(view.price, drafting.seconds, acceptances, limit, drafting.td_s))
+    return min(rate, reachable(view.n_rows, drafting.seconds, acceptances, limit, drafting.td_s))
 
 
 def reachable(
-    price: Price, seconds: Sequence[float], acceptances: Sequence[float], limit: int, td_s: float
+    n_rows: int, seconds: Sequence[float], acceptances: Sequence[float], limit: int, td_s: float
 ) -> float:
     """Return the tokens per second of the best step with chains of guesses.
 
     Args:
-        price: The step's costs.
+        n_rows: Rows of the step without guesses.
         seconds: Seconds of a decode, by rows.
         acceptances: By session: probability that a guess is right if those before it are.
         limit: Maximum guesses of a session.
@@ -66,7 +66,7 @@ def reachable(
     Returns:
         Infinity if no decode's time is known.
     """
-    last, n, n_rows = len(seconds) - 1, len(acceptances), price.n_rows
+    last, n = len(seconds) - 1, len(acceptances)
     if not (n and 0 < n_rows <= last and seconds[n_rows]):
         return math.inf
     rounds = min(limit, (last - n_rows) // n)
@@ -91,11 +91,11 @@ def is_needless(view: View, drafting: Drafting, i: int, n_asking: int) -> bool:
     offered = offer(view, i).probabilities
     if not offered:
         return False
-    speculated, price, td_s = view.sessions[i], view.price, drafting.td_s
+    speculated, td_s = view.sessions[i], drafting.td_s
     acceptance = speculated.hits.mean(drafting.source) if speculated.allows(drafting.source) else 0.0
     limit = view.asks[i].limit
-    rate = min(price.rate, reachable(price, price.seconds, [acceptance] * n_asking, limit, td_s))
-    seconds = price.seconds[price.n_rows :]
+    rate = min(view.rate, reachable(view.n_rows, view.seconds, [acceptance] * n_asking, limit, td_s))
+    seconds = view.seconds[view.n_rows :]
     _, there = gain.best(list(accumulate(offered, initial=0.0)), seconds, rate)
     drafted_s = [s + k * td_s / n_asking for k, s in enumerate(seconds)]
     _, own = gain.best(gain.chain(acceptance, limit), drafted_s, rate)
@@ -177,8 +177,8 @@ def choose_reading(view: View, drafting: Drafting, late: Sequence[int]) -> tuple
     Returns:
         The sessions in which a guess then pays, and those that are read although none seems to.
     """
-    price, n = view.price, len(drafting.paths)
-    left_s = drafting.brought * price.undrafted_s if drafting.gate and price.n_sessions > 1 else math.inf
+    n = len(drafting.paths)
+    left_s = drafting.brought * view.undrafted_s if drafting.gate and view.n_sessions > 1 else math.inf
     n_ready = n - len(late)
     paying: list[int] = []
     spent_s = 0.0
@@ -206,10 +206,10 @@ def with_lost_rows(view: View, drafting: Drafting, wanting: Sequence[int]) -> li
         wanting: Indices of the sessions that it may guess for.
     """
     rates = [view.sessions[i].hits.mean(drafting.source) for i in wanting]
-    acceptance, price = sum(rates) / len(rates), view.price
-    curve = list(price.seconds)
-    paths = [(acceptance**n, 0) for n in range(1, len(curve) - price.n_rows)]
-    lost = gain.lost_rows(paths, [price.n_rows], view.policy.n_tail)
-    for k, n_lost in enumerate(lost, start=price.n_rows + 1):
-        curve[k] += gain.more_s(price.seconds, price.n_sessions, n_lost)
+    acceptance = sum(rates) / len(rates)
+    curve = list(view.seconds)
+    paths = [(acceptance**n, 0) for n in range(1, len(curve) - view.n_rows)]
+    lost = gain.lost_rows(paths, [view.n_rows], view.policy.n_tail)
+    for k, n_lost in enumerate(lost, start=view.n_rows + 1):
+        curve[k] += gain.more_s(view.seconds, view.n_sessions, n_lost)
     return curve

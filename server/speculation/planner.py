@@ -16,7 +16,7 @@ from server.speculation.shape_times import PLAIN, NextShape
 from server.speculation.sources.drafter_record import JOINS, WAITS, DrafterRecord
 from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.step import NO_MODEL, NOBODY, DraftPlan, Guessers
-from server.speculation.view import Price, View, offer
+from server.speculation.view import View, offer
 
 FASTER = "the lead is faster without it now"
 TOO_DEAR = "no guess can pay: to check one takes too long now"
@@ -25,18 +25,16 @@ TOO_DEAR = "no guess can pay: to check one takes too long now"
 def plan(view: View) -> DraftPlan:
     """Return the plan of a step, from the guesses in its sessions' trees."""
     proposals = [offer(view, i) for i in range(len(view.asks))]
-    price, width, is_wider = view.price, PLAIN, None
+    width, is_wider = PLAIN, None
     if view.shape is not None:
-        price, width, is_wider = _shaped(view, view.shape, proposals)
-    counts = _counts(view, price, proposals)
-    return finished(view, proposals, counts, price, width, is_wider)
+        width, is_wider = _choose_width(view, view.shape, proposals)
+    return finished(view, proposals, _counts(view, proposals), width, is_wider)
 
 
 def finished(
     view: View,
     proposals: Sequence[Proposal],
     counts: Sequence[int],
-    price: Price,
     width: int = PLAIN,
     is_wider: bool | None = None,
 ) -> DraftPlan:
@@ -46,7 +44,6 @@ def finished(
         view: The step.
         proposals: The guesses of each session.
         counts: How many of them to verify, for each session.
-        price: Costs of the step's rows.
         width: Rows to which the step is padded; PLAIN: it is not.
         is_wider: True if a wider step would be best without the cost of a change of width; None: it was not
             compared.
@@ -55,12 +52,12 @@ def finished(
     for one, proposal, n in zip(view.sessions, proposals, counts, strict=True):
         taken.append(proposal.take(n if n >= one.session.bounds.n_min else 0))
     n = sum(map(len, taken))
-    cost = price.guess_cost(n) if n else 0.0
+    cost = view.guess_cost(n) if n else 0.0
     plan = DraftPlan(taken, width, is_shape=width != PLAIN)
     plan.n_guesses = n
     plan.guessers, plan.is_wider = view.guessers, is_wider
     plan.guess_cost, plan.is_stable = cost, view.is_stable
-    again = price.again_cost() if view.policy.again else 0.0
+    again = view.again_cost() if view.policy.again else 0.0
     if cost or again:
         charges: dict[int, float] = {}
         for ask, proposal in zip(view.asks, taken, strict=True):
@@ -115,49 +112,49 @@ def _pauses(ledger: Ledger, machine: DrafterHost, n_active: int) -> list[tuple[D
     return [(record, why) for record, why in wanted if why != record.rests]
 
 
-def _shaped(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[Price, int, bool]:
+def _choose_width(view: View, shape: NextShape, proposals: Sequence[Proposal]) -> tuple[int, bool]:
     """Choose the width of a step among a few, for machines where a change of width costs more than rows do.
 
+    The view then has what rows cost at this width.
+
     Returns:
-        The price of rows at this width, the width, and True if a wider step would be best without the cost of
-        a change of width.
+        The width, and True if a wider step would be best without the cost of a change of width.
     """
-    price, shapes = view.price, view.times.shapes
-    overhead = price.overhead
+    shapes, overhead = view.times.shapes, view.overhead
     ranked = sorted(chain.from_iterable([proposal.probabilities for proposal in proposals]), reverse=True)
     worth = [probability - overhead for probability in ranked if probability > overhead]
-    width, is_wider = shapes.choose(shape, worth, price.rate)
+    width, is_wider = shapes.choose(shape, worth, view.rate)
     if width == PLAIN:
-        return price._replace(seconds=[price.undrafted_s] * (price.n_rows + 1)), width, is_wider
-    seconds = [shapes.steady[width]] * (width + 1)
-    return price._replace(seconds=seconds, change_s=shapes.charge_s(width, shape)), width, is_wider
+        view.seconds = [view.undrafted_s] * (view.n_rows + 1)
+    else:
+        view.seconds, view.change_s = [shapes.steady[width]] * (width + 1), shapes.charge_s(width, shape)
+    return width, is_wider
 
 
-def _counts(view: View, price: Price, proposals: Sequence[Proposal]) -> list[int]:
+def _counts(view: View, proposals: Sequence[Proposal]) -> list[int]:
     """Return how many guesses of each session are verified: the most probable guesses of all sessions.
 
     One budget serves all sessions. Only widths with a known price are considered.
     """
     if view.is_stable or not view.policy.gate:
         return list(map(len, proposals))
-    overhead = 0.0 if view.policy.again else price.overhead
+    overhead = 0.0 if view.policy.again else view.overhead
     if len(proposals) == 1 and not view.policy.again:
         probabilities = proposals[0].probabilities
         worth = [one - overhead for one in probabilities] if overhead else probabilities
-        counts = [_best_count(price, worth)] if worth else [0]
+        counts = [_best_count(view, worth)] if worth else [0]
     else:
-        counts = _shared_counts(view, price, proposals, overhead)
+        counts = _shared_counts(view, proposals, overhead)
     if view.on_trial and view.shape is None:
         _raise_for_trial(view.on_trial, proposals, counts)
     return counts
 
 
-def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], overhead: float) -> list[int]:
+def _shared_counts(view: View, proposals: Sequence[Proposal], overhead: float) -> list[int]:
     """Return for each session how many of its guesses to verify: the best of all sessions' guesses.
 
     Args:
         view: The step.
-        price: The step's costs.
         proposals: The guesses of each session, best first.
         overhead: Tokens that the Python time of a guess costs.
     """
@@ -166,40 +163,39 @@ def _shared_counts(view: View, price: Price, proposals: Sequence[Proposal], over
         [(overhead - probability, i) for i, one in enumerate(proposals) for probability in one.probabilities]
     )
     if ranked:
-        lost_s = _lost_s(view, price, ranked) if view.policy.again else ()
-        for _, i in ranked[: _best_count(price, [-negative for negative, _ in ranked], lost_s)]:
+        lost_s = _lost_s(view, ranked) if view.policy.again else ()
+        for _, i in ranked[: _best_count(view, [-negative for negative, _ in ranked], lost_s)]:
             counts[i] += 1
     return counts
 
 
-def _best_count(price: Price, worth: Sequence[float], lost_s: Sequence[float] = ()) -> int:
+def _best_count(view: View, worth: Sequence[float], lost_s: Sequence[float] = ()) -> int:
     """Return the number of guesses, best first, with the largest gain.
 
     Args:
-        price: The step's costs.
+        view: The step.
         worth: Expected tokens of each guess, best first.
         lost_s: By number of guesses: expected seconds in which the next step evaluates rows again.
     """
-    n_rows, seconds = price.n_rows, price.seconds
+    n_rows, seconds = view.n_rows, view.seconds
     tokens = list(accumulate(worth, initial=float(n_rows)))
     taken_s = [seconds[min(n_rows, len(seconds) - 1)], *seconds[n_rows + 1 :]]
-    rate = min(price.rate, gain.reached(tokens, taken_s))
+    rate = min(view.rate, gain.reached(tokens, taken_s))
     if lost_s:
         taken_s = [taken + lost for taken, lost in zip(taken_s, lost_s, strict=False)]
     return gain.best(tokens, taken_s, rate)[0]
 
 
-def _lost_s(view: View, price: Price, ranked: Sequence[tuple[float, int]]) -> list[float]:
+def _lost_s(view: View, ranked: Sequence[tuple[float, int]]) -> list[float]:
     """Return, by number of guesses, the expected seconds in which the next step evaluates rows again.
 
     Args:
         view: The step.
-        price: The step's costs.
         ranked: Guesses, best first: minus their probability, and their session's index.
     """
     n_pending = [ask.n_pending for ask in view.asks]
     lost = gain.lost_rows([(-negative, i) for negative, i in ranked], n_pending, view.policy.n_tail)
-    return [0.0, *[gain.more_s(price.seconds, len(n_pending), n) for n in lost]]
+    return [0.0, *[gain.more_s(view.seconds, len(n_pending), n) for n in lost]]
 
 
 def _raise_for_trial(on_trial: Collection[str], proposals: Sequence[Proposal], counts: list[int]) -> None:

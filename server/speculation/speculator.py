@@ -25,7 +25,7 @@ from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculated import Speculated
 from server.speculation.step import GRAMMAR, DraftPlan, Guessers, add_charges
 from server.speculation.step_times import StepTimes
-from server.speculation.view import Price, View, least_probabilities
+from server.speculation.view import View, least_probabilities
 
 
 class Speculator(Proposer):
@@ -210,7 +210,7 @@ class Speculator(Proposer):
         if self._policy.by_rejection:  # its rule needs the distributions that guesses were sampled from
             paths = drafting.paths if drafting else {}
             chains = [self._inline.chain(paths.get(ask.session)) for ask in asks] if self._inline else []
-            plan = planner.finished(view, chains, list(map(len, chains)), view.price)
+            plan = planner.finished(view, chains, list(map(len, chains)))
             plan.proposals = chains
         else:
             plan = planner.plan(view)
@@ -218,7 +218,7 @@ class Speculator(Proposer):
         plan.spent_s, plan.lookup_s, plan.drafting = spent_s, lookup_s, drafting
         if plan.n_guesses:
             calm_s = self.ledger.rates.calm_s(step.n_rows, step.n_cells)
-            plan.undrafted_s = min(view.price.undrafted_s, calm_s)
+            plan.undrafted_s = min(view.undrafted_s, calm_s)
         return plan
 
     def _view(self, asks: Sequence[Ask], step: Upcoming, guessers: Guessers) -> View:
@@ -240,9 +240,11 @@ class Speculator(Proposer):
             seconds = times.shapes.seconds(shape)
         undrafted_rate = (n if policy.again else n_rows) / undrafted_s if undrafted_s else 0.0
         rate = max(ledger.rates.throughput.value, undrafted_rate)
-        price = Price(n_rows, n, seconds, undrafted_s, rate, ledger.rates.guess_s)
-        on_trial = ledger.on_trial if policy.gate else ()
-        return View(policy, asks, sessions, times, price, guessers, shape, is_stable, on_trial)
+        view = View(policy, asks, sessions, times, n_rows, seconds, undrafted_s, rate, ledger.rates.guess_s)
+        view.guessers, view.shape, view.is_stable = guessers, shape, is_stable
+        if policy.gate:
+            view.on_trial = ledger.on_trial
+        return view
 
     def _begin(self, view: View, step: Upcoming) -> float:
         """Graft guesses of grammars, clients and earlier texts; return the seconds taken."""

@@ -1,29 +1,42 @@
-"""What the planner sees of a step: its price and the available guesses. Pure."""
+"""What the planner sees of a step: what its rows cost, and the available guesses. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from server.engine.proposer import NOTHING, Ask, Proposal
 from server.speculation.policy import Policy
 from server.speculation.shape_times import NextShape
 from server.speculation.speculated import Speculated
-from server.speculation.step import Drafting, Guessers
+from server.speculation.step import NOBODY, Drafting, Guessers
 from server.speculation.step_times import StepTimes
 
 
-class Price(NamedTuple):
-    """The values from which the planner computes what a step's rows and guesses cost."""
+@dataclass(slots=True)
+class View:
+    """All that plan() decides by: the sessions' trees and hit rates, what rows cost, and accounts."""
 
+    policy: Policy
+    asks: Sequence[Ask]
+    sessions: Sequence[Speculated]  # one for each ask
+    times: StepTimes
     n_rows: int  # rows without guesses
-    n_sessions: int
     seconds: Sequence[float]  # by rows of the step, with what a change of width costs later steps
     undrafted_s: float  # seconds of the step without guesses and padding
     rate: float  # tokens per second that its time is worth
     guess_s: float = 0.0  # Python seconds of a verified guess outside the decode
     change_s: float = 0.0  # extra seconds of a change to the step's width and back; 0: without limit
+    guessers: Guessers = NOBODY
+    shape: NextShape | None = None  # None: the step cannot be padded to one of a few widths
+    is_stable: bool = False  # the step's one session is width-stable, so guesses are free
+    on_trial: Collection[str] = ()  # drafters of which a guess must be verified
+    least: float = 0.0  # path probability below which no guess is offered
+    drafting: Drafting | None = None
+
+    @property
+    def n_sessions(self) -> int:
+        return len(self.asks)
 
     @property
     def undrafted_rate(self) -> float:
@@ -50,23 +63,6 @@ class Price(NamedTuple):
         return self.n_sessions * max(0.0, self.undrafted_s - single_s) / (single_s * n_more)
 
 
-@dataclass(slots=True)
-class View:
-    """All that plan() decides by: the sessions' trees and hit rates, step times, and accounts."""
-
-    policy: Policy
-    asks: Sequence[Ask]
-    sessions: Sequence[Speculated]  # one for each ask
-    times: StepTimes
-    price: Price
-    guessers: Guessers
-    shape: NextShape | None  # None: the step cannot be padded to one of a few widths
-    is_stable: bool  # the step's one session is width-stable, so guesses are free
-    on_trial: Collection[str]  # drafters of which a guess must be verified
-    least: float = 0.0  # path probability below which no guess is offered
-    drafting: Drafting | None = None
-
-
 def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
     """Return the minimum path probability of any guess, and of guesses by lookups.
 
@@ -78,9 +74,9 @@ def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
     """
     if view.is_stable or view.policy.again or not view.policy.gate or view.on_trial:
         return 0.0, 0.0
-    overhead = view.price.overhead
+    overhead = view.overhead
     by_row = view.guessers.lookup and view.shape is None  # in a padded step some rows are free
-    return overhead, overhead + (view.price.rate * row_s if by_row else 0.0)
+    return overhead, overhead + (view.rate * row_s if by_row else 0.0)
 
 
 def offer(view: View, i: int) -> Proposal:

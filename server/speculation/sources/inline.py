@@ -126,7 +126,7 @@ class Inline:
 
     def _begin(self, view: View) -> Drafting:
         """Return the model's state in this step, with an empty path for each session."""
-        model, policy, price, ledger = self.model, self._policy, view.price, self._ledger
+        model, policy, ledger = self.model, self._policy, self._ledger
         drafting = Drafting(
             model.source,
             model.td.value,
@@ -135,9 +135,9 @@ class Inline:
             ledger.inline.gain if ledger.inline else 0.0,
             behind=model.behind,
             behind_s=model.behind_s,
-            seconds=price.seconds,
-            n_rows=price.n_rows,
-            undrafted_rate=price.undrafted_rate,
+            seconds=view.seconds,
+            n_rows=view.n_rows,
+            undrafted_rate=view.undrafted_rate,
         )
         wanting = [
             i for i, ask in enumerate(view.asks) if ask.limit > 0 and not view.sessions[i].account.paused
@@ -174,7 +174,7 @@ class Inline:
         if not drafting.tries:
             drafting.probe_s += sum(map(drafting.behind_s, unpaid))
         # a lone session reads all in one decode
-        most = left = SHARED_ROWS if view.price.n_rows > 1 else sum(map(drafting.behind, late))
+        most = left = SHARED_ROWS if view.n_rows > 1 else sum(map(drafting.behind, late))
         began = self._clock()
         for session in (*paying, *unpaid):
             left -= self.model.read(session, left)

@@ -22,7 +22,7 @@ from server.speculation.speculated import Speculated
 from server.speculation.speculator import Speculator
 from server.speculation.step import DraftPlan, Guessers
 from server.speculation.step_times import StepTimes
-from server.speculation.view import Price, View
+from server.speculation.view import View
 from tests.fake_backend import FakeBackend, FakeVocabulary
 from tests.server.engine.grammar_of_lists import OneOf
 from tests.server.speculation.driving import ask, committed
@@ -123,9 +123,8 @@ def test_unprofitable_session_delays_no_reading():
         one.hits = SessionHitRates(HitRates())
         for _ in range(200):
             one.hits.observe_best("draft", 200, hit=id > 1)
-    price = Price(3, 3, [0.0, 1.0, 1.0, 1.0, *[1.3] * 30], 1.0, 3.0)
-    asks, guessers = [Ask(id, 8) for id in (1, 2, 3)], Guessers(inline=True)
-    view = View(Policy(), asks, sessions, StepTimes(4), price, guessers, None, False, ())
+    asks, seconds = [Ask(id, 8) for id in (1, 2, 3)], [0.0, 1.0, 1.0, 1.0, *[1.3] * 30]
+    view = View(Policy(), asks, sessions, StepTimes(4), 3, seconds, 1.0, 3.0, guessers=Guessers(inline=True))
     inline.draft(view, None)
     assert view.drafting is not None
     paths = view.drafting.paths

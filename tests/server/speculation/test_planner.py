@@ -8,8 +8,9 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -23,9 +24,9 @@ from server.speculation.hits import HitRates
 from server.speculation.policy import Policy
 from server.speculation.potential import SURE_SHARE, potential
 from server.speculation.speculated import Speculated
-from server.speculation.step import Drafting, Guessers
+from server.speculation.step import Drafting
 from server.speculation.step_times import StepTimes
-from server.speculation.view import Price, View
+from server.speculation.view import View
 
 
 def _curve(deltas: list[float]) -> list[float]:
@@ -41,18 +42,17 @@ OFFER = st.lists(st.floats(0.01, 1.0), max_size=4).map(_offer)
 
 
 def view(
-    price: Price,
-    *,
-    again: Sequence[int] = (),
-    n_tail: int = 0,
-    on_trial: Sequence[str] = (),
-    sessions: Sequence[Speculated] = (),
-    limit: int = 16,
+    n_rows: int,
+    n_sessions: int,
+    seconds: Sequence[float],
+    undrafted_s: float,
+    rate: float,
+    **others: Any,
 ) -> View:
-    """Return a step that is neither padded nor stable."""
-    policy = Policy(again=bool(again), n_tail=n_tail)
-    asks = [Ask(i, limit, n_pending=n) for i, n in enumerate(again or [1] * max(1, len(sessions)))]
-    return View(policy, asks, sessions, StepTimes(4), price, Guessers(), None, False, on_trial)
+    """Return a step that is neither padded nor stable, with these `others` of its fields."""
+    asks = [Ask(i, 16) for i in range(n_sessions)]
+    made = View(Policy(), asks, (), StepTimes(4), n_rows, seconds, undrafted_s, rate)
+    return replace(made, **others)
 
 
 def proposals(offers: Sequence[Sequence[float]], sources: Sequence[str] = ()) -> list[Proposal]:
@@ -77,8 +77,11 @@ def choose(
     n_tail: int = 0,
 ) -> list[int]:
     """Return how many guesses of each session are verified."""
-    price = Price(n_rows, len(offers), curve, curve[min(n_rows, len(curve) - 1)], rate)
-    return planner._counts(view(price, again=again, n_tail=n_tail), price, proposals(offers))
+    step = view(n_rows, len(offers), curve, curve[min(n_rows, len(curve) - 1)], rate)
+    if again:
+        step.policy = Policy(again=True, n_tail=n_tail)
+        step.asks = [Ask(i, 16, n_pending=n) for i, n in enumerate(again)]
+    return planner._counts(step, proposals(offers))
 
 
 def gain(curve: list[float], n_rows: int, offers: list[list[float]], counts: list[int], rate: float) -> float:
@@ -197,8 +200,8 @@ def session(acceptance: float, allowance: float = 1e9) -> Speculated:
 def depth_drafted(curve: Sequence[float], acceptance: float, td_s: float, rate: float) -> int:
     """Return how many guesses in a row the model in the lead is asked for."""
     most = len(curve) - 2
-    price = Price(1, 1, curve, curve[1], rate)
-    step, inline = view(price, sessions=[session(acceptance)]), drafting(curve, td_s, rate)
+    step = view(1, 1, curve, curve[1], rate, sessions=[session(acceptance)])
+    inline = drafting(curve, td_s, rate)
     inline.paths[0] = path = inline_plan.draft_path(step, inline, 0, most)
     while inline_plan._wanted(inline, path, 1):
         path.tokens.append(7)
@@ -225,21 +228,19 @@ def test_drafting_reaches_the_best_depth(a: float, td: float, curve: list[float]
 def test_reachable_rate_is_best_depth(a: float, td: float, curve: list[float], limit: int):
     depths = range(min(limit, len(curve) - 2) + 1)
     best = max(throughput(curve, a, td, depth) for depth in depths)
-    price = Price(1, 1, curve, curve[1], 1.0)
-    assert inline_plan.reachable(price, curve, [a], limit, td) == pytest.approx(best)
+    assert inline_plan.reachable(1, curve, [a], limit, td) == pytest.approx(best)
 
 
 def test_several_sessions_share_reachable_rates():
     curve = [0.0, 1.0, 1.5, 2.0, 2.25, 2.5]
-    price = Price(2, 2, curve, 1.5, 1.0)
     rates = [2 / 1.5, (2 + 0.9 + 0.5) / (2.25 + 0.1)]
-    assert inline_plan.reachable(price, curve, [0.9, 0.5], 8, 0.1) == pytest.approx(max(rates))
-    assert inline_plan.reachable(price, curve, [0.9, 0.5], 0, 0.1) == pytest.approx(rates[0])
+    assert inline_plan.reachable(2, curve, [0.9, 0.5], 8, 0.1) == pytest.approx(max(rates))
+    assert inline_plan.reachable(2, curve, [0.9, 0.5], 0, 0.1) == pytest.approx(rates[0])
 
 
 @pytest.mark.parametrize("curve", [[], [0.0], [0.0, 0.0, 0.0]])
 def test_without_times_anything_is_reachable(curve: list[float]):
-    assert inline_plan.reachable(Price(1, 1, curve, 0.0, 1.0), curve, [0.5], 8, 0.1) == math.inf
+    assert inline_plan.reachable(1, curve, [0.5], 8, 0.1) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -257,12 +258,12 @@ def test_without_times_anything_is_reachable(curve: list[float]):
 def test_guesses_take_no_longer_than_the_allowance(n_rows: int, allowance: float, td_s: float, n: int):
     """Nine guesses are the maximum, and rows are left for fewer."""
     curve = [0.0, 1.0, 1.5, 1.5, 2.5]
-    step = view(Price(n_rows, 1, curve, curve[n_rows], 1.0), sessions=[session(0.9, allowance)])
+    step = view(n_rows, 1, curve, curve[n_rows], 1.0, sessions=[session(0.9, allowance)])
     assert inline_plan.draft_path(step, drafting(curve, td_s), 0, 9).limit == n
 
 
 def test_without_times_all_guesses_are_afforded():
-    step = view(Price(1, 1, [0.0] * 5, 0.0, 1.0), sessions=[session(0.9, 0.0)])
+    step = view(1, 1, [0.0] * 5, 0.0, 1.0, sessions=[session(0.9, 0.0)])
     assert inline_plan.draft_path(step, drafting([0.0] * 5, 0.1), 0, 3).limit == 3
 
 
@@ -285,34 +286,34 @@ def test_existing_guesses_spare_new_ones(
         hits.observe_best("draft", 200, hit=i % 4 > 0)
     one = cast(Speculated, SimpleNamespace(hits=hits, allows=bool))
     monkeypatch.setattr(inline_plan, "offer", Mock(return_value=proposals([offered])[0]))
-    step = view(Price(1, 1, curve, 1.0, 2.5), sessions=[one])
+    step = view(1, 1, curve, 1.0, 2.5, sessions=[one])
     assert inline_plan.is_needless(step, drafting(curve, td_s), 0, n_asking) is needless
 
 
 def test_trial_guess_is_always_verified():
-    price = Price(1, 1, [0.0, *[float(n) for n in range(1, 9)]], 1.0, 1.0)
+    step = view(1, 2, [0.0, *[float(n) for n in range(1, 9)]], 1.0, 1.0)
     offers = proposals([[0.1] * 3] * 2, ["a", "b", "b"])
-    assert planner._counts(view(price), price, offers) == [0, 0]
-    assert planner._counts(view(price, on_trial=["b"]), price, offers) == [2, 0], "one row more shows it"
+    assert planner._counts(step, offers) == [0, 0]
+    step.on_trial = ["b"]
+    assert planner._counts(step, offers) == [2, 0], "one row more shows it"
 
 
 def test_guess_must_cover_its_python():
-    price = Price(1, 1, [0.0, *[0.001] * 5], 0.001, 1000.0, guess_s=40e-6)
-    worth = price.overhead
-    assert planner._counts(view(price), price, proposals([[1.1 * worth, 0.9 * worth]])) == [1]
+    step = view(1, 1, [0.0, *[0.001] * 5], 0.001, 1000.0, guess_s=40e-6)
+    worth = step.overhead
+    assert planner._counts(step, proposals([[1.1 * worth, 0.9 * worth]])) == [1]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_guess_pays_its_width_share(n: int):
-    price = Price(1, 1, [5.0] * 5, 4.0, 1.0)
-    assert n * price.guess_cost(n) == pytest.approx(0.25)
+    assert n * view(1, 1, [5.0] * 5, 4.0, 1.0).guess_cost(n) == pytest.approx(0.25)
 
 
 def test_rows_evaluated_again_cost_plain_steps():
     """One of the two sessions has three rows."""
     seconds = [0.0, 10.0, 12.0, 14.0, 16.0]
-    assert Price(2, 2, seconds, 12.0, 1.0).again_cost() == 0.0
-    assert 2 * Price(4, 2, seconds, 16.0, 1.0).again_cost() == pytest.approx(2 * (16.0 - 12.0) / 12.0)
+    assert view(2, 2, seconds, 12.0, 1.0).again_cost() == 0.0
+    assert 2 * view(4, 2, seconds, 16.0, 1.0).again_cost() == pytest.approx(2 * (16.0 - 12.0) / 12.0)
 
 
 @pytest.mark.parametrize(
@@ -320,11 +321,10 @@ def test_rows_evaluated_again_cost_plain_steps():
     [((), 0), (("draft",), 1), (("draft", "lookup"), 1), (("lookup", "grammar", "prediction"), 0)],
 )
 def test_only_guesses_of_models_are_charged(sources: tuple[str, ...], n_drafted: int):
-    price, n = Price(1, 1, [0.0, 1.0, 1.5, 2.0, 2.5], 1.0, 1.0), len(sources)
-    one = SimpleNamespace(session=SimpleNamespace(bounds=SimpleNamespace(n_min=0)))
-    step = view(price, sessions=[cast(Speculated, one)])
-    plan = planner.finished(step, proposals([[0.5] * n], sources), [n], price)
-    assert sum((plan.charges or {}).values()) == pytest.approx(n_drafted * price.guess_cost(n) if n else 0.0)
+    one, n = SimpleNamespace(session=SimpleNamespace(bounds=SimpleNamespace(n_min=0))), len(sources)
+    step = view(1, 1, [0.0, 1.0, 1.5, 2.0, 2.5], 1.0, 1.0, sessions=[cast(Speculated, one)])
+    plan = planner.finished(step, proposals([[0.5] * n], sources), [n])
+    assert sum((plan.charges or {}).values()) == pytest.approx(n_drafted * step.guess_cost(n) if n else 0.0)
 
 
 @pytest.mark.parametrize("most", [38])
