@@ -9,8 +9,9 @@ differ, the rule does not. An account counts tokens of one session, or seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
-from typing import NamedTuple, cast
+from typing import cast
 
 # Share of all tokens that a source may lose. Twice: 1 percent more is lost; half: a source that begins to
 # help pauses twice as long.
@@ -30,15 +31,6 @@ def made_good_after(lost: float) -> float:
     return lost / LOSS
 
 
-class Terms(NamedTuple):
-    """Limits of what a source may lose before it pauses, and of its pauses."""
-
-    stake: float = 0.0  # loss allowed before any gain
-    patience: float = 0.0  # evidence that the account needs before it may pause the source
-    per_step: float = 0.0  # maximum cost of one step while there is no gain
-    warm_up: int = 0  # steps of a probe: a pause, at first and now and then, to time steps without the source
-
-
 class Account:
     """The balance of one source.
 
@@ -49,22 +41,35 @@ class Account:
         "_evidence",
         "_lost",
         "_n_worked",
-        "_terms",
+        "_stake",
+        "_warm_up",
         "allowance",
         "is_probe",
         "net",
+        "patience",
         "paused",
+        "per_step",
     )
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self.paused = terms.warm_up  # steps until the source may work; 0: it may now
-        self.is_probe = terms.warm_up > 0  # the source pauses only to time steps without it
+    def __init__(
+        self, stake: float = 0.0, *, patience: float = 0.0, per_step: float = 0.0, warm_up: int = 0
+    ) -> None:
+        """Begin without gain or loss.
+
+        Args:
+            stake: Loss allowed before any gain.
+            patience: Evidence that the account needs before it may pause the source.
+            per_step: Maximum cost of one step while there is no gain.
+            warm_up: Steps of a probe: a pause, at first and now and then, to time steps without the source.
+        """
+        self._stake, self.patience, self.per_step, self._warm_up = stake, patience, per_step, warm_up
+        self.paused = warm_up  # steps until the source may work; 0: it may now
+        self.is_probe = warm_up > 0  # the source pauses only to time steps without it
         self._begin()
 
     def _begin(self) -> None:
         self.net = 0.0  # recent gain; below 0: loss since _begin()
-        self.allowance = self._terms.per_step  # maximum cost of the next step
+        self.allowance = self.per_step  # maximum cost of the next step
         self._lost = 0.0  # loss since the gain was highest
         self._evidence = 0.0
         self._n_worked = 0  # steps since the last probe
@@ -76,8 +81,8 @@ class Account:
 
     @property
     def has_evidence(self) -> bool:
-        """True once enough steps were counted (Terms.patience) for a loss to make the source pause."""
-        return self._evidence >= self._terms.patience
+        """True once enough steps were counted (`patience`) for a loss to make the source pause."""
+        return self._evidence >= self.patience
 
     def wait(self) -> None:
         """Count a step in which the source paused."""
@@ -92,21 +97,20 @@ class Account:
 
         Args:
             net: The source's gain less its cost, in the account's unit.
-            stake: Loss allowed before any gain; None: that of the terms.
-            evidence: Weight of the step. The source may pause once the sum of weights reaches Terms.patience.
+            stake: Loss allowed before any gain; None: that of the account.
+            evidence: Weight of the step. The source may pause once the sum of weights reaches `patience`.
             n_sessions: Sessions that share the loss: more of them shorten the pause.
         """
-        terms = self._terms
         self.net += net - FORGET * max(0.0, self.net)
         self._lost = max(0.0, self._lost - net)
-        self.allowance = max(terms.per_step, self.allowance + net)
+        self.allowance = max(self.per_step, self.allowance + net)
         self._evidence += evidence
         self._n_worked += 1
-        least = -terms.stake if stake is None else -stake
-        if self.net < least and self._evidence >= terms.patience:
+        least = -self._stake if stake is None else -stake
+        if self.net < least and self._evidence >= self.patience:
             self._pause(n_sessions)
-        elif terms.warm_up and self._n_worked >= terms.warm_up / PROBE_FRACTION:
-            self.paused, self.is_probe, self._n_worked = terms.warm_up, True, 0
+        elif self._warm_up and self._n_worked >= self._warm_up / PROBE_FRACTION:
+            self.paused, self.is_probe, self._n_worked = self._warm_up, True, 0
 
     def _pause(self, n_sessions: int) -> None:
         """Pause until the loss is only the fraction LOSS of the tokens made since, and begin to count anew.
@@ -114,13 +118,13 @@ class Account:
         n_sessions is the number of sessions that make tokens in a step.
         """
         steps = math.ceil(made_good_after(self._lost) / n_sessions)
-        self.paused, self.is_probe = max(1, self._terms.warm_up, steps), False
+        self.paused, self.is_probe = max(1, self._warm_up, steps), False
         self._begin()
 
     def pause_for(self, steps: int) -> None:
         """Pause for the number of steps remembered from before a restart."""
-        self.paused = max(self._terms.warm_up, steps)
-        self.is_probe = 0 < self.paused <= self._terms.warm_up
+        self.paused = max(self._warm_up, steps)
+        self.is_probe = 0 < self.paused <= self._warm_up
 
     def for_more_sessions(self) -> Account:
         """Return a copy of this account for steps with more sessions, which begins without a gain.
@@ -135,9 +139,10 @@ class Account:
 class GroupAccount:
     """Accounts of one group of sources, for 1, 2 to 3, 4 to 7, … sessions."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._by_bits = {0: Account(terms)}
+    def __init__(self, make: Callable[[], Account]) -> None:
+        """Begin with accounts that `make` returns."""
+        self._make = make
+        self._by_bits = {0: make()}
 
     def of(self, n_sessions: int) -> Account:
         """Return the account for about this number of sessions; a new one inherits losses, not gains."""
@@ -162,5 +167,5 @@ class GroupAccount:
         found = cast(dict[str, object], memory) if isinstance(memory, dict) else {}
         for bits, steps in found.items():
             if bits.isdecimal() and type(steps) is int and steps >= 0:
-                self._by_bits[int(bits)] = account = Account(self._terms)
+                self._by_bits[int(bits)] = account = self._make()
                 account.pause_for(steps)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from server.speculation.account import Account, GroupAccount, Terms
+from server.speculation.account import Account, GroupAccount
 from server.speculation.sources.drafter_record import DrafterRecord
 
 # Tokens of a session that a group may lose before it has gained any. Half: one hard reply, in which models
@@ -21,9 +22,7 @@ PROBE_STEPS = 16
 # but 6 to 14 ms beside a drafter, one drafter of seven pauses before a guess is right; twice: a bad one costs
 # a second more.
 TRIAL_S = 1.0
-OF_GROUP = Terms(CREDIT, warm_up=PROBE_STEPS)
-OF_INLINE = Terms(CREDIT)
-OF_TRIAL = Terms(TRIAL_S)  # in seconds
+OF_GROUP = partial(Account, CREDIT, warm_up=PROBE_STEPS)
 
 
 class Charge(NamedTuple):
@@ -117,7 +116,7 @@ def meet(
         machine.records, machine.ids = records, frozenset(r.presence.id for r in records)
         machine.new = [record for record in machine.new if record in records]  # without those that left
         if new and (joins or not machine.account):
-            machine.new, machine.trial, machine.alone = new, Account(OF_TRIAL), alone
+            machine.new, machine.trial, machine.alone = new, Account(TRIAL_S), alone
         found[host] = machine
     return found
 

@@ -12,10 +12,9 @@ from typing import cast
 
 from server.engine.proposer import CountsBySource, Step, StepTiming
 from server.estimators import Median, Ratio
-from server.speculation.account import Account, GroupAccount, Terms
+from server.speculation.account import Account, GroupAccount
 from server.speculation.drafter_host import (
     OF_GROUP,
-    OF_INLINE,
     PROBE_STEPS,
     Charge,
     DrafterHost,
@@ -40,8 +39,6 @@ STAKED = 25.0
 # messages; 1 with guesses for several sessions
 EVIDENCE_ALONE, EVIDENCE_HEARD = 8.0, 2.0
 
-OF_PROBES = Terms()
-
 
 class Ledger:
     """Times and rates of steps, and the accounts of all sources."""
@@ -65,8 +62,8 @@ class Ledger:
         """
         self.times, self.rates = times, Rates(times)
         self.lookup = GroupAccount(OF_GROUP) if policy.lookup and policy.gate else None
-        self.inline = GroupAccount(OF_INLINE) if td is not None and policy.gate else None
-        self.probes = Account(OF_PROBES)  # guesses of the model in the lead that do not seem to pay
+        self.inline = GroupAccount(Account) if td is not None and policy.gate else None
+        self.probes = Account()  # guesses of the model in the lead that do not seem to pay
         self.machines: dict[str, DrafterHost] = {}  # by name
         self._groups: list[GroupAccount] = []
         self.on_trial: set[str] = set()  # ids of drafters of which one guess must be verified

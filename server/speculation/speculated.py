@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from server.engine.proposer import OpenedSession
-from server.speculation.account import Account, Terms
+from server.speculation.account import Account
 from server.speculation.hits import SessionHitRates
 from server.speculation.sources.assignment import Yield
 from server.speculation.sources.lookup import Lookup, LookupGuess, PredictedReply
@@ -14,14 +15,14 @@ from server.speculation.tree import LEAST, ScoredTree
 from server.speculation.wire.messages import chain_start
 
 INDEXED = 64  # tokens that are indexed at once, for about 0.1 ms
-# Terms of the models in one session. patience: 3 steps with guesses for this session alone, 24 with guesses
-# for several sessions, each of which gets few, or 12 steps with messages. With 12, 5 or 3 steps alone, 7, 4
-# or none of 178 replies of 400M are below 0.95 of no drafts, and 23, 14 or 14 of the bundled pair, which is 1
-# percent slower in all with 3 (benchmarks.inside --every-way). per_step: guesses that have gained nothing may
-# cost a session 1.5 tokens in a step: with 2 the slowest of 187 replies of the bundled pair is at 0.90 of no
-# drafts instead of 0.94, with 1 all are 3 percent slower, without a bound 3 percent faster and the slowest at
-# 0.77.
-IN_SESSION = Terms(patience=24.0, per_step=1.5)
+# The account of the models in one session. patience: 3 steps with guesses for this session alone, 24 with
+# guesses for several sessions, each of which gets few, or 12 steps with messages. With 12, 5 or 3 steps
+# alone, 7, 4 or none of 178 replies of 400M are below 0.95 of no drafts, and 23, 14 or 14 of the bundled
+# pair, which is 1 percent slower in all with 3 (benchmarks.inside --every-way). per_step: guesses that have
+# gained nothing may cost a session 1.5 tokens in a step: with 2 the slowest of 187 replies of the bundled
+# pair is at 0.90 of no drafts instead of 0.94, with 1 all are 3 percent slower, without a bound 3 percent
+# faster and the slowest at 0.77.
+IN_SESSION = partial(Account, patience=24.0, per_step=1.5)
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class Speculated:
     n_rows_sent: dict[str, int] = field(default_factory=dict[str, int])
     heard: bool = False  # one of its current drafters has sent guesses
     is_spared: bool = False  # no drafter may have it
-    account: Account = field(default_factory=lambda: Account(IN_SESSION))  # its models' account
+    account: Account = field(default_factory=IN_SESSION)  # its models' account
     _n_expected: int = 0  # tokens of the reply that `prediction` has seen
     _tree: ScoredTree = field(init=False)
 

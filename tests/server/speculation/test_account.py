@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
-from server.speculation.account import FORGET, LOSS, PROBE_FRACTION, Account, GroupAccount, Terms
-from server.speculation.drafter_host import CREDIT, OF_GROUP, OF_INLINE
+from server.speculation.account import FORGET, LOSS, PROBE_FRACTION, Account, GroupAccount
+from server.speculation.drafter_host import CREDIT, OF_GROUP
 from server.speculation.speculated import IN_SESSION
 
 WAIT = 16
+OF_INLINE = partial(Account, CREDIT)
 
 
 def run(group: GroupAccount, net: float, steps: int, n_sessions: int = 1) -> tuple[float, int]:
@@ -159,7 +161,7 @@ def rested(account: Account) -> int:
 
 
 def test_account_needs_evidence_to_pause():
-    account = Account(Terms(patience=3.0))
+    account = Account(patience=3.0)
     for _ in range(2):
         account.book(-1.0)
         assert account.is_active
@@ -169,23 +171,23 @@ def test_account_needs_evidence_to_pause():
 
 def test_pause_limits_loss_to_percent():
     for n_sessions in (1, 4):
-        account = Account(Terms())
+        account = Account()
         account.book(-0.5, n_sessions=n_sessions)
         assert rested(account) == pytest.approx(0.5 / (LOSS * n_sessions), abs=1)
 
 
 def test_after_a_pause_an_account_begins_anew():
-    account = Account(IN_SESSION)
+    account = IN_SESSION()
     account.book(3.0, evidence=24.0)
-    assert account.allowance == IN_SESSION.per_step + 3.0
+    assert account.allowance == account.per_step + 3.0
     while not account.paused:
         account.book(-1.0)
     rested(account)
-    assert (account.net, account.allowance, account.has_evidence) == (0.0, IN_SESSION.per_step, False)
+    assert (account.net, account.allowance, account.has_evidence) == (0.0, account.per_step, False)
 
 
 def test_gains_are_forgotten_but_losses_are_not():
-    account = Account(Terms(stake=9.0))
+    account = Account(stake=9.0)
     account.book(-1.0)
     for _ in range(150):
         account.book(0.0)

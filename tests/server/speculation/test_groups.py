@@ -33,7 +33,7 @@ from tests.support import Harness, request
 CARD = vocabulary_card(FakeVocabulary())
 OWN = Presence("lead", "lead", "toy", "0", CARD, 1, host="here", kernel="here")
 # steps of a session alone until its models may pause: with guesses, and with messages
-TRIED, HEARD = (int(IN_SESSION.patience // each) for each in (EVIDENCE_ALONE, EVIDENCE_HEARD))
+TRIED, HEARD = (int(IN_SESSION().patience // each) for each in (EVIDENCE_ALONE, EVIDENCE_HEARD))
 NONSENSE = ord("~")  # what the toy model never says
 
 

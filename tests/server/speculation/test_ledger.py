@@ -27,7 +27,7 @@ from tests.server.speculation.test_groups import with_a_drafter
 from tests.server.speculation.test_speculator import Scene
 from tests.support import PROMPT, request
 
-TRIED, HEARD = (int(IN_SESSION.patience // each) for each in (EVIDENCE_ALONE, EVIDENCE_HEARD))
+TRIED, HEARD = (int(IN_SESSION().patience // each) for each in (EVIDENCE_ALONE, EVIDENCE_HEARD))
 MODEL = Guessers(inline=True, may_model=True)
 
 
@@ -42,7 +42,7 @@ def test_wrong_reply_pays_few_guesses(row_s: float):
     rate = scene.rate(request((*PROMPT, 9), max_tokens=200))
     assert 0 < sum(width > 1 for width in scene.target.widths[1:]) <= 2 * TRIED
     td_s, _ = scene.drafts.timing
-    n_guesses = IN_SESSION.per_step // (row_s + td_s)
+    n_guesses = IN_SESSION().per_step // (row_s + td_s)
     assert max(scene.target.widths[1:]) <= 1 + 2 * n_guesses, "each with a second choice at most"
     assert rate > 0.95
 
@@ -98,7 +98,7 @@ def path_of(guess: int, *, is_probe: bool) -> DraftPath:
 def test_right_probe_raises_the_allowance(is_right: bool):
     weighed = Weighed()
     weighed.step(0.1, path=path_of(PROMPT[-1] if is_right else 0, is_probe=True))
-    assert weighed.account.allowance == IN_SESSION.per_step + is_right
+    assert weighed.account.allowance == IN_SESSION().per_step + is_right
     assert weighed.account.net == (0.0 if is_right else -0.1)
 
 

@@ -221,4 +221,4 @@ def test_only_own_guesses_pay_changes(has_block: bool):
     asks, step = [Ask(1, 8)], Upcoming(1, 1, 1)
     view = speculator._view(asks, step, Guessers(drafters=True))  # pyright: ignore[reportPrivateUsage]
     assert view.shape is not None
-    assert (view.shape.most_s == IN_SESSION.per_step) if has_block else (view.shape.most_s == math.inf)
+    assert (view.shape.most_s == IN_SESSION().per_step) if has_block else (view.shape.most_s == math.inf)

@@ -220,7 +220,7 @@ def test_wrong_session_loses_its_drafters():
     scene = Scene()
     tokens = {1: list(PROMPT), 2: list(PROMPT)}
     step = StepTiming(1, 64, 0.004, 0.0041, 1, 1)
-    heard_enough = int(IN_SESSION.patience // EVIDENCE_HEARD)
+    heard_enough = int(IN_SESSION().patience // EVIDENCE_HEARD)
     for _ in range(KNOWN):
         take_in(scene.speculator)
         committed(scene.speculator, timing=step)  # without drafters
