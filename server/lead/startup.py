@@ -57,7 +57,6 @@ from server.llama.target_rows import given_layers, row_source, width_of
 from server.llama.with_rows import WithRows
 from server.pictures.fetching import RemotePictures
 from server.settings import LeadSettings
-from server.speculation.plain import PlainSteps
 from server.speculation.policy import Policy
 from server.speculation.shape_times import ShapeTimes
 from server.speculation.sources.remote import RemoteDrafters
@@ -96,9 +95,8 @@ def serve_models(settings: LeadSettings, site: Site, loading: Loading) -> int:
         if settings.print != "none":
             show_rejected = settings.print == "all"
             observers.append(ReplyPrinter(console_of(settings), backend.vocab, show_rejected=show_rejected))
-        asked = proposer if settings.draft_max or site.redis_url else PlainSteps(proposer.ledger.times)
         engine = EngineThread(
-            _engine_maker(settings, backend.options, model, asked, snapshots, loading.attention),
+            _engine_maker(settings, backend.options, model, proposer, snapshots, loading.attention),
             n_ctx=backend.n_ctx,
             observers=observers,
             max_queued=settings.max_queued,
@@ -220,8 +218,8 @@ def _make_speculator(
     policy = Policy(
         max_rows=most,
         leaves=leaves_of(settings, backend),
-        lookup=settings.lookup and settings.verify == "exact",
-        gate=settings.gate,
+        lookup=settings.lookup and settings.verify == "exact" and settings.draft_max > 0,
+        gate=settings.gate or not settings.draft_max,
         by_rejection=settings.verify == "rejection",
         again=not backend.can_trim,
         n_tail=backend.n_tail,

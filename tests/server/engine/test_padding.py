@@ -12,14 +12,17 @@ from server.engine.request import Exactness, GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.llama.backend import Batch, Logits
 from server.sampling.params import SamplingParams
-from server.speculation.plain import PlainSteps
+from server.speculation.policy import Policy
+from server.speculation.speculator import Speculator
 from server.speculation.step_times import StepTimes
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.server.engine.test_branches import TreeOracle
+from tests.server.speculation.test_speculator import Clock
 from tests.support import Harness, OracleProposer
 
 N = 20
-ODD = StepTimes(16, {n: (3.0 if n % 4 else 1.0) + n / 10 for n in range(1, 17)} | {1: 0.5})
+ODD_S = {n: (3.0 if n % 4 else 1.0) + n / 10 for n in range(1, 17)} | {1: 0.5}
+ODD = StepTimes(16, ODD_S)
 """Rows that are no multiple of four take longer than the next one that is, but for a single one."""
 
 
@@ -55,11 +58,23 @@ def run(backend: FakeBackend, proposer: Proposer, *asks: GenerationRequest) -> l
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_plain_steps_are_padded(n: int):
+    """Two steps that are not padded confirm what the start measured."""
     expected = run(toy(), Proposer(), *asked(n))
-    backend = toy()
-    assert run(backend, PlainSteps(ODD), *asked(n)) == expected
+    clock = Clock()
+
+    class Timed(FakeBackend):
+        def decode(self, batch: Batch) -> Logits:
+            clock.now += ODD_S[min(len(batch), len(ODD_S))]
+            return super().decode(batch)
+
+    backend = Timed(FakeModel(sharpness=4.0, eog_rate=0.0), n_seqs=12)
+    proposer = Speculator(Policy(lookup=False, max_rows=16), times=StepTimes(16, ODD_S), clock=clock)
+    harness = Harness(backend, proposer, limits=Limits(draft_max=0), clock=clock)
+    assert [outcome.tokens for outcome in harness.run(*asked(n))] == expected
     prompts = len(asked(n)[0].prompt)
-    assert {width for width in backend.widths if width < prompts} == {1 if n == 1 else 4}
+    widths = [width for width in backend.widths if width < prompts]
+    unpadded = [width for width in widths if width != 4]
+    assert unpadded == {1: [1] * len(widths), 2: [2] * 2, 3: [3] * 2, 4: []}[n]
 
 
 def test_steps_with_guesses_are_padded():
