@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from server.estimators import LatestUsed
 from server.speculation.sources.lookup import Lookup, LookupPool
 from server.speculation.speculated import INDEXED, Speculated
 
 # Share of an undrafted step's time spent on indexing tokens that lookups miss. Half: lookups of a long prompt
 # begin after twice as many steps; twice: gaps between tokens grow by a tenth.
 INDEX_SHARE = 0.05
-MAX_POOLS = 16  # salts whose texts are remembered, of up to 16 MB each
+MAX_POOLS = 8  # salts, used last, whose texts are remembered at least, and twice as many at most; 16 MB each
 
 
 class Lookups:
@@ -19,16 +20,16 @@ class Lookups:
     def __init__(self, sessions: Mapping[int, Speculated], clock: Callable[[], float]) -> None:
         self._sessions = sessions
         self._clock = clock
-        self._pools: dict[str, LookupPool] = {}  # by salt, the one used last at the end
+        self._pools = LatestUsed(lambda _: LookupPool(), MAX_POOLS)  # by salt
 
     def open(self, salt: str) -> Lookup:
         """Return the lookup of a session, which may also search texts of its salt."""
-        return Lookup(pool=self._pool_of(salt))
+        return Lookup(pool=self._pools[salt])
 
     def close(self, speculated: Speculated) -> None:
         """Keep the reply of an ended session as a text for others."""
         if speculated.lookup is not None:
-            self._pool_of(speculated.session.bounds.salt).add(speculated.reply)
+            self._pools[speculated.session.bounds.salt].add(speculated.reply)
 
     def index(self, undrafted_s: float, *, guesses: bool) -> float:
         """Index some of the tokens that are not indexed yet: first of sessions, then of ended texts.
@@ -50,13 +51,6 @@ class Lookups:
         began = self._clock()
         index(behind, began + INDEX_SHARE * undrafted_s, self._clock)
         return self._clock() - began
-
-    def _pool_of(self, salt: str) -> LookupPool:
-        """Return the pool of a salt. The MAX_POOLS salts used last have one."""
-        pool = self._pools[salt] = self._pools.pop(salt, None) or LookupPool()
-        if len(self._pools) > MAX_POOLS:
-            del self._pools[next(iter(self._pools))]
-        return pool
 
 
 def index(behind: Iterable[Callable[[int], int]], end: float, clock: Callable[[], float]) -> None:

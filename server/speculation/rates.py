@@ -156,7 +156,7 @@ class Rates:
         self.n_cells = timing.n_cells
         self._observe(plan, timing, calm=calm)
         times, n = self.times, timing.n_sessions
-        self.undrafted_s = times.undrafted_s(n, times.last_curve(timing.n_cells))
+        self.undrafted_s = times.undrafted_s(n, times.curve(timing.n_cells))
         self.undrafted_rate = n / self.undrafted_s if self.undrafted_s else 0.0
         self.throughput.observe(timing.n_tokens, timing.step_s)
         n_guesses, outside_s = plan.n_guesses, timing.step_s - timing.decode_s - plan.spent_s

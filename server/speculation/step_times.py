@@ -89,11 +89,6 @@ class StepTimes:
             self._curves[bucket] = self._now, curve
         return curve
 
-    def last_curve(self, n_cells: int) -> list[float]:
-        """Return the cached curve(); use it where staleness is fine, since recomputing takes 72 µs."""
-        _, curve = self._curves.get(_bucket(n_cells), (0, []))
-        return curve if curve and curve[-1] else self.curve(n_cells)
-
     def padded(self, n_rows: int, n_cells: int) -> int:
         """Return to how many rows a step of n_rows rows is padded, because the wider decode is faster.
 

@@ -118,13 +118,13 @@ def test_drafter_costs_slower_decodes(
     Beside the drafter all take a sixth longer, and guesses of the draft model in the lead four times as long.
     """
     remote, record = with_a_drafter()
-    td, charges = Median(1), list[tuple[Charge, bool]]()
+    td, charges = Median(1), list[tuple[Charge, bool, float]]()
     taught = Taught(remote, td, seconds=[1.0, 5 / 3, 7 / 3, 3.0])
     priced = taught.ledger
 
     def heard(*of_it: object) -> Charge:
         charge = Ledger._charge(priced, *of_it)  # type: ignore[arg-type]
-        charges.append((charge, record.paused))
+        charges.append((charge, record.paused, priced.rates.undrafted_rate))
         return charge
 
     monkeypatch.setattr(priced, "_charge", heard)
@@ -140,11 +140,10 @@ def test_drafter_costs_slower_decodes(
             plan.working = list(priced.machines) if record.n_assigned else []
             timing = StepTiming(plan.rows, 9, decode_s, decode_s + plan.spent_s, 3, 1)
             priced.learn(Step(plan, timing, ()))
-    assert all(charge.crowded == 0.0 for charge, _ in charges[:PROBE_STEPS])
-    found = [charge for charge, paused in charges if not paused][-2:]
-    plain, wide = sorted(found, key=lambda charge: charge.crowded)
-    rate = priced.rates.undrafted_rate
-    assert plain.crowded == pytest.approx(rate * 0.15 * 1.15, rel=0.1)
+    assert all(charge.crowded == 0.0 for charge, _, _ in charges[:PROBE_STEPS])
+    found = [(charge, rate) for charge, paused, rate in charges if not paused][-2:]
+    (plain, plain_rate), (wide, rate) = sorted(found, key=lambda one: one[0].crowded)
+    assert plain.crowded == pytest.approx(plain_rate * 0.15 * 1.15, rel=0.1)
     assert wide.crowded == pytest.approx(rate * (0.15 * 2.3 + 3 * 0.3), rel=0.1)
     assert wide.saved == pytest.approx(rate * 0.1)
     assert wide.most_saved == pytest.approx(rate * 0.15, rel=0.2), "half of the steps had three guesses"
