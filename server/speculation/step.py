@@ -62,11 +62,9 @@ class Drafting:
 
     source: str
     td_s: float  # seconds of a round of guesses, one for each session
-    is_beside: bool  # the model can also evaluate and guess during the target's decode
     gate: bool  # False: guesses are made whether they pay or not
     brought: float  # recent tokens per session beyond its cost
-    behind: Callable[[int], int]  # tokens of a session to evaluate before its next guess
-    behind_s: Callable[[int], float]  # seconds that these take
+    behind_s: Callable[[int], float]  # seconds to evaluate a session's tokens that the model lacks
     seconds: Sequence[float]  # by rows of the step, including rows evaluated again after wrong guesses
     n_rows: int = 1  # rows of the step without guesses
     tries: bool = False  # guess once in any case, since nothing is known of this text

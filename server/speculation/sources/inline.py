@@ -107,14 +107,14 @@ class Inline:
         """
         drafting = view.drafting = self._begin(view)
         charges = defaultdict[int, float](float)
-        late = sorted(filter(drafting.behind, drafting.paths), key=drafting.behind)
+        late = sorted(filter(self.model.behind, drafting.paths), key=self.model.behind)
         spent_s = self._read(view, drafting, late) if late else 0.0
         spent_s += self._guess_on(drafting, *inline_plan.wanted(drafting), charges)
         if drafting.paths and not drafting.n_guessed and (drafting.tries or drafting.may_probe):
             # no guess seems to pay
             if not drafting.tries:
                 drafting.probe_s += drafting.td_s
-            if drafting.is_beside:
+            if self.model.beside:
                 drafting.beside |= drafting.paths
             else:
                 if not (before and before.n_guessed):
@@ -130,12 +130,10 @@ class Inline:
         drafting = Drafting(
             model.source,
             model.td.value,
-            model.beside,
             policy.gate,
             ledger.inline.gain if ledger.inline else 0.0,
-            behind=model.behind,
-            behind_s=model.behind_s,
-            seconds=view.seconds,
+            model.behind_s,
+            view.seconds,
             n_rows=view.n_rows,
             undrafted_rate=view.undrafted_rate,
         )
@@ -170,20 +168,21 @@ class Inline:
             drafting: The model's state.
             late: Sessions with tokens that the model has not evaluated, those with the fewest first.
         """
+        model = self.model
         paying, unpaid = inline_plan.choose_reading(view, drafting, late)
         if not drafting.tries:
             drafting.probe_s += sum(map(drafting.behind_s, unpaid))
         # a lone session reads all in one decode
-        most = left = SHARED_ROWS if view.n_rows > 1 else sum(map(drafting.behind, late))
+        most = left = SHARED_ROWS if view.n_rows > 1 else sum(map(model.behind, late))
         began = self._clock()
         for session in (*paying, *unpaid):
-            left -= self.model.read(session, left)
+            left -= model.read(session, left)
         drafting.n_read = most - left
-        for session in filter(drafting.behind, list(drafting.paths)):
+        for session in filter(model.behind, list(drafting.paths)):
             path = drafting.paths.pop(session)
-            if drafting.is_beside and (drafting.tries or session in paying):
+            if model.beside and (drafting.tries or session in paying):
                 drafting.beside[session] = path
-        return 0.0 if drafting.is_beside else self._clock() - began
+        return 0.0 if model.beside else self._clock() - began
 
     def _guess_on(
         self, drafting: Drafting, guess: Sequence[int], probe: Sequence[int], charges: dict[int, float]

@@ -63,7 +63,7 @@ class Weighed:
         plan = DraftPlan(guessers=guessers, charges={1: cost} if cost else {})
         plan.step, plan.rows = Upcoming(1, 1), 1
         if path:
-            plan.drafting = Drafting("draft", 0.0, False, True, 0.0, int, float, (), paths={1: path})
+            plan.drafting = Drafting("draft", 0.0, True, 0.0, float, (), paths={1: path})
         self.ledger.learn(Step(plan, None, [Outcome(1, 1, {})]))
 
 

@@ -184,7 +184,7 @@ def throughput(curve: list[float], acceptance: float, td: float, depth: int) -> 
 
 def drafting(curve: Sequence[float], td_s: float, rate: float = math.inf) -> Drafting:
     """Return a model in the lead whose guesses take td_s."""
-    made = Drafting("draft", td_s, False, True, 0.0, int, float, curve)
+    made = Drafting("draft", td_s, True, 0.0, float, curve)
     made.rate = rate
     return made
 
