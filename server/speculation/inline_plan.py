@@ -30,7 +30,7 @@ def draft_path(view: View, drafting: Drafting, i: int, most: int) -> DraftPath:
     kinds = sorted([(share, sure), (1.0 - share, unsure)], reverse=True)
     prospects = [(one, gain.chain(right, min(most, _most_guesses_in_a_row(right)))) for one, right in kinds]
     acceptance = share * sure + (1.0 - share) * unsure
-    return DraftPath(limit, most, speculated.hits, acceptance, prospects)
+    return DraftPath(limit, most, acceptance, prospects)
 
 
 def _most_guesses_in_a_row(acceptance: float) -> int:

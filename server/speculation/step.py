@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from server.engine.proposer import Plan, Upcoming
 from server.sampling.draw import Distribution
-from server.speculation.hits import HitRates
 from server.speculation.sources.drafter_record import DrafterRecord
 
 LOOKUP, GRAMMAR, PREDICTION = "lookup", "grammar", "prediction"
@@ -45,7 +44,6 @@ class DraftPath:
 
     limit: int  # guesses that the session can afford
     most: int  # guesses that are possible apart from that
-    hits: HitRates
     acceptance: float  # probability that a next guess is right if those before it are
     # of the two kinds, sure and unsure guesses, the likelier first: the kind's share, and the expected tokens
     # of 0, 1, … such guesses; fixed within a step
@@ -75,7 +73,7 @@ class Drafting:
     beside: dict[int, DraftPath] = field(default_factory=dict[int, DraftPath])
     undrafted_rate: float = 0.0  # tokens per second of undrafted steps; 0: unknown
     n_guesses: int = 0  # guesses so far
-    n_guessed: int = 0  # sessions with guesses
+    has_guessed: bool = False  # the model was asked for a guess between two steps
     probe_s: float = 0.0  # seconds of guesses that did not seem to pay
     n_read: int = 0  # tokens that were behind and were evaluated
 

@@ -110,14 +110,14 @@ class Inline:
         late = sorted(filter(self.model.behind, drafting.paths), key=self.model.behind)
         spent_s = self._read(view, drafting, late) if late else 0.0
         spent_s += self._guess_on(drafting, *inline_plan.wanted(drafting), charges)
-        if drafting.paths and not drafting.n_guessed and (drafting.tries or drafting.may_probe):
+        if drafting.paths and not drafting.has_guessed and (drafting.tries or drafting.may_probe):
             # no guess seems to pay
             if not drafting.tries:
                 drafting.probe_s += drafting.td_s
             if self.model.beside:
                 drafting.beside |= drafting.paths
             else:
-                if not (before and before.n_guessed):
+                if not (before and before.has_guessed):
                     self.model.td.restart()  # the time of its latest guesses may have been disturbed
                 spent_s += self._guess_on(drafting, list(drafting.paths), (), charges)
         for session in charges:
@@ -197,7 +197,7 @@ class Inline:
         """
         spent_s, clock = 0.0, self._clock
         while guess:
-            drafting.n_guessed = drafting.n_guessed or len(guess)
+            drafting.has_guessed = True
             began = clock()
             drafting.n_guesses += self._guess(drafting, guess, probe)
             took_s = clock() - began
@@ -269,4 +269,4 @@ class Inline:
         path.tokens.append(guess.token)
         if guess.drafted is not None:
             path.drafted.append(guess.drafted)
-        path.sure *= path.hits.probability(source, confidence)
+        path.sure *= speculated.hits.probability(source, confidence)

@@ -91,7 +91,7 @@ def test_pause_counts_guessing_steps():
 
 
 def path_of(guess: int, *, is_probe: bool) -> DraftPath:
-    return DraftPath(1, 1, HitRates(), 0.0, (), tokens=[guess], is_probe=is_probe)
+    return DraftPath(1, 1, 0.0, (), tokens=[guess], is_probe=is_probe)
 
 
 @pytest.mark.parametrize("is_right", [True, False])
