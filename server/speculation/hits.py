@@ -12,6 +12,7 @@ confidence would need that many for each.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from server.estimators import LatestUsed, Mean, Ratio
 from server.speculation.wire.roster import MAX_PEERS
@@ -47,40 +48,43 @@ _ASSUMED = [*(TRUST * middle for middle in _MIDDLES), MEAN, 0.5, TRUST, 0.5]
 _BEST, _SHARE_SURE, _SURE, _UNSURE = range(len(_MIDDLES), len(_ASSUMED))  # behind the buckets
 
 
-class _Source:
-    """Hit rates of one source: for each entry of _ASSUMED a mean over OVERALL_WINDOW guesses."""
+class RatesByKind:
+    """Rates of guesses of several kinds: for each kind a mean over about `window` guesses."""
 
-    __slots__ = ("_counts", "rates")
+    __slots__ = ("_counts", "_window", "rates")
 
-    def __init__(self) -> None:
-        self.rates = array("d", _ASSUMED)
-        self._counts = array("H", [WORD] * len(_ASSUMED))
-
-    def guessed(self, confidence: int, hit: bool, *, best: bool) -> None:
-        """Learn from one guess of this source; see HitRates.observe() for the arguments."""
-        bucket = _BUCKET[confidence]
-        if best:
-            sure = confidence >= SURE_CONFIDENCE_BYTE
-            self.observe((bucket, hit), (_BEST, hit), (_SHARE_SURE, sure), (_SURE if sure else _UNSURE, hit))
-        else:
-            self.observe((bucket, hit))
+    def __init__(self, assumed: Sequence[float], window: int) -> None:
+        """Begin with assumed rates, by kind, each with the weight of WORD guesses."""
+        self.rates = array("d", assumed)
+        self._counts = array("H", [WORD] * len(assumed))
+        self._window = window
 
     def observe(self, *seen: tuple[int, float]) -> None:
-        """Learn from pairs: the index of a rate, and the observed value."""
+        """Learn from pairs: the kind of a guess, and 1 if it was right (or sure), else 0."""
         rates, counts = self.rates, self._counts
-        for at, value in seen:
-            n = counts[at]
-            if n < OVERALL_WINDOW:
+        for kind, value in seen:
+            n = counts[kind]
+            if n < self._window:
                 n += 1
-                counts[at] = n
-            rates[at] += (value - rates[at]) / n
+                counts[kind] = n
+            rates[kind] += (value - rates[kind]) / n
+
+
+def _learn(known: RatesByKind, confidence: int, hit: bool, *, best: bool) -> None:
+    """Learn from one guess of a source; see HitRates.observe() for the arguments."""
+    bucket = _BUCKET[confidence]
+    if best:
+        sure = confidence >= SURE_CONFIDENCE_BYTE
+        known.observe((bucket, hit), (_BEST, hit), (_SHARE_SURE, sure), (_SURE if sure else _UNSURE, hit))
+    else:
+        known.observe((bucket, hit))
 
 
 class HitRates:
     """Hit rates by source over all sessions. Confidences are bytes: probability times 255."""
 
     def __init__(self) -> None:
-        self._sources = LatestUsed(lambda _: _Source(), MAX_SOURCES)
+        self._sources = LatestUsed(lambda _: RatesByKind(_ASSUMED, OVERALL_WINDOW), MAX_SOURCES)
 
     def observe(self, source: str, confidence: int, hit: bool, *, best: bool = False) -> None:
         """Learn from a guess for a position that has been committed.
@@ -91,7 +95,7 @@ class HitRates:
             hit: True if the guess was right.
             best: True if the source gave no other guess for the position a higher confidence.
         """
-        self._sources[source].guessed(confidence, hit, best=best)
+        _learn(self._sources[source], confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         """Learn only the rates of best guesses, from the guess that the source was surest of."""
@@ -99,7 +103,7 @@ class HitRates:
         of_kind = _SURE if sure else _UNSURE
         self._sources[source].observe((_BEST, hit), (_SHARE_SURE, sure), (of_kind, hit))
 
-    def known(self, source: str) -> _Source:
+    def known(self, source: str) -> RatesByKind:
         """Return the rates of this source."""
         return self._sources[source]
 
@@ -153,7 +157,7 @@ class SessionHitRates(HitRates):
         if best:
             level.n_right += hit
             level.share_sure.observe(confidence >= SURE_CONFIDENCE_BYTE)
-        known.guessed(confidence, hit, best=best)
+        _learn(known, confidence, hit, best=best)
 
     def observe_best(self, source: str, confidence: int, hit: bool) -> None:
         level = self._levels[source]

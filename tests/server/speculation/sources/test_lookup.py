@@ -17,9 +17,10 @@ from server.speculation.sources.lookup import (
     POOL_TOKENS,
     Lookup,
     LookupPool,
-    MatchRates,
     PredictedReply,
     grams,
+    match_rates,
+    rates_after,
 )
 
 few = st.lists(st.integers(0, 3), max_size=60)
@@ -213,12 +214,12 @@ def test_confidence_grows_with_match_length():
 
 def test_confidence_follows_what_was_measured():
     chance = random.Random(1)
-    rates = MatchRates()
+    rates = match_rates()
     for _ in range(400):
-        rates.record(3, chance.random() < 0.9)
-        rates.record(2, chance.random() < 0.2)
-    assert rates.after(3, 1)[0] == pytest.approx(0.9, abs=0.1)
-    assert rates.after(2, 1)[0] == pytest.approx(0.2, abs=0.1)
+        rates.observe((3, chance.random() < 0.9))
+        rates.observe((2, chance.random() < 0.2))
+    assert rates_after(rates, 3, 1)[0] == pytest.approx(0.9, abs=0.1)
+    assert rates_after(rates, 2, 1)[0] == pytest.approx(0.2, abs=0.1)
 
 
 def test_failed_repetition_lowers_confidence():
@@ -306,4 +307,4 @@ def test_a_token_costs_microseconds():
 
 
 def test_lengths_beyond_counting_equal_longest():
-    assert len(set(MatchRates().after(MAX_LENGTH, 5))) == 1
+    assert len(set(rates_after(match_rates(), MAX_LENGTH, 5))) == 1
