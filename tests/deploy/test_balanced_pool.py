@@ -12,7 +12,8 @@ from typing import cast
 import pytest
 import redis
 
-from tests.chaos.pools import RESPONSES, WHOLE_S, Played, Pool, Reading, live_pool
+from tests.chaos.pool_replies import RESPONSES, WHOLE_S, Reading
+from tests.chaos.pools import Pool, live_pool
 from tests.deploy.test_balancer import HAPROXY, balanced
 from tests.process.duo import until
 
@@ -34,7 +35,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Generator[Pool]:
 @pytest.mark.parametrize("what", [RESPONSE, CHAT])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_reply_outlives_its_lead(pool: Pool, tmp_path: Path, what: int, number: signal.Signals):
-    expected = Reading(pool, Random(1), Played()).reply(what)
+    expected = Reading(pool.ports, Random(1)).reply(what)
     leads = [f"127.0.0.1:{port}" for port in pool.ports]
     with (
         balanced(tmp_path, *leads) as url,
@@ -42,7 +43,7 @@ def test_reply_outlives_its_lead(pool: Pool, tmp_path: Path, what: int, number: 
         redis.Redis.from_url(pool.redis.url) as client,
     ):
         before = set(_logs(client))
-        reading = Reading(pool, Random(2), Played(), [int(url.rpartition(":")[2])])
+        reading = Reading([int(url.rpartition(":")[2])], Random(2))
         reply = aside.submit(reading.reply, what)
         until(lambda: _is_begun(client, before), WHOLE_S, "no event")
         [writer] = [i for i, port in enumerate(pool.ports) if pool.health(port)["slots"]["busy"]]
