@@ -186,6 +186,8 @@ def _with_and_without_v1() -> list[BaseRoute]:
         *_conversations(),
         _route_to("/stream", resumed_route.read_again, "GET"),
         _route_to("/stream", resumed_route.remove, "DELETE"),
+        _route_to("/stream/{conv_id:path}", resumed_route.read_again, "GET"),
+        _route_to("/stream/{conv_id:path}", resumed_route.remove, "DELETE"),
         _route_to("/streams/lookup", resumed_route.look_up),
         _generating_route("/decisions", decisions.create),
         _generating_route("/systemone", systemone.create),

@@ -86,7 +86,8 @@ async def _as_json(served: Served, salt: str, stream: NamedStream) -> dict[str, 
 
 
 def _name_of(request: Request) -> str:
-    if not (name := request.query_params.get("conv_id")):
+    """Return the conversation's name, in the query or, as earlier pages of llama-server ask, in the path."""
+    if not (name := request.path_params.get("conv_id") or request.query_params.get("conv_id")):
         raise FieldError("conv_id", "required")
     return name
 

@@ -63,7 +63,8 @@ def _patterns() -> list[tuple[str, re.Pattern[str], Operation]]:
     found: list[tuple[str, re.Pattern[str], Operation]] = []
     for operation in operations():
         method, path = operation.name.split(" ")
-        place = ".+" if path == "/v1/models/{id}" else "[^/]+"  # names of models may have slashes
+        # names of models may have slashes, and names of streams contain those
+        place = ".+" if path in ("/v1/models/{id}", "/v1/stream/{conv_id}") else "[^/]+"
         pattern = re.sub(r"\{\w+\}", place, re.sub(r"^/v1/", "/(?:v1/)?", path))
         pattern += "/?" if path == "/v1/models" else ""  # the only one with or without a slash at its end
         found.append((method, re.compile(pattern), operation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from server.api.contract.operation import FIND, READ, TEXT_WORK, Operation
@@ -16,6 +17,7 @@ SALT: Mapping[str, Any] = {
     "schema": {"type": "string", "maxLength": 256},
 }
 CONVERSATION: Mapping[str, Any] = {**ID, "name": "conv_id", "in": "query"}
+IN_PATH: Mapping[str, Any] = {**ID, "name": "conv_id"}
 CHUNKS = ("ChatCompletionChunk", "CompletionChunk", "NativeChunk", "MessagesEvent")
 PAGE: tuple[Mapping[str, Any], ...] = (
     {
@@ -35,6 +37,35 @@ PAGE: tuple[Mapping[str, Any], ...] = (
         "description": "The id of the item before the page.",
         "schema": {"type": "string"},
     },
+)
+READ_STREAM = Operation(
+    id="readStream",
+    summary="The stream of a conversation from an offset on. llama-server's.",
+    description=(
+        "A streamed reply to a request with the header `x-conversation-id` goes on when its connection "
+        "ends, and is read again by that name with the same API key. The next one takes its place."
+    ),
+    parameters=(
+        CONVERSATION,
+        SALT,
+        {
+            "name": "from",
+            "in": "query",
+            "description": "Bytes of the stream that are left out.",
+            "schema": {"type": "integer", "minimum": 0, "default": 0},
+        },
+    ),
+    answer="The bytes as they were sent, and those to come.",
+    event={"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in CHUNKS]},
+    errors=(*FIND, 400),
+)
+STOP_STREAM = Operation(
+    id="stopStream",
+    summary="Cancel the reply of a conversation, and forget its stream. llama-server's.",
+    parameters=(CONVERSATION, SALT),
+    answer="Done, or there was none.",
+    status=204,
+    errors=(*READ, 400),
 )
 OF_STORED: dict[str, Operation] = {
     "GET /v1/responses/{id}/input_items": Operation(
@@ -85,35 +116,12 @@ OF_STORED: dict[str, Operation] = {
         answers=("ResponseDeleted",),
         errors=FIND,
     ),
-    "GET /v1/stream": Operation(
-        id="readStream",
-        summary="The stream of a conversation from an offset on. llama-server's.",
-        description=(
-            "A streamed reply to a request with the header `x-conversation-id` goes on when its connection "
-            "ends, and is read again by that name with the same API key. The next one takes its place."
-        ),
-        parameters=(
-            CONVERSATION,
-            SALT,
-            {
-                "name": "from",
-                "in": "query",
-                "description": "Bytes of the stream that are left out.",
-                "schema": {"type": "integer", "minimum": 0, "default": 0},
-            },
-        ),
-        answer="The bytes as they were sent, and those to come.",
-        event={"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in CHUNKS]},
-        errors=(*FIND, 400),
+    "GET /v1/stream": READ_STREAM,
+    "GET /v1/stream/{conv_id}": replace(
+        READ_STREAM, id="readStreamByPath", parameters=(IN_PATH, *READ_STREAM.parameters[1:])
     ),
-    "DELETE /v1/stream": Operation(
-        id="stopStream",
-        summary="Cancel the reply of a conversation, and forget its stream. llama-server's.",
-        parameters=(CONVERSATION, SALT),
-        answer="Done, or there was none.",
-        status=204,
-        errors=(*READ, 400),
-    ),
+    "DELETE /v1/stream": STOP_STREAM,
+    "DELETE /v1/stream/{conv_id}": replace(STOP_STREAM, id="stopStreamByPath", parameters=(IN_PATH, SALT)),
     "POST /v1/streams/lookup": Operation(
         id="lookUpStreams",
         summary="The streams of conversations whose names are known. llama-server's.",

@@ -63,6 +63,16 @@ def test_stream_equals_an_unnamed_one(lead: Lead):
     assert read(lead, start=len(named.content)).content == b""
 
 
+def test_earlier_pages_name_it_in_the_path(lead: Lead):
+    whole = say(lead, "31d0::some/model").content
+    url = f"{lead.url}/v1/stream/31d0%3A%3Asome%2Fmodel"
+    at = whole.index(b"\n\n") + 2
+    assert httpx.get(url, params={"from": at}).content == whole[at:]
+    assert httpx.get(f"{url}s").status_code == 404
+    assert httpx.delete(url).status_code == 204
+    assert httpx.get(url).status_code == 404
+
+
 def test_lookup_finds_known_names_only(lead: Lead):
     whole = say(lead, "77aa::duo").content
     [told] = found(lead, "77aa")
