@@ -174,6 +174,13 @@ class StoreError(DuoError):
         return cls("this is more than one API key may store here", status=413)
 
 
+class OtherEventsError(DuoError):
+    """A reader comes from events that were never stored, and that differ from those of this log."""
+
+    def __init__(self) -> None:
+        super().__init__("the events up to this one were never stored: read the reply from its beginning")
+
+
 class LostReplyError(DuoError):
     """The log of a reply breaks off: the process that wrote it is gone."""
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from server.api.stages.prompted import Prompted
+from server.engine.request import PictureSpan
+from server.errors import InvalidRequestError
+from server.llama.backend import PICTURE_IDS
 from server.replies.store import Orphan
 from server.sampling.logprobs import TokenLogprobs
 
 Json: TypeAlias = dict[str, Any]
 Note: TypeAlias = list[Any]
 """Of a choice: its index, new tokens, their logprobs, mirostat's state after them, and 1 if it has ended."""
+
+
+Spans: TypeAlias = Callable[[Sequence[int]], Sequence[PictureSpan]]
 
 
 @dataclass(slots=True)
@@ -36,14 +42,25 @@ class PartialAnswer:
     opened: bool  # its first events were told
     closed: bool  # its last event was told
 
-    def asked(self, prompts: Sequence[Prompted], recipe: Json) -> list[Prompted]:
-        """Return prompts with the tokens, seeds and beginnings that their replies have."""
+    def asked(self, prompts: Sequence[Prompted], recipe: Json, spans: Spans) -> list[Prompted]:
+        """Return prompts with the tokens, seeds and beginnings that their replies have.
+
+        Args:
+            prompts: The prompts as this process makes them.
+            recipe: What recipe_of() returned.
+            spans: Returns the spans of pictures in tokens.
+
+        Raises:
+            InvalidRequestError: Pictures of the prompts are other ones now.
+        """
         again, choices = list[Prompted](), iter(self.choices)
         for prompt, told in zip(prompts, recipe["prompts"], strict=True):
+            tokens = _with_pictures(told["tokens"], prompt.tokens)
             requests = [
                 replace(
                     request,
-                    prompt=told["tokens"],
+                    prompt=tokens,
+                    pictures=spans(tokens),
                     sampling=request.sampling.reseeded(seed),
                     begun=tuple(choice.tokens),
                     mu=choice.mu,
@@ -51,14 +68,28 @@ class PartialAnswer:
                 )
                 for request, seed, choice in zip(prompt.requests, told["seeds"], choices, strict=False)
             ]
-            again.append(replace(prompt, text=told["text"], tokens=told["tokens"], requests=requests))
+            # words of pictures are this process's own
+            text, whole = (prompt.text, False) if prompt.pictures else (told["text"], prompt.whole)
+            again.append(replace(prompt, text=text, tokens=tokens, requests=requests, whole=whole))
         return again
+
+
+def _with_pictures(tokens: list[int], known: Sequence[int]) -> list[int]:
+    """Return a prompt's tokens with the ids that the positions of pictures have in this process.
+
+    known: The same prompt with these ids; its text may differ, such as by a date.
+    """
+    ids = [token for token in known if token >= PICTURE_IDS]
+    if len(ids) != sum(token >= PICTURE_IDS for token in tokens):
+        raise InvalidRequestError("the reply cannot go on: its pictures are other ones now")
+    here = iter(ids)
+    return [next(here) if token >= PICTURE_IDS else token for token in tokens]
 
 
 def recipe_of(id: str, created: int, prompts: Sequence[Prompted]) -> Json | None:
     """Return what submits the same requests again; None if they cannot be begun in the middle."""
     requests = [request for prompt in prompts for request in prompt.requests]
-    if any(request.n_beams > 1 or request.pictures for request in requests):
+    if any(request.n_beams > 1 for request in requests):
         return None
     told = [
         {

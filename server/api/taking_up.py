@@ -12,6 +12,7 @@ from server.api import problem
 from server.api.chat.chat_request import ChatRequest
 from server.api.partial_answer import PartialAnswer, partial_answer_of
 from server.api.stages.prompted import Prompted
+from server.api.stages.remote_urls import fetch_pictures
 from server.api.stages.submit import prepared_chat
 from server.engine.request_account import CURRENT, RequestAccount
 from server.errors import BusyError, DuoError, StoreError
@@ -86,4 +87,7 @@ async def asked_again(
     served: Served, body: ChatRequest, orphan: Orphan, begun: PartialAnswer
 ) -> Sequence[Prompted]:
     """Return the prompt of a chat, with the tokens and beginnings that an orphan has."""
-    return begun.asked([await served.prompt_work.run(prepared_chat, served, body)], orphan.recipe)
+    if served.remote is not None:
+        await fetch_pictures(served.remote, body)
+    prompt = await served.prompt_work.run(prepared_chat, served, body)
+    return begun.asked([prompt], orphan.recipe, served.spans)

@@ -30,7 +30,7 @@ from server.cache.named import NamedFiles
 from server.engine.thread import EngineThread
 from server.grammar.compiler import Compiler
 from server.lead.recollection import of_logits, recall
-from server.lead.tiers import MIB_SHIFT, fingerprint
+from server.lead.tiers import MIB_SHIFT, file_digest, fingerprint
 from server.llama.embedder import LlamaEmbedder
 from server.llama.embedding_worker import EmbeddingWorker
 from server.llama.library import LoadedModel
@@ -66,6 +66,7 @@ OF_REPLIES = (
     "reasoning_format",
     "verbose",
     "chat_template",
+    "allow_remote_images",
 )
 """Settings that a reply depends on; those of the model are in its fingerprint."""
 
@@ -116,6 +117,7 @@ def kin_of(settings: LeadSettings, backend: LlamaBackend) -> str:
         backend.n_ctx,
         *(getattr(settings, name) for name in OF_REPLIES),
         settings.names,
+        settings.mmproj and file_digest(settings.mmproj),
         hashlib.sha256((backend.chat_template or "").encode()).hexdigest(),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()

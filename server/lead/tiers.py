@@ -125,11 +125,12 @@ def fingerprint(options: LlamaOptions) -> str:
     These are the files of model and adapters (by their sizes and both ends), the options, and llama.cpp's
     version. Raises StartupError.
     """
-    files = "/".join(_file_digest(path) for path in options.files)
+    files = "/".join(file_digest(path) for path in options.files)
     return f"{files}/{options.numerics}/{options.n_streams}/{version('llama-cpp-python')}"
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Return a file's size, and a digest of both its ends. Raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from server.errors import LostReplyError
+from server.errors import LostReplyError, OtherEventsError
 from server.replies.redis_names import END, EVENTS, entry_id, of_entry
-from server.replies.reply_log import EVENT_END, LogReader, ReplyLog, without_first
+from server.replies.reply_log import EVENT_END, UNSTORED, LogReader, ReplyLog, without_first
 
 DISTANT_POLL_S = 0.05  # between two polls of a log that another lead writes; a person notices twice that
 
@@ -37,6 +37,8 @@ class DistantLog:
         self._id = id
 
     async def events(self, after: int) -> AsyncIterator[bytes]:
+        if after >= UNSTORED:
+            raise OtherEventsError
         start, gone = f"({entry_id(0, after + 1)}", False
         while not self._store.draining:
             entries = await self._store.entries(self._salt, self._id, start)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from server.errors import StoreError
 from server.replies.kept import Json, KeptBounds, ResponseStore, StoredResponse
 from server.replies.reply_log import LogReader, ReplyLog
-from server.replies.store import Change, Orphan, Owner
+from server.replies.store import Change, Kept, Orphan, Owner
 
 
 class MemoryStore:
@@ -26,17 +26,13 @@ class MemoryStore:
     def n_logs(self) -> int:
         return len(self._logs)
 
-    def put(self, owner: Owner, stored: StoredResponse) -> None:
-        self.keep(owner, stored)
-
-    def keep(self, owner: Owner, stored: StoredResponse) -> bool:
-        """Keep a response. If it is too large, keep nothing under its id and return False."""
+    def put(self, owner: Owner, stored: StoredResponse) -> Kept:
         log = self._logs.get((owner.salt, stored.id))
         n_beside = log.n_bytes if log else 0
-        kept = self._store_of(owner.tenant).put(owner.salt, stored, n_beside)
-        if not kept:
-            self.forget(owner.salt, stored.id)
-        return kept
+        if self._store_of(owner.tenant).put(owner.salt, stored, n_beside):
+            return "everywhere"
+        self.forget(owner.salt, stored.id)
+        return "nowhere"
 
     async def get(self, salt: str, id: str) -> StoredResponse | None:
         return self.found(salt, id)
@@ -64,7 +60,7 @@ class MemoryStore:
         changed = change(stored)
         if len(changed.encoded()) > self._bounds.most_bytes:
             raise StoreError.full()
-        self.keep(owner, changed)
+        self.put(owner, changed)
         return changed
 
     async def take_up(self, most: int) -> Sequence[Orphan]:

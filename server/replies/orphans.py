@@ -182,6 +182,7 @@ def _entries_of(client: redis.Redis, key: str) -> Entries:
 
 def _found(entries: Entries, term: int) -> TakenLog:
     log, states = ReplyLog(guarded=True), list[Json]()
+    log.n_beside = len(entries[0][1][RECIPE])
     for _, fields in entries:
         if EVENTS in fields:
             log.append(fields[EVENTS])

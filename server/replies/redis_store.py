@@ -23,7 +23,7 @@ from server.replies.orphans import READ_ENTRIES, Orphans, TakenLog, recipe_of
 from server.replies.redis_link import RedisLink
 from server.replies.redis_names import ReplyNames, is_id, owner_of, place_of
 from server.replies.reply_log import LogReader, ReplyLog
-from server.replies.store import Change, Orphan, Owner
+from server.replies.store import Change, Kept, Orphan, Owner
 
 FLUSH_TIMEOUT_S = (
     1.0  # seconds that the end of an answer waits for its puts: an outage must not delay it longer
@@ -70,19 +70,20 @@ class RedisStore:
         self.on_cancel: Callable[[str, str], object] = lambda salt, id: None
         self.on_taken: Callable[[str, str], object] = lambda salt, id: None  # another lead writes this log
 
-    def put(self, owner: Owner, stored: StoredResponse) -> None:
+    def put(self, owner: Owner, stored: StoredResponse) -> Kept:
         document = stored.encoded()
         log = self._live.get((owner.salt, stored.id)) or self._beside.held_log(owner.salt, stored.id)
-        size = _size(stored, document) + (log.n_bytes if log else 0)
+        size = _size(stored, document) + (log.n_bytes + log.n_beside if log else 0)
         if len(document) > MOST_DOCUMENT or size > self._bounds.most_bytes:
-            self._beside.forget(owner.salt, stored.id)
-            if size <= self._bounds.most_bytes:
-                self._beside.put(owner, stored)
             self._ask(lambda client: self._drop(client, owner, stored.id))
-            return
+            if size <= self._bounds.most_bytes and self._beside.put(owner, stored) == "everywhere":
+                return "here"
+            self._beside.forget(owner.salt, stored.id)
+            return "nowhere"
         answer = self._ask(lambda client: self._put_now(client, owner, stored, document, size))
         loop = self._event_loop()
         answer.add_done_callback(lambda done: _soon(loop, self._note_put, owner, stored, done))
+        return "everywhere"
 
     async def get(self, salt: str, id: str) -> StoredResponse | None:
         if not is_id(id):
@@ -124,10 +125,13 @@ class RedisStore:
         return await self._answer(lambda client: self._change_now(client, owner, id, change))
 
     def begin_log(self, owner: Owner, id: str, recipe: Json | None = None) -> ReplyLog:
+        if self._beside.found(owner.salt, id) is not None:  # its response is kept here alone
+            return self._beside.begin_log(owner, id)
         known = None if recipe is None or not self._kin else recipe_of(owner.salt, owner.tenant, id, recipe)
         if known is not None and len(known) > MOST_DOCUMENT:
             known = None
         log = ReplyLog(guarded=known is not None)
+        log.n_beside = len(known or b"")
         self._write(Written(owner.salt, id, log, self._hearing(owner.salt, id, log), known))
         return log
 
@@ -310,8 +314,7 @@ class RedisStore:
     def _note_written(self, salt: str, id: str, log: ReplyLog, n: int, outcome: Outcome) -> None:
         """Show readers what Redis has of a log, and follow what became of it."""
         if outcome == "lost":
-            log.lost = True
-            log.show_all()
+            log.lose()
         elif log.guarded:
             log.show_chunks(n)
         if outcome == "goes on" or self._live.get((salt, id)) is not log:

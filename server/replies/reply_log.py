@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Protocol
+
+from server.errors import OtherEventsError
 
 EVENT_END = b"\n\n"
 """Ends a server-sent event, and occurs nowhere else in a stream."""
@@ -12,6 +15,12 @@ EVENT_END = b"\n\n"
 # Chunks that a reader gets at once. With all: 100 idle readers of a log of 14 MB took 1.8 GB.
 # Half: a reader that begins late takes twice as many turns of the event loop.
 JOINED_CHUNKS = 256
+UNSTORED = 1 << 30
+"""Is added to the sequence numbers of events that the store has lost; 32 bits hold the sum.
+
+Another process may continue the reply by other events with their former numbers.
+"""
+_NUMBER = re.compile(rb'(?<="sequence_number":)\d+(?=}\n\n)')
 
 
 class LogReader(Protocol):
@@ -24,6 +33,7 @@ class LogReader(Protocol):
             after: -1 for all events; the first event of a log has the number 0.
 
         Raises:
+            OtherEventsError: `after` is the number of an event that is not in this log, but in a lost one.
             LostReplyError: The log breaks off: its writer is gone.
             StoreError: The store does not answer.
         """
@@ -45,14 +55,18 @@ class ReplyLog:
         self._n_shown = 0  # chunks of a guarded log that readers may have
         self.n_events = 0
         self.n_bytes = 0
+        self.n_beside = 0  # bytes that are stored beside the events, so that another process can go on
         self.ended = False
         self.lost = False  # True once the store has lost a part of it
+        self._n_common: int | None = None  # events that a lost log shares with the one that others continue
         self.left = False  # True once this process has left it to others
         self.taken = False  # True once another process writes it
         self._readers: list[asyncio.Future[None]] = []
 
     def append(self, chunk: bytes, state: bytes = b"") -> None:
         """Add a chunk that consists of one or more whole events."""
+        if self._n_common is not None:
+            chunk = _renumbered(chunk)
         self.n_events += chunk.count(EVENT_END)
         self.n_bytes += len(chunk)
         self.chunks.append(chunk)
@@ -66,10 +80,26 @@ class ReplyLog:
         self._n_shown = max(n, self._n_shown)
         self._tell()
 
-    def show_all(self) -> None:
-        """Give readers all chunks from now on."""
-        self.guarded = False
+    def lose(self) -> None:
+        """Give readers all chunks from now on, since the store has lost a part of the log."""
+        self.lost = True
+        if self.guarded:
+            self.guarded = False
+            at = self._n_shown
+            self._n_common = self.last[at - 1] + 1 if at else 0
+            self.chunks[at:] = map(_renumbered, self.chunks[at:])
+            self.n_bytes = sum(map(len, self.chunks))
         self._tell()
+
+    def _index_after(self, after: int) -> int:
+        """Return the index of the event with this number. Raises OtherEventsError."""
+        if after >= UNSTORED:
+            after -= UNSTORED
+            if self._n_common is None or after < self._n_common:
+                raise OtherEventsError
+        elif self._n_common is not None and after >= self._n_common:
+            raise OtherEventsError
+        return after
 
     def leave(self) -> None:
         """Leave the log to another process: readers stop after what the store has acknowledged."""
@@ -87,7 +117,7 @@ class ReplyLog:
         self._tell()
 
     async def events(self, after: int) -> AsyncIterator[bytes]:
-        at = 0
+        after, at = self._index_after(after), 0
         while True:
             n = self._n_shown if self.guarded else len(self.chunks)
             while at < n and self.last[at] <= after:
@@ -128,6 +158,10 @@ class ReplyLog:
         for one in waiting:
             if not one.done():
                 one.set_result(None)
+
+
+def _renumbered(chunk: bytes) -> bytes:
+    return _NUMBER.sub(lambda found: b"%d" % (int(found[0]) + UNSTORED), chunk)
 
 
 def without_first(chunk: bytes, n: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from server.replies.kept import Json, StoredResponse
 from server.replies.reply_log import LogReader, ReplyLog
@@ -12,6 +12,12 @@ from server.replies.reply_log import LogReader, ReplyLog
 ORPHAN_POLL_S = 0.5
 """Seconds between two polls for orphans. Half: twice the commands of an idle pool, for a sixth of the gap."""
 
+Kept: TypeAlias = Literal["everywhere", "here", "nowhere"]
+"""Where a response is kept if there is no outage.
+
+everywhere: all leads of the store find it. here: only this process, since it is too large for the store.
+nowhere: it is more than one API key may store.
+"""
 Change: TypeAlias = Callable[[StoredResponse], StoredResponse]
 
 
@@ -43,7 +49,7 @@ class ReplyStore(Protocol):
     members: Sequence[str] | None
     """Names of the living leads that take up each other's replies; None: nobody takes up any."""
 
-    def put(self, owner: Owner, stored: StoredResponse) -> None:
+    def put(self, owner: Owner, stored: StoredResponse) -> Kept:
         """Keep a response under its id, with the log of this id. Never fails, and never waits."""
         ...
 

@@ -17,6 +17,7 @@ from server.errors import LostReplyError
 from server.replies import log_writing, orphans, redis_link, redis_store
 from server.replies.redis_names import CANCEL
 from server.replies.redis_store import Kin, RedisStore
+from server.replies.reply_log import UNSTORED
 from server.replies.store import Orphan
 from tests.server.replies.reading import event, events, read
 
@@ -381,7 +382,7 @@ async def test_lost_log_is_not_taken(server: Server, monkeypatch: pytest.MonkeyP
             return log.lost
 
         await until(is_lost)
-        assert await anext(log.events(0)) == event(1)
+        assert await anext(log.events(0)) == event(UNSTORED + 1)
         key = first._names.open("toy")  # pyright: ignore[reportPrivateUsage]
         with redis.Redis.from_url(server.url) as client:
             with frozen(first):

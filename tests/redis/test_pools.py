@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import redis
 from members import POOL
 from test_orphans import frozen
 
@@ -18,18 +20,25 @@ from server.api.middleware import Edge
 from server.flags import read
 from server.lead.listening import ClientPolicy
 from server.lead.serving import store_of
-from server.replies import log_writing, redis_store
-from server.replies.redis_store import RedisStore
+from server.pictures.registry import Pictures
+from server.pictures.vocabulary import PictureVocabulary
+from server.replies import log_writing, redis_link, redis_store
+from server.replies.kept import KeptBounds, StoredResponse
+from server.replies.redis_store import Kin, RedisStore
+from server.replies.reply_log import UNSTORED
+from server.replies.store import Owner
 from server.settings import LeadSettings
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.http_lead import Lead, serving
 from tests.server.api.test_responses import HELLO
+from tests.server.pictures.drawn import Painter, drawn, file_of, url_of
 from tests.support import until
 
 pytestmark = pytest.mark.redis
 
 ANNA, BERT = ({"authorization": f"Bearer {key}"} for key in ("sk-anna", "sk-bert"))
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+SEEN = {"type": "input_image", "image_url": url_of(file_of(drawn("red")))}
 TOOL = {"type": "function", "name": "look", "parameters": SCHEMA}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -40,17 +49,20 @@ KINDS: dict[str, dict[str, Any]] = {
     "mirostat": {"mirostat": 2, "mirostat_tau": 3.0},
     "instructions": {"instructions": "Be brief.", "metadata": {"a": "b"}},
     "unseeded": {"seed": None},
+    "picture": {"input": [{"role": "user", "content": [{"type": "input_text", "text": HELLO}, SEEN]}]},
 }
 
 
 @contextmanager
 def lead_at(url: str, *, step_s: float = 0.002, kin: str = "toy") -> Generator[Lead]:
-    backend = FakeBackend(FakeModel(seed=3, eog_rate=0.0), n_ctx=1 << 14, n_cells=1 << 15, step_s=step_s)
+    model, pictures = FakeModel(seed=3, eog_rate=0.0), Pictures(Painter())
+    backend = FakeBackend(model, sees=True, n_ctx=1 << 14, n_cells=1 << 15, step_s=step_s)
+    backend.vocab = cast(Any, PictureVocabulary(backend.vocab, pictures))
     settings = read(LeadSettings, ["--redis", url, "--pool", POOL])
     background = BackgroundReplies()
     door = ClientPolicy(Edge(access=Access(["sk-anna", "sk-bert"])), None, 0)
     replies = store_of(settings, background, kin)
-    with serving(backend, replies=replies, background=background, door=door) as lead:
+    with serving(backend, replies=replies, background=background, door=door, pictures=pictures) as lead:
         yield lead
 
 
@@ -99,6 +111,25 @@ def check_whole(events: list[dict[str, Any]]) -> dict[str, Any]:
     added = [one["item"]["id"] for one in events if one["type"] == "response.output_item.added"]
     assert added == [item["id"] for item in response["output"]]
     return response
+
+
+N_SEEN = 8  # events of a client whose lead then does not reach Redis
+
+
+@contextmanager
+def cut_off(lead: Lead) -> Generator[None]:
+    """Let a lead not reach Redis in this block."""
+
+    class Unreachable:
+        def __getattr__(self, _: str) -> Any:
+            raise redis.ConnectionError("cut off")
+
+    link: Any = cast(RedisStore, lead.served.replies)._link  # pyright: ignore[reportPrivateUsage]
+    reached, link._client = link._client, Unreachable()
+    try:
+        yield
+    finally:
+        link._client = reached
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,10 +218,37 @@ def test_lead_of_another_kin_leaves_it(url: str, monkeypatch: pytest.MonkeyPatch
         assert [one["sequence_number"] for one in seen] == list(range(len(seen)))
 
 
-def test_conversation_stream_goes_on(url: str):
+def test_partitioned_lead_goes_on_apart(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Another lead takes the reply up; no client is given events of one as those of the other."""
+    monkeypatch.setattr(log_writing, "LEASE_MS", 300)
+    monkeypatch.setattr(redis_link, "PATIENCE_S", 1.0)
+    with lead_at(url) as second, lead_at(url, step_s=0.03) as first:
+        apart = list[dict[str, Any]]()
+        body = {**asked("plain"), "background": True, "stream": True}
+        asking = httpx.stream("POST", f"{first.url}/v1/responses", json=body, headers=ANNA, timeout=60)
+        with ExitStack() as cut, asking as stream:
+            for line in stream.iter_lines():
+                apart += [json.loads(line[6:])] if line.startswith("data: ") else []
+                if len(apart) == N_SEEN:
+                    cut.enter_context(cut_off(first))
+            whole = [*apart[:N_SEEN], *rest(second, apart[:N_SEEN])]
+            check_whole(whole)
+            numbers = [one["sequence_number"] for one in apart]
+            n = sum(number < UNSTORED for number in numbers)
+            assert numbers == [*range(n), *range(UNSTORED + n, UNSTORED + len(numbers))]
+            assert "no longer be stored" in apart[-1]["response"]["warnings"][0]
+            assert said(apart) == said(whole)
+            assert rest(first, apart[:-3]) == apart[-3:]
+            [refused] = rest(second, apart[:-3])
+            assert "never stored" in refused["message"]
+
+
+@pytest.mark.parametrize("picture", [False, True])
+def test_conversation_stream_goes_on(url: str, picture: bool):
     name = {"X-Conversation-Id": "0b5c::duo", **ANNA}
+    shown = {"type": "image_url", "image_url": {"url": SEEN["image_url"]}}
     body = {
-        "messages": [{"role": "user", "content": HELLO}],
+        "messages": [{"role": "user", "content": [shown] if picture else HELLO}],
         "stream": True,
         "max_tokens": 150,
         "seed": 5,
@@ -218,6 +276,37 @@ def test_conversation_stream_goes_on(url: str):
         told = {"conversation_ids": ["0b5c"]}
         [stream_of_it] = httpx.post(f"{second.url}/v1/streams/lookup", json=told, headers=ANNA).json()
         assert (stream_of_it["is_done"], stream_of_it["total_bytes"]) == (True, len(seen))
+
+
+def test_large_response_stays_with_one_lead(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(redis_store, "MOST_DOCUMENT", 2000)
+    monkeypatch.setattr(log_writing, "AWAITED_MS", 1500)
+    with lead_at(url) as second, lead_at(url) as first:
+        body = {**asked("plain"), "input": "x" * 3000, "background": True}
+        queued = httpx.post(f"{first.url}/v1/responses", json=body, headers=ANNA).json()
+        assert "too large to be shared" in queued["warnings"][0]
+        whole = check_whole(rest(first, [{"response": queued, "sequence_number": -1}]))
+        assert whole["warnings"] == queued["warnings"]
+        path = f"/v1/responses/{queued['id']}"
+        assert httpx.get(first.url + path, headers=ANNA).json() == whole
+        assert httpx.get(second.url + path, headers=ANNA).status_code == 404
+
+
+def test_recipe_counts_for_its_key(url: str):
+    """Else streams with long prompts would fill Redis, since what is stored of them besides is short."""
+    bounds = KeptBounds(most_bytes=5000)
+
+    async def n_found() -> int:
+        store = RedisStore(url, POOL, bounds, Kin("toy", "a"))
+        for i in range(9):
+            store.begin_log(Owner("anna"), f"chat_{i}", {"body": "x" * 1500})
+            store.put(Owner("anna"), StoredResponse({"id": f"chat_{i}"}, ()))
+            await store.flush()
+        found = [await store.get("anna", f"chat_{i}") for i in range(9)]
+        await store.close()
+        return sum(one is not None for one in found)
+
+    assert asyncio.run(n_found()) == 3
 
 
 def _parts(stream: bytes) -> list[dict[str, Any]]:

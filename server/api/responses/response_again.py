@@ -18,9 +18,13 @@ async def go_on(served: Served, orphan: Orphan, begun: PartialAnswer) -> None:
     body = validated(ResponseRequest, recipe["body"])
     messages, items = recipe["before"]
     compacted = recipe["compacted"]
-    given = [*items, *recipe["new"], *([compacted] if compacted else ())]
-    chat = as_chat(body, messages, [ANY_ITEM.validate_python(item) for item in given])
-    turn = ResponseTurn(chat, recipe["items"], recipe["new"], (messages, items), compacted)
+    new = [
+        ANY_ITEM.validate_python(item)
+        for item in (*items, *recipe["new"], *([compacted] if compacted else ()))
+    ]
+    chat = as_chat(body, messages, new, sees=served.pictures is not None)
+    input_items = [*recipe["earlier"], *recipe["new"]]
+    turn = ResponseTurn(chat, input_items, recipe["new"], (messages, items), compacted)
     asked = checked(served, chat.chat)
     [prompt] = await asked_again(served, asked, orphan, begun)
     answer = ResponseAnswer(served, asked, prompt, body, turn, begun)

@@ -24,12 +24,15 @@ from server.api.stages.prompted import Prompted
 from server.api.statistics import measured, timings
 from server.errors import DuoError, StoreError
 from server.replies.kept import StoredResponse, with_items
+from server.replies.store import Kept
 from server.text.call_ids import derived
 
 logger = logging.getLogger("duo.api")
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 LOST = "this response can no longer be stored: it ends where it is read"
+HERE_ONLY = "this response is too large to be shared: it ends with this server, which alone can return it"
+TOO_LONG = "this response has become more than one API key may store: it cannot be read again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +104,30 @@ class ResponseAnswer(Answer):
 
     def recipe(self, given: Json) -> Json | None:
         told, turn = recipe_of(self._id, self._created, self._prompts), self._turn
-        about = {"before": turn.before, "new": turn.new_items, "items": turn.input_items}
-        return told and {"kind": "response", "body": given, **told, **about, "compacted": turn.compacted}
+        earlier = turn.input_items[: len(turn.input_items) - len(turn.new_items)]
+        about = {"before": turn.before, "earlier": earlier, "new": turn.new_items}
+        body = {**given, "input": ""}  # which new_items say
+        return told and {"kind": "response", "body": body, **told, **about, "compacted": turn.compacted}
 
     def go_on_alone(self, given: Json) -> dict[str, Any]:
         """Generate and store the response without a connection; return it with the status queued.
 
         Args:
             given: the request's body, with which another process can go on.
+
+        Raises:
+            StoreError: it is more than one API key may store.
         """
         queued = self._response_json("queued")
-        self._keep(queued)  # before the log, after whose leaving nothing of this process is stored
-        log = self._served.replies.begin_log(self.owner, self._id, self.recipe(given))
+        kept = self._keep(queued)  # before the log, after whose leaving nothing of this process is stored
+        if kept == "nowhere":
+            self.cancel()
+            raise StoreError.full()
+        if kept == "here":
+            self._warnings.append(HERE_ONLY)
+            queued = self._response_json("queued")
+        recipe = self.recipe(given) if kept == "everywhere" else None
+        log = self._served.replies.begin_log(self.owner, self._id, recipe)
         for type in ("response.created", "response.queued"):
             log.append(self._numbered_event({"type": type, "response": queued}))
         self._served.background.start(self.owner, self._id, self, log)
@@ -204,18 +219,20 @@ class ResponseAnswer(Answer):
         response = self._response_json(self._final_status)
         prompt = self._prompts[0].requests[0].prompt
         self._served.prompts.remember(self._body.salt, self._id, prompt, self._prompt_parts())
-        if self._body.store:
-            self._keep(response)
+        if self._body.store and self._keep(response) == "nowhere" and self._body.background:
+            self._warnings.append(TOO_LONG)
+            response["warnings"] = [*self._warnings]
         if self._body.conversation_id is not None:
             self._joins = response
         return response
 
-    def _keep(self, response: dict[str, Any]) -> None:
+    def _keep(self, response: dict[str, Any]) -> Kept:
         """Store the response in its present state, with what later requests need."""
         if self.forgotten:
-            return
+            return "everywhere"
         messages = [*self._turn.chat.messages, self._choice.message.as_json]
-        self._served.replies.put(self.owner, StoredResponse(response, messages, self._turn.input_items))
+        stored = StoredResponse(response, messages, self._turn.input_items)
+        return self._served.replies.put(self.owner, stored)
 
     def _response_json(self, status: Status, error: dict[str, Any] | None = None) -> dict[str, Any]:
         ended = status in ("completed", "incomplete")

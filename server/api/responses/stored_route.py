@@ -22,6 +22,7 @@ from server.errors import (
     InvalidRequestError,
     LostReplyError,
     NotFoundError,
+    OtherEventsError,
     StoreError,
 )
 from server.replies.kept import StoredResponse
@@ -99,22 +100,27 @@ async def _events(log: LogReader, after: int, response: Event) -> AsyncIterator[
             yield chunk
     except LostReplyError as error:
         yield _event("response.failed", after + 1, response=_failed(response, error))
-    except StoreError as error:
-        about = {"code": "server_error", "message": error.message, "param": None}
-        yield _event("error", after + 1, **about)
+    except (StoreError, OtherEventsError) as error:
+        yield _error_event(error, after + 1)
 
 
 def _event(type: str, number: int, **fields: Any) -> bytes:
     return b"event: " + type.encode() + b"\n" + sse({"type": type, **fields, "sequence_number": number})
 
 
+def _error_event(error: DuoError, number: int) -> bytes:
+    return _event("error", number, code="server_error", message=error.message, param=None)
+
+
 async def store_failure(served: Served, orphan: Orphan, error: DuoError) -> None:
     """Store a response as failed, and append the event that says so."""
-    stored = await served.replies.get(orphan.owner.salt, orphan.id)
-    if stored is not None:
-        failed = _failed(stored.response, error)
-        served.replies.put(orphan.owner, replace(stored, response=failed))
-        orphan.log.append(_event("response.failed", orphan.log.n_events, response=failed))
+    stored, number = await served.replies.get(orphan.owner.salt, orphan.id), orphan.log.n_events
+    if stored is None:
+        orphan.log.append(_error_event(error, number))
+        return
+    failed = _failed(stored.response, error)
+    served.replies.put(orphan.owner, replace(stored, response=failed))
+    orphan.log.append(_event("response.failed", number, response=failed))
 
 
 def _failed(response: Event, error: DuoError) -> Event:

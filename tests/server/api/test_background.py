@@ -17,6 +17,7 @@ from server.api.served import Served
 from server.engine.events import Failed, Finished
 from server.errors import BackendError, LostReplyError
 from server.lead.listening import ClientPolicy
+from server.replies.kept import KeptBounds
 from server.replies.memory import MemoryStore
 from server.replies.reply_log import ReplyLog
 from server.replies.store import Owner
@@ -92,12 +93,16 @@ def test_sdk_leaves_and_resumes(client: openai.OpenAI):
             if event.type == "response.output_text.delta":
                 text += event.delta
                 break
-    for event in client.responses.retrieve(id, stream=True, starting_after=last):
+    left = last
+    for event in client.responses.retrieve(id, stream=True, starting_after=left):
         assert event.sequence_number == last + 1
         last = event.sequence_number
         if event.type == "response.output_text.delta":
             text += event.delta
     assert client.responses.retrieve(id).output_text == text
+    with client.responses.stream(response_id=id, starting_after=left) as rest:
+        numbers = [event.sequence_number for event in rest]
+    assert numbers == list(range(left + 1, last + 1))
     whole = client.responses.create(model="toy", input=HELLO, max_output_tokens=30)
     assert whole.output_text == text
 
@@ -185,6 +190,24 @@ async def test_oversized_log_ends_its_reply(monkeypatch: pytest.MonkeyPatch):
     assert events[-1]["type"] == "response.failed"
     assert "too long" in events[-1]["response"]["error"]["message"]
     assert one.cancels
+
+
+async def test_too_large_response_is_refused():
+    one = Script()
+    state = replace(serving(one), replies=MemoryStore(KeptBounds(most_bytes=2000)))
+    refused = await ask(state, input="x" * 2000, background=True)
+    assert (refused.status, len(state.background)) == (413, 0)
+    assert "more than one API key may store" in refused.json["error"]["message"]
+    assert one.cancels
+
+
+async def test_response_that_grew_says_so():
+    steps = (step("ab" * 50) for _ in range(9))
+    one = Script(STARTED, *steps, Finished("stop", CANCELLED_STATS))
+    state = replace(serving(one), replies=MemoryStore(KeptBounds(most_bytes=4000)))
+    events = events_of((await ask(state, background=True, stream=True)).content)
+    assert events[-1]["type"] == "response.completed"
+    assert "more than one API key may store" in events[-1]["response"]["warnings"][0]
 
 
 async def test_lost_store_is_told_once():

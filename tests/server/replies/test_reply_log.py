@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.replies.reply_log import JOINED_CHUNKS, ReplyLog, bytes_from
+from server.errors import OtherEventsError
+from server.replies.reply_log import JOINED_CHUNKS, UNSTORED, ReplyLog, bytes_from
 from tests.server.replies.reading import event, events, read
 
 
@@ -63,3 +65,43 @@ def test_any_place_begins_there(sizes: list[int], after: int, start: int):
         assert tail == events(*range(n))[start:]
 
     asyncio.run(check())
+
+
+async def test_lost_events_have_numbers_of_their_own():
+    """Another process may go on with the reply after the event 1, and number its events from 2 on."""
+    log = ReplyLog(guarded=True)
+    log.append(events(0, 1))
+    log.append(events(2, 3))
+    log.show_chunks(1)
+    early = asyncio.ensure_future(read(log))
+    await asyncio.sleep(0)
+    log.lose()
+    log.append(event(4))
+    log.end()
+    apart = [UNSTORED + number for number in (2, 3, 4)]
+    assert await early == events(0, 1, *apart)
+    assert log.n_bytes == len(await early)
+    assert await read(log, 0) == events(1, *apart)
+    assert await read(log, 1) == events(*apart)
+    assert await read(log, apart[0]) == events(*apart[1:])
+    assert await read(log, apart[2]) == b""
+    for foreign in (2, 3, UNSTORED + 1):
+        with pytest.raises(OtherEventsError):
+            await read(log, foreign)
+
+
+async def test_log_refuses_events_of_lost_ones():
+    log = ReplyLog(guarded=True)
+    log.append(events(0, 1))
+    log.end()
+    with pytest.raises(OtherEventsError):
+        await read(log, UNSTORED + 1)
+
+
+async def test_unshared_lost_log_keeps_its_numbers():
+    log = ReplyLog()
+    log.append(events(0, 1))
+    log.lose()
+    log.append(event(2))
+    log.end()
+    assert await read(log, 1) == event(2)
