@@ -16,6 +16,7 @@ from server.cache.snapshots import Snapshots
 from server.engine.request import GenerationRequest
 from server.engine.scheduler import Limits
 from server.llama import tails
+from server.llama.assistant import Assistant
 from server.llama.backend import PredictionBlock, ReadsRows
 from server.llama.eagle3 import LlamaHead
 from server.llama.llamacpp import LlamaBackend
@@ -31,9 +32,10 @@ from server.speculation.policy import Policy
 from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.speculator import Speculator
 from tests.fake_backend import FakeBackend
+from tests.model.block_kinds import GEMMA4_ASSISTANT
 from tests.model.conftest import open_exact
-from tests.model.kinds import QWEN35_BLOCK
-from tests.model.projectors import LLAVA, QWEN_VL, write_projector
+from tests.model.kinds import GEMMA4, QWEN35_BLOCK
+from tests.model.projectors import GEMMA, LLAVA, QWEN_VL, write_projector
 from tests.model.random_models import words_added, write
 from tests.model.test_pictures import PaddedReader, mtmd, open_projector, pixels
 from tests.model.test_prediction_block import EAGLE3_HEAD, Unmeasured
@@ -89,31 +91,40 @@ class Headed:
         return [self.asking(self.tokens(question, seed), seed) for seed in (1, 2)]
 
 
-@pytest.fixture(scope="module", params=["mtp", "eagle3", "hybrid", "hybrid with a tail"])
+@pytest.fixture(scope="module", params=["mtp", "eagle3", "hybrid", "hybrid with a tail", "assistant"])
 def headed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, mtmd: Any
 ) -> Iterator[Headed]:
     kind, folder = request.param, tmp_path_factory.mktemp("headed")
     model, head, path = (folder / f"{what}.gguf" for what in ("model", "head", "projector"))
-    is_hybrid = kind.startswith("hybrid")
+    of_toy = kind in ("mtp", "eagle3")
     _write(kind, model, head)
-    write_projector(path, QWEN_VL if is_hybrid else LLAVA, **({} if is_hybrid else {"n_embd": WIDTH}))
+    projectors = {"mtp": LLAVA, "eagle3": LLAVA, "assistant": GEMMA}
+    write_projector(path, projectors.get(kind, QWEN_VL), **({"n_embd": WIDTH} if of_toy else {}))
     weights = Weights(mtp=kind != "eagle3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tails, "SHARE", 100.0)  # the weights are smaller than the states
         opened = open_exact(model, n_tail=3 if kind.endswith("tail") else 0, weights=weights)
     with closing(opened) as target, closing(open_projector(path, target)) as projector:
-        block = LlamaHead(target, head) if kind == "eagle3" else LlamaBlock(target)
-        with closing(block):
+        with closing(_block_of(kind, target, head)) as block:
             pictures = Pictures(projector)
             target.vocab = PictureVocabulary(target.vocab, pictures)
             base = GridPositions(target) if projector.has_grids else target
-            yield Headed(target, base, block, pictures, 1.0 if is_hybrid else 0.3)
+            yield Headed(target, base, block, pictures, 0.3 if of_toy else 1.0)
+
+
+def _block_of(kind: str, target: LlamaBackend, head: Path) -> LlamaHead | Assistant | LlamaBlock:
+    if kind == "eagle3":
+        return LlamaHead(target, head)
+    return Assistant(target, head, Weights()) if kind == "assistant" else LlamaBlock(target)
 
 
 def _write(kind: str, model: Path, head: Path) -> None:
     if kind.startswith("hybrid"):
         write(model, HYBRID)
+    elif kind == "assistant":
+        write(model, GEMMA4)
+        write(head, GEMMA4_ASSISTANT)
     elif kind == "eagle3":
         convert(BUNDLED_MODEL, model, "f32")
         convert(EAGLE3_HEAD, head)

@@ -27,6 +27,11 @@ logger = logging.getLogger("duo.drafters")
 # target's decode (8B Q8_0, one H100, 17 to 33 tokens). Half: a reply goes without a guess for one step more
 # often; twice: a first guess takes 1.5 ms longer more often
 FREE_BACKLOG = 8
+REHEARSED, ON_GPU = (32, 1), (32, 2, 3, 4, 1)
+"""Rows of rehearsed decodes: of a short prompt, and of steps that verify few guesses.
+
+A GPU's first decode of each number is slow, so that guesses would seem slow.
+"""
 
 
 @dataclass(slots=True)
@@ -75,10 +80,17 @@ class BlockDraft:
         self.td = Median(LATEST)
 
     def rehearse(self) -> None:
-        first, path = Batch(), Path(0, 0, None)
-        first.extend(0, 0, [path.token], 1)
+        path = Path(0, 0, None)
         try:
-            self._model.decode(first)
+            for n_rows in ON_GPU if self._model.overlaps else REHEARSED:
+                self._model.trim(0, 0)
+                rows = Batch()
+                rows.extend(0, 0, [path.token] * min(n_rows, self._model.n_batch), 1)
+                self._model.decode(rows)
+                _, hidden = self._model.guess([path], 0)
+                if self._model.block.n_depths != 1:
+                    self._model.guess([path._replace(hidden=hidden[0])], 1)
+                self._model.trim(0, 1)
             for i in range(SETTLING + LATEST):
                 began = self._clock()
                 self._model.guess([path], 0)

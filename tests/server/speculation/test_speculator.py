@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -23,7 +24,7 @@ from server.speculation.sources.block_draft import BlockDraft
 from server.speculation.sources.draft_model import DraftModel
 from server.speculation.speculator import Speculator
 from server.speculation.step import DraftPlan
-from server.speculation.step_times import REFRESH, StepTimes
+from server.speculation.step_times import LATEST, REFRESH, StepTimes
 from tests.fake_backend import FakeBackend, FakeModel
 from tests.support import PROMPT, Harness, Outcome, request
 from tests.toy_block import ToyBlock
@@ -333,6 +334,18 @@ def test_rehearsal_ignores_slow_beginnings(by_block: bool):
     began = clock.now
     [outcome] = harness.run(request(max_tokens=60))
     assert len(outcome.tokens) > 1.5 * (clock.now - began)
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "widths"), [(False, {32: 1, 1: 1}), (True, {32: 1, 2: 1, 3: 1, 4: 1, 1: 1})]
+)
+def test_rehearsal_has_steps_of_each_width(overlaps: bool, widths: dict[int, int]):
+    target = FakeBackend(MODEL, overlaps=overlaps)
+    block = ToyBlock(target, MODEL)
+    BlockDraft(WithBlock(target, block)).rehearse()
+    assert Counter(target.widths) == widths
+    assert block.n_decodes == 2 * len(widths) + SETTLING + LATEST
+    assert target.length(0) == block.cells.length(0) == 0
 
 
 def test_slow_guesses_soon_return():
