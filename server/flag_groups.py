@@ -7,9 +7,9 @@ REST = "Expert"
 
 LEAD = {
     START: "model hf_repo draft_model hf_repo_draft ctx_size parallel gpu_layers host port api_key",
-    "Model": "hf_file mmproj allow_remote_images offline alias chat_template chat_template_file note threads "
-    "threads_batch flash_attn split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora lora_scaled "
-    "embeddings embedding_model pooling reranking rerank_model",
+    "Model": "hf_file mmproj mmproj_auto allow_remote_images offline alias chat_template chat_template_file "
+    "note threads threads_batch flash_attn split_mode tensor_split main_gpu rpc cpu_moe n_cpu_moe lora "
+    "lora_scaled embeddings embedding_model pooling reranking rerank_model",
     "Drafting": "draft_mode drafters redis redis_listen pool draft_threads "
     "gpu_layers_draft draft_devices cpu_moe_draft n_cpu_moe_draft mtp mtp_max draft_max leaves lookup gate "
     "verify",

@@ -22,6 +22,8 @@ SYNONYMS = {  # llama.cpp's spellings of the same flags, most of which argparse 
     "-hf": "--hf-repo",
     "-hfr": "--hf-repo",
     "-hff": "--hf-file",
+    "-mm": "--mmproj",
+    "--no-mmproj": "--no-mmproj-auto",
     "-hfd": "--hf-repo-draft",
     "-hfrd": "--hf-repo-draft",
     "-md": "--draft-model",

@@ -166,8 +166,9 @@ class LeadSettings(ModelSettings, ClientPolicySettings):
         None,
         description="the model's projector, a GGUF file: read pictures",
     )
+    mmproj_auto: bool = Field(True, description="use the projector beside the model in --hf-repo")
     allow_remote_images: bool = Field(
-        False, description="with --mmproj, fetch pictures from http and https URLs on public addresses"
+        False, description="fetch pictures from http and https URLs on public addresses"
     )
     draft_mode: Literal["auto", "async", "sync"] = Field(
         "auto",

@@ -90,7 +90,7 @@ def doctor(settings: DoctorSettings) -> int:
 
 def examine(settings: DoctorSettings, console: Console) -> Findings:
     """Measure both models as duo up would place them. Raises StartupError or BackendError."""
-    settings = prepared(settings)
+    settings = prepared(settings.model_copy(update={"mmproj_auto": False}))  # which it has no use for
     machine = Machine(n_cores(), free_memory_of_gpus())
     draft = draft_for(settings, machine)
     if draft is None:

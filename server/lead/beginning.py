@@ -25,7 +25,7 @@ from server.lead.loading import (
     load_target,
     prepared,
 )
-from server.lead.seeing import load_pictures
+from server.lead.seeing import load_found_pictures
 from server.lead.site import Site
 from server.llama.backend import Backend
 from server.llama.embedder import LlamaEmbedder
@@ -86,7 +86,7 @@ class Loading:
 
     def _load(self, settings: LeadSettings, site: Site) -> LoadedModels:
         target = self._load_target(settings, site)
-        seen = settings.mmproj and load_pictures(self.owned, settings, settings.mmproj, target)
+        seen = load_found_pictures(self.owned, settings, target)
         base = seen[1] if seen else target
         model, inline = drafting_inside(self.owned, settings, site.draft_model, target, base)
         pictures = seen[0] if seen else None

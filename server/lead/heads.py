@@ -74,7 +74,7 @@ def with_head(settings: S, fetched: FetchedModel) -> S:
             left[kind] = "one is enough"
             continue
         try:
-            head = _checked(fetched.fetch_head(kind))
+            head = _checked(fetched.fetch_beside(fetched.heads[kind]))
         except StartupError as error:
             left[kind] = error.message
     unused = ", ".join(f"{fetched.heads[kind][0]} ({why})" for kind, why in left.items())

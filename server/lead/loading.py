@@ -13,6 +13,7 @@ from server.flags import n_cores
 from server.lead.calibration import on_own_thread, steady_widths
 from server.lead.default_model import with_default_model
 from server.lead.heads import assistant_of, head_of, load_head, with_head
+from server.lead.seeing import with_projector
 from server.lead.vocabularies import card_of
 from server.llama.assistant import Assistant
 from server.llama.backend import Backend, Batch, PredictionBlock, ReadsRows
@@ -26,7 +27,6 @@ from server.llama.model_settings import downloaded, found
 from server.llama.mtp import LlamaBlock
 from server.llama.options import MAX_SEQS, LlamaOptions
 from server.llama.parts import parts
-from server.llama.with_block import Path as BlockPath
 from server.llama.with_block import WithBlock
 from server.settings import LeadSettings
 from server.speculation.sources.block_draft import BlockDraft
@@ -68,6 +68,7 @@ def prepared(settings: S) -> S:
     settings = settings.model_copy(update=changes)
     if fetched is not None and fetched.heads:
         settings = with_head(settings, fetched)
+    settings = with_projector(settings, fetched)
     if head_of(settings) or assistant_of(settings):  # elsewhere it would have nothing to guess from
         none = {"draft_model": None, "draft_mode": "auto"}
         settings = settings.model_copy(update={"draft_mode": "sync"} if settings.draft_max else none)
@@ -282,22 +283,16 @@ def n_places(settings: LeadSettings) -> int:
 def warm_up(backend: Backend, inline: InlineModel | None) -> None:
     """Decode something and forget it, so that no request waits for slow first decodes.
 
-    Call it on the thread that will decode. On a GPU, a target with a prediction block also decodes 2, 3 and 4
-    rows, followed by guesses of the block: otherwise its first guesses would seem slow.
+    Call it on the thread that will decode.
 
     Args:
         backend: The target.
         inline: The model that guesses in the lead; it is rehearsed too.
     """
-    widths = (min(WARM_UP_ROWS, backend.n_batch), 1)
-    for n_rows in (*widths, 2, 3, 4) if backend.overlaps and isinstance(backend, WithBlock) else widths:
+    for n_rows in (min(WARM_UP_ROWS, backend.n_batch), 1):
         rows = Batch()
         rows.extend(0, 0, [0] * n_rows, 1)
         backend.decode(rows)
-        if isinstance(backend, WithBlock):
-            _, hidden = backend.guess([BlockPath(0, 0, None)], 0)
-            if backend.block.n_depths != 1:
-                backend.guess([BlockPath(0, 0, hidden[0])], 1)
         backend.trim(0, 0)
     if inline is not None:
         inline.rehearse()

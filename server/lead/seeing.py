@@ -1,12 +1,15 @@
-"""Load the projector of a lead that reads pictures."""
+"""Find and load the projector of a lead that reads pictures."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TypeVar
 
+from server.errors import StartupError
 from server.llama.backend import ReadsRows
+from server.llama.hub import FetchedModel
 from server.llama.library import computes_elsewhere, physical_rows
 from server.llama.llamacpp import LlamaBackend
 from server.pictures.grid_positions import GridPositions
@@ -17,6 +20,46 @@ from server.pictures.vocabulary import PictureVocabulary
 from server.settings import LeadSettings
 
 logger = logging.getLogger("duo.lead")
+
+S = TypeVar("S", bound=LeadSettings)
+
+
+def with_projector(settings: S, fetched: FetchedModel | None) -> S:
+    """Return the settings with the projector beside the model, if they allow it and name no projector.
+
+    In the result --mmproj-auto is on only if the projector was found so.
+
+    Args:
+        settings: The settings.
+        fetched: The model, if it is from Hugging Face.
+
+    Raises:
+        StartupError: The projector cannot be downloaded.
+    """
+    if settings.mmproj or not settings.mmproj_auto or not (fetched and fetched.projector):
+        return settings.model_copy(update={"mmproj_auto": False})
+    path = fetched.fetch_beside([fetched.projector])
+    logger.info("  pictures %s, found beside the model; --no-mmproj leaves it out", path.name)
+    return settings.model_copy(update={"mmproj": path})
+
+
+def load_found_pictures(
+    stack: ExitStack, settings: LeadSettings, target: LlamaBackend
+) -> tuple[Pictures, ReadsRows] | None:
+    """Return load_pictures() of the settings' projector; None if there is none.
+
+    One that was found beside the model and cannot be used is left out, with a line of the log.
+    Raises StartupError if the settings name one that cannot be used.
+    """
+    if settings.mmproj is None:
+        return None
+    try:
+        return load_pictures(stack, settings, settings.mmproj, target)
+    except StartupError as error:
+        if not settings.mmproj_auto:
+            raise
+        logger.warning("  pictures none: %s", error.message)
+        return None
 
 
 def load_pictures(

@@ -14,12 +14,14 @@ from server.errors import StartupError
 from server.llama.parts import listed, siblings
 
 PREFERRED = "Q4_K_M"
+_PROJECTOR = re.compile(r"(?:.*/)?[^/]*mmproj[^/]*\.gguf", re.IGNORECASE)
 _GGUF = re.compile(r"(?:.*/)?(?![^/]*(?:mmproj|imatrix))[^/]*\.gguf", re.IGNORECASE)
 RUN = ("mtp", "eagle3")
 """Kinds of heads that duo runs; of a repository with both, the first is used."""
 # Names of files with a head or assistant beside a model, as llama.cpp tells them (common/download.cpp).
 _HEAD = re.compile(r"(?:.*/)?[^/]*(mtp|eagle3|dflash|dspark)-[^/]*", re.IGNORECASE)
-_BITS = re.compile(r"[-._/](?:I?Q|TQ|B?F|MXFP|NVFP)(\d+)", re.IGNORECASE)  # of a weight, in file names
+# The last part of a file's name, as llama.cpp reads a quantisation from it: its first number is the bits.
+_LAST_PART = re.compile(r"[-.][a-z_]*(\d*)\w*(?:-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_TIMEOUT_S = 20.0  # seconds until Hugging Face counts as out of reach: its slow answers take a few
 _MAX_LISTED = 12  # names that an error lists at most
@@ -69,32 +71,49 @@ def heads(names: Sequence[str], model: str) -> dict[str, str]:
         model: Name of the model's first file.
     """
     found: dict[str, str] = {}
+    for name in _beside(names, model):
+        kind = _HEAD.fullmatch(name)
+        if kind and _GGUF.fullmatch(name):
+            found.setdefault(kind[1].lower(), name)
+    return found
+
+
+def projector(names: Sequence[str], model: str) -> str | None:
+    """Return the projector beside a model, chosen as llama-server does; None if there is none.
+
+    Args:
+        names: Names of the repository's files.
+        model: Name of the model's first file.
+    """
+    return next((name for name in _beside(names, model) if _PROJECTOR.fullmatch(name)), None)
+
+
+def _beside(names: Sequence[str], model: str) -> list[str]:
+    """Return the files in a model's folder or in one around it: the nearest and most similar ones first."""
     folders = model.split("/")[:-1]
 
     def rank(name: str) -> tuple[int, int, str]:
         return -name.count("/"), abs(_bits(name) - _bits(model)), name
 
-    for name in sorted(names, key=rank):
-        within = name.split("/")[:-1]
-        kind = _HEAD.fullmatch(name)
-        if kind and name != model and _GGUF.fullmatch(name) and folders[: len(within)] == within:
-            found.setdefault(kind[1].lower(), name)
-    return found
+    around = (name.split("/")[:-1] for name in names)
+    near = [name for name, within in zip(names, around, strict=True) if folders[: len(within)] == within]
+    return sorted((name for name in near if name != model), key=rank)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model that was fetched, and the heads beside it, which were not."""
+    """A model that was fetched, and the files beside it, which were not."""
 
     model: Path  # its first file
     repository: str
     heads: Mapping[str, list[str]]  # names of a head's files, by kind
+    projector: str | None  # name of the projector's file
     offline: bool  # nothing but Hugging Face's cache was reached
 
-    def fetch_head(self, kind: str) -> Path:
-        """Return the path of a head's first file, downloaded if necessary. Raises StartupError."""
+    def fetch_beside(self, names: Sequence[str]) -> Path:
+        """Return the path of the first of these files, downloaded if necessary. Raises StartupError."""
         with _hub_for(self.repository) as hub:
-            return _download(hub, self.repository, self.heads[kind], offline=self.offline)
+            return _download(hub, self.repository, names, offline=self.offline)
 
 
 def fetch(wanted: Source, *, offline: bool = False) -> Path:
@@ -116,7 +135,7 @@ def find(wanted: Source, *, offline: bool = False) -> FetchedModel:
         chosen = choose(names, wanted)
         path = _download(hub, wanted.repository, chosen, offline=offline)
     beside = {kind: siblings(name) for kind, name in heads(names, chosen[0]).items()}
-    return FetchedModel(path, wanted.repository, beside, offline)
+    return FetchedModel(path, wanted.repository, beside, projector(names, chosen[0]), offline)
 
 
 def _download(hub: Any, repository: str, names: Sequence[str], *, offline: bool) -> Path:
@@ -177,8 +196,8 @@ def _model_files(names: Sequence[str]) -> list[str]:
 
 def _bits(name: str) -> int:
     """Return the bits of a weight by a file's name, 0 if it does not say."""
-    found = _BITS.search(name)
-    return int(found[1]) if found else 0
+    found = _LAST_PART.search(name)
+    return int(found[1] or 0) if found else 0
 
 
 def _is_of(name: str, quant: str) -> bool:

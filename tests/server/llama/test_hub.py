@@ -12,7 +12,7 @@ from drafters.drafter_settings import DrafterSettings
 from server.errors import StartupError
 from server.flags import read
 from server.lead.loading import prepared
-from server.llama.hub import Source, choose, fetch, heads, source
+from server.llama.hub import Source, choose, fetch, heads, projector, source
 from server.llama.model_settings import downloaded
 from server.settings import BUNDLED_DRAFT, LeadSettings
 from tests.model.kinds import QWEN35, QWEN35_BLOCK, Kind
@@ -85,6 +85,22 @@ def test_unknown_heads_alone_are_none(head: str):
 )
 def test_heads_beside_a_model(names: list[str], model: str, found: dict[str, int]):
     assert heads([*names, model], model) == {kind: names[i] for kind, i in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("names", "model", "found"),
+    [
+        (["mmproj-F16.gguf", "mmproj-BF16.gguf", "mmproj-F32.gguf"], "m-Q4_K_M.gguf", 1),
+        (["mmproj-m-f16.gguf", "mmproj-m-Q8_0.gguf"], "m-Q4_K_M.gguf", 1),
+        (["mmproj-m-f16.gguf", "mmproj-m-Q8_0.gguf"], "m-BF16.gguf", 0),
+        (["mmproj-m-f16.gguf", "mmproj-m-Q8_0.gguf"], "m-500M.gguf", 0),
+        (["mmproj-F16.gguf", "a/mmproj-F32.gguf", "b/mmproj-Q8_0.gguf"], "a/m-Q8_0-00001-of-00002.gguf", 1),
+        (["m.mmproj-Q8_0.gguf"], "m-Q8_0.gguf", 0),
+        (["b/mmproj-F16.gguf", "mmproj-F16.bin", "mtp-m.gguf"], "a/m.gguf", None),
+    ],
+)
+def test_projector_beside_a_model(names: list[str], model: str, found: int | None):
+    assert projector([*names, model], model) == (None if found is None else names[found])
 
 
 @pytest.mark.parametrize(
@@ -202,6 +218,40 @@ def test_head_beside_its_model_drafts(
     assert "dflash-model.gguf" not in hub.downloads
 
 
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ((), True),
+        (("--mmproj-auto",), True),
+        (("--hf-file", "model-F16.gguf"), True),
+        (("--no-mmproj",), False),
+        (("--no-mmproj-auto",), False),
+        (("-mm", "mine.gguf"), False),
+    ],
+)
+def test_projector_beside_its_model_is_used(
+    flags: tuple[str, ...], found: bool, use: Callable[[str], None], caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    name = "mmproj-Q4_K_M.gguf"
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        settings = prepared(read(LeadSettings, ["-hf", "somebody/model", *flags]))
+    assert (f"pictures {name}, found beside the model" in caplog.text) == (name in hub.downloads) == found
+    assert settings.mmproj_auto == found
+    named = Path("mine.gguf") if "-mm" in flags else None
+    assert (settings.mmproj and settings.mmproj.name) == (name if found else named and named.name)
+    offline = prepared(read(LeadSettings, ["-hf", "somebody/model", *flags]))
+    assert offline.mmproj == settings.mmproj
+
+
+def test_projectors_not_fetched_are_none_offline(use: Callable[[str], None]):
+    with hugging_face(FILES) as hub:
+        use(hub.url)
+        prepared(read(LeadSettings, ["-hf", "somebody/model", "--no-mmproj"]))
+    assert prepared(read(LeadSettings, ["-hf", "somebody/model"])).mmproj is None
+
+
 def test_draft_models_precede_heads_beside(
     use: Callable[[str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -209,7 +259,7 @@ def test_draft_models_precede_heads_beside(
     files = FILES | {"mtp-model-Q8_0.gguf": b"GGUF"}
     with hugging_face(files) as hub:
         use(hub.url)
-        flags = ["-hf", "somebody/model:Q8_0", "--draft-model", str(BUNDLED_DRAFT)]
+        flags = ["-hf", "somebody/model:Q8_0", "--no-mmproj", "--draft-model", str(BUNDLED_DRAFT)]
         assert prepared(read(LeadSettings, flags)).draft_model == BUNDLED_DRAFT
     assert "left out: mtp-model-Q8_0.gguf (a draft model is given)" in caplog.text
     assert hub.downloads == ["model-Q8_0.gguf"]
