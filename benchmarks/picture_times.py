@@ -104,9 +104,10 @@ def converse(server: Process, seed: int, max_tokens: int) -> TurnTimes:
     shown = {"type": "image_url", "image_url": {"url": picture_url(seed)}}
     question = {"type": "text", "text": "Describe this picture in a few words."}
     messages: list[dict[str, Any]] = [{"role": "user", "content": [shown, question]}]
-    first = ask(server.port, Prompt("picture-1", messages), max_tokens)
+    more = {"ignore_eos": True}  # random weights may end a reply before its first text
+    first = ask(server.port, Prompt("picture-1", messages), max_tokens, more=more)
     later = [{"role": "assistant", "content": first.text}, {"role": "user", "content": "And its colours?"}]
-    second = ask(server.port, Prompt("picture-2", [*messages, *later]), max_tokens)
+    second = ask(server.port, Prompt("picture-2", [*messages, *later]), max_tokens, more=more)
     return TurnTimes(first.first_ms, second.first_ms, first.n_prompt)
 
 
