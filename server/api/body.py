@@ -73,6 +73,8 @@ class OtherPart(Body):
     type: str
     image_url: Any = None
     """Of a picture: an object with its URL, or the URL itself. A model that sees pictures reads data URLs."""
+    input_audio: Any = None
+    """Of a sound: `data` in base64, and a `format`, wav or mp3."""
 
     @property
     def text(self) -> str:
@@ -82,6 +84,10 @@ class OtherPart(Body):
     @property
     def is_picture(self) -> bool:
         return self.type in ("image_url", "input_image")
+
+    @property
+    def is_sound(self) -> bool:
+        return self.type == "input_audio"
 
     @property
     def url(self) -> Any:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from server.api.delivery import Json
 from server.api.served import ModelCard, Served
+from server.api.unseen import TEXT_ONLY, Senses
 from server.errors import NotFoundError
 
 ANTHROPICS = "anthropic-version"
@@ -37,6 +38,11 @@ async def get_model(request: Request, served: Served) -> Response:
     raise NotFoundError(f"The model `{id}` does not exist", param="model", code="model_not_found")
 
 
+def _inputs(senses: Senses) -> list[str]:
+    """Return what a model reads, in llama-server's words."""
+    return ["text", *["image"] * senses.sees, *["audio"] * senses.hears]
+
+
 def _card_json(model: ModelCard, served: Served) -> dict[str, Any]:
     return {
         "id": model.id,
@@ -44,7 +50,7 @@ def _card_json(model: ModelCard, served: Served) -> dict[str, Any]:
         "created": model.created,
         "owned_by": "duo",
         "architecture": {
-            "input_modalities": ["text", "image"] if model is served.model and served.pictures else ["text"],
+            "input_modalities": _inputs(served.senses if model is served.model else TEXT_ONLY),
             "output_modalities": ["text"],
         },
         "meta": {

@@ -22,7 +22,7 @@ async def props(_: Request, served: Served) -> Response:
         "total_slots": health.slots_total,
         "model_alias": served.model.id,
         "model_path": served.model.file,
-        "modalities": {"vision": served.pictures is not None, "audio": False, "video": False},
+        "modalities": {"vision": served.senses.sees, "audio": served.senses.hears, "video": False},
         "endpoint_slots": served.ask is not None,
         "endpoint_props": False,
         "endpoint_metrics": True,

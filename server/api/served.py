@@ -15,6 +15,7 @@ from server.api.pacing import FRAME_S
 from server.api.prompt_work import PromptWork
 from server.api.rpc.handles import Handles
 from server.api.traffic import Traffic
+from server.api.unseen import TEXT_ONLY, Senses
 from server.cache.catalogue import TierCounts
 from server.cache.named import NamedFiles
 from server.engine.engine import Engine
@@ -160,7 +161,7 @@ class Served:
     defaults: SamplingParams
     health: Callable[[], Health]  # of the engine
     fingerprint: str  # OpenAI's system_fingerprint
-    pictures: Pictures | None = None  # None if the model sees no pictures
+    pictures: Pictures | None = None  # None if the model reads neither pictures nor sounds
     remote: RemotePictures | None = None  # None if pictures are not fetched
     grammars: Compiler | None = None  # None if replies cannot be constrained
     traffic: Traffic = field(default_factory=Traffic)  # must observe the generator's events
@@ -205,6 +206,11 @@ class Served:
     def spans(self, tokens: Sequence[int]) -> tuple[PictureSpan, ...]:
         """Return where the pictures of a prompt are. Keep the result as long as the pictures are needed."""
         return () if self.pictures is None else self.pictures.spans(tokens)
+
+    @property
+    def senses(self) -> Senses:
+        known = self.pictures
+        return TEXT_ONLY if known is None else Senses(known.sees, known.hears)
 
     @property
     def room(self) -> Room:

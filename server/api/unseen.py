@@ -1,10 +1,34 @@
-"""Replace parts of a message that the model cannot see by short texts. Pure."""
+"""Replace parts of a message that the model cannot read by short texts. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 _KINDS = (("image", "an image"), ("screenshot", "an image"), ("audio", "a sound"), ("video", "a video"))
+_PICTURES, _SOUNDS = ("image_url", "input_image", "image"), ("input_audio",)
+"""Types of parts, of OpenAI's APIs and of Anthropic's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """Senses of a model: kinds of parts that it reads beside text."""
+
+    sees: bool = False
+    hears: bool = False
+
+    def reads(self, type: Any) -> bool:
+        """Return True if the model reads parts of this type, which is no text."""
+        return (self.sees and type in _PICTURES) or (self.hears and type in _SOUNDS)
+
+    @property
+    def words(self) -> str:
+        """Return what the model reads, in words."""
+        read = ["text", *["pictures"] * self.sees, *["sounds"] * self.hears]
+        return " and ".join((*filter(None, [", ".join(read[:-1])]), read[-1]))
+
+
+TEXT_ONLY = Senses()
 
 
 def stand_in(type: str) -> str:
@@ -16,6 +40,14 @@ def stand_in(type: str) -> str:
 def seen(url: Any) -> dict[str, Any]:
     """Return a picture as a part of a chat message; anything but a data URL is refused later."""
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def sensed(part: Any) -> dict[str, Any]:
+    """Return a picture or sound of the Responses API as a part of a chat message."""
+    fields = cast(dict[str, Any], part if isinstance(part, dict) else vars(part))
+    if fields["type"] in _SOUNDS:
+        return {"type": "input_audio", "input_audio": fields.get("input_audio")}
+    return seen(fields.get("image_url"))
 
 
 def text_of(part: Any) -> str:

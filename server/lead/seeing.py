@@ -89,5 +89,5 @@ def load_pictures(
     )
     pictures = Pictures(stack.enter_context(closing(projector)))
     target.vocab = PictureVocabulary(target.vocab, pictures)
-    logger.info("  pictures %s, %d tokens for one of 1024 x 1024", path.name, projector.n_usual)
+    logger.info("  pictures %s, %s", path.name, projector.costs)
     return pictures, GridPositions(target) if projector.has_grids else target

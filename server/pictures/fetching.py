@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from server.errors import FieldError
-from server.pictures.pixels import MAX_PICTURE_BYTES
+from server.pictures.pixels import MAX_FILE_BYTES
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -155,9 +155,9 @@ def _body(response: http.client.HTTPResponse) -> bytes | str:
         return there
     if response.status != 200:
         raise _RefusedError(f"its server answers {response.status}")
-    data = response.read(MAX_PICTURE_BYTES + 1)
-    if len(data) > MAX_PICTURE_BYTES:
-        raise _RefusedError(f"it has more than {MAX_PICTURE_BYTES >> 20} MiB")
+    data = response.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise _RefusedError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
     if not data or response.length:
         raise _RefusedError("its server broke off")
     return data

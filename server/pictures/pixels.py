@@ -15,8 +15,8 @@ from typing import Any
 from server.errors import FieldError, StartupError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-MAX_PICTURE_BYTES = 20 << 20
-"""Maximum bytes of a picture's file: OpenAI's limit for all pictures was 20 MB."""
+MAX_FILE_BYTES = 20 << 20
+"""Maximum bytes of a picture's or sound's file: OpenAI's limit for all pictures was 20 MB."""
 MAX_PIXELS = 25_000_000
 """Maximum pixels of a picture: a camera's 24 megapixels. Decoded they take 75 MB."""
 MAX_SIDE = 8192
@@ -32,6 +32,10 @@ class Pixels:
     width: int
     height: int
     data: bytes  # red, green and blue of each pixel, row by row
+
+    @property
+    def size(self) -> str:
+        return f"{self.width} x {self.height} pixels"
 
 
 def picture_place(message: int, part: int) -> str:
@@ -62,13 +66,17 @@ def pixels_of(url: Any, place: str) -> Pixels:
     header, comma, body = url.partition(",")
     if not comma or not header.endswith(";base64"):
         raise FieldError(place, "not a data URL in base64: send data:image/png;base64,…")
-    if len(body) // 4 * 3 > MAX_PICTURE_BYTES:
-        raise FieldError(place, f"a picture may have {MAX_PICTURE_BYTES >> 20} MiB: send a smaller one")
+    return _decoded(base64_bytes(body, place, "picture"), place)
+
+
+def base64_bytes(text: str, place: str, what: str) -> bytes:
+    """Return the bytes of a file in base64. Raises FieldError, naming what it is of: a picture or sound."""
+    if len(text) // 4 * 3 > MAX_FILE_BYTES:
+        raise FieldError(place, f"a {what} may have {MAX_FILE_BYTES >> 20} MiB: send a smaller one")
     try:
-        data = base64.b64decode(body, validate=True)
+        return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FieldError(place, f"the picture's base64 cannot be decoded: {error}") from None
-    return _decoded(data, place)
+        raise FieldError(place, f"the {what}'s base64 cannot be decoded: {error}") from None
 
 
 def _check_size(width: int, height: int, place: str) -> None:
@@ -112,6 +120,7 @@ def _decoded(data: bytes, place: str) -> Pixels:
     except FieldError:
         raise
     except Exception as error:  # a decoder of foreign bytes: it may raise anything
+        why = "it begins otherwise" if isinstance(error, library.UnidentifiedImageError) else error
         raise FieldError(
-            place, f"not a whole picture in one of the formats {', '.join(FORMATS)}: {error}"
+            place, f"not a whole picture in one of the formats {', '.join(FORMATS)}: {why}"
         ) from None

@@ -1,4 +1,4 @@
-"""Turn pixels into rows of embeddings with a model's projector file, over libmtmd of llama.cpp."""
+"""Turn pixels and sounds into rows of embeddings with a model's projector file, over libmtmd of llama.cpp."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from server.llama.backend import Grid, Hidden
 from server.llama.library import C, LoadedModel, first_error, forget_errors, log_line
 from server.pictures.picture import PicturePart
 from server.pictures.pixels import Pixels
+from server.pictures.sounds import BYTES_A_SAMPLE, Sound
 
-_TEXT_CHUNK, _PICTURE_CHUNK = 0, 1  # MTMD_INPUT_CHUNK_TYPE_TEXT and _IMAGE
+_TEXT_CHUNK, _PICTURE_CHUNK, _SOUND_CHUNK = 0, 1, 2  # MTMD_INPUT_CHUNK_TYPE_TEXT, _IMAGE and _AUDIO
+_N_PLACES = 4  # positions of a row in a model with M-RoPE
 _FAR = 1000  # a position, to see how those of a picture depend on where it begins
 _SAMPLE = Pixels(1024, 1024, bytes(3 << 20))  # of usual size, to see how many rows a picture takes
+_SAMPLE_S = 30  # seconds of a sound, to see how many rows it takes
 
 
 def _library() -> Any:
@@ -52,7 +55,7 @@ class Projector:
         if not path.is_file():
             raise StartupError(f"no projector at {path}: give the path of a GGUF file with --mmproj")
         self._mtmd = _library()
-        self._mtmd.mtmd_log_set(log_line, None)
+        self._mtmd.mtmd_helper_log_set(log_line, None)  # libmtmd's, too
         self._n_embd = int(C.llama_model_n_embd_inp(model.handle))
         self._most_rows = most_rows
         self._lock = Lock()  # a context encodes one picture at a time
@@ -72,54 +75,81 @@ class Projector:
 
     def _check(self, path: Path) -> None:
         """Raise StartupError if pictures of this projector cannot be served."""
-        if not self._mtmd.mtmd_support_vision(self._handle):
-            raise StartupError(f"{path} reads no pictures: duo serves projectors of pictures only")
-        self.has_grids = bool(self._mtmd.mtmd_decode_use_mrope(self._handle))
+        mtmd = self._mtmd
+        self.sees = bool(mtmd.mtmd_support_vision(self._handle))
+        self.hears = bool(mtmd.mtmd_support_audio(self._handle))
+        self.has_grids = bool(mtmd.mtmd_decode_use_mrope(self._handle))
+        if not (self.sees or self.hears):
+            raise StartupError(f"{path} reads neither pictures nor sounds")
+        usual: dict[str, Pixels | Sound] = {f"a picture of {_SAMPLE.size}": _SAMPLE} if self.sees else {}
+        if self.hears:
+            self._rate = int(mtmd.mtmd_get_audio_sample_rate(self._handle))
+            silence = Sound(self._rate, bytes(BYTES_A_SAMPLE * self._rate * _SAMPLE_S))
+            usual[f"a sound of {_SAMPLE_S} s"] = silence
         try:
-            self.n_usual: int = self._read(_SAMPLE, self._checked_rows)  # positions of a usual picture
+            counts = {what: self._read(one, self._checked_rows) for what, one in usual.items()}
         except InvalidRequestError as error:
             raise StartupError(f"{path}: {error.message}") from error
+        self.costs = ", ".join(f"{n} tokens for {what}" for what, n in counts.items())
 
-    def parts(self, pixels: Pixels, check: Callable[[int], None]) -> list[PicturePart]:
-        """Return the parts of a picture, see Encoder. Raises InvalidRequestError."""
-        return self._read(pixels, lambda chunks: self._encode(chunks, check))
+    def sound(self, file: bytes) -> Sound:
+        """Return the samples of a sound's file, see Encoder. Raises InvalidRequestError."""
+        mtmd = self._mtmd
+        data = (ctypes.c_uint8 * len(file)).from_buffer_copy(file)
+        bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self._handle, data, len(file), False)
+        if not bitmap:
+            raise InvalidRequestError("a sound cannot be decoded")
+        try:
+            n = mtmd.mtmd_bitmap_get_n_bytes(bitmap)
+            return Sound(self._rate, ctypes.string_at(mtmd.mtmd_bitmap_get_data(bitmap), n))
+        finally:
+            mtmd.mtmd_bitmap_free(bitmap)
 
-    def _read(self, pixels: Pixels, work: Callable[[list[Any]], Any]) -> Any:
-        """Return work(chunks of the picture)."""
+    def parts(self, given: Pixels | Sound, check: Callable[[int], None]) -> list[PicturePart]:
+        """Return the parts of a picture or sound, see Encoder. Raises InvalidRequestError."""
+        return self._read(given, lambda chunks: self._encode(chunks, check))
+
+    def _read(self, given: Pixels | Sound, work: Callable[[list[Any]], Any]) -> Any:
+        """Return work(chunks of the picture or sound)."""
         mtmd, marker = self._mtmd, self._mtmd.mtmd_default_marker()
         text = mtmd.mtmd_input_text(marker, len(marker), False, True)
-        data = (ctypes.c_uint8 * len(pixels.data)).from_buffer_copy(pixels.data)
-        chunks = mtmd.mtmd_input_chunks_init()
-        bitmap = mtmd.mtmd_bitmap_init(pixels.width, pixels.height, data)
+        chunks, bitmap = mtmd.mtmd_input_chunks_init(), self._bitmap(given)
         try:
             bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
             with self._lock:
                 if mtmd.mtmd_tokenize(self._handle, chunks, ctypes.byref(text), bitmaps, 1):
-                    size = f"{pixels.width} x {pixels.height} pixels"
-                    raise InvalidRequestError(f"the model's projector cannot read a picture of {size}")
+                    raise InvalidRequestError(f"the model's projector cannot read one of {given.size}")
                 n = mtmd.mtmd_input_chunks_size(chunks)
                 return work([mtmd.mtmd_input_chunks_get(chunks, i) for i in range(n)])
         finally:
             mtmd.mtmd_bitmap_free(bitmap)
             mtmd.mtmd_input_chunks_free(chunks)
 
+    def _bitmap(self, given: Pixels | Sound) -> Any:
+        """Return libmtmd's copy of a picture or sound, to be freed."""
+        kind: Any = ctypes.c_uint8 if isinstance(given, Pixels) else ctypes.c_float
+        data = (kind * (len(given.data) // ctypes.sizeof(kind))).from_buffer_copy(given.data)
+        if isinstance(given, Pixels):
+            return self._mtmd.mtmd_bitmap_init(given.width, given.height, data)
+        return self._mtmd.mtmd_bitmap_init_from_audio(len(data), data)
+
     def _checked_rows(self, chunks: list[Any]) -> int:
         """Return the number of positions. Raises InvalidRequestError if one decode cannot have a chunk."""
         counts = [int(self._mtmd.mtmd_input_chunk_get_n_tokens(chunk)) for chunk in chunks]
         if any(token < 0 for chunk in chunks for token in self._tokens(chunk)):
-            raise InvalidRequestError("the model's vocabulary lacks tokens that its pictures need")
+            raise InvalidRequestError("the model's vocabulary lacks tokens that its pictures or sounds need")
         for chunk, n in zip(chunks, counts, strict=True):
             if self._is_whole(chunk) and n > self._most_rows:
                 raise InvalidRequestError(
-                    f"a picture takes {n} rows that must be evaluated at once: the server needs "
+                    f"one takes {n} rows that must be evaluated at once: the server needs "
                     f"--ubatch-size {n} and --batch-size {n} at least"
                 )
         return sum(counts)
 
     def _is_whole(self, chunk: Any) -> bool:
         mtmd = self._mtmd
-        is_picture = mtmd.mtmd_input_chunk_get_type(chunk) == _PICTURE_CHUNK
-        return is_picture and bool(mtmd.mtmd_decode_use_non_causal(self._handle, chunk))
+        is_text = mtmd.mtmd_input_chunk_get_type(chunk) == _TEXT_CHUNK
+        return not is_text and bool(mtmd.mtmd_decode_use_non_causal(self._handle, chunk))
 
     def _encode(self, chunks: list[Any], check: Callable[[int], None]) -> list[PicturePart]:
         check(self._checked_rows(chunks))
@@ -137,17 +167,24 @@ class Projector:
             return PicturePart(self._tokens(chunk))
         n_rows = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
         grid = self._grid(chunk, n_rows) if self.has_grids else None
-        is_plain = kind == _PICTURE_CHUNK and mtmd.mtmd_input_chunk_get_n_pos(chunk) == n_rows
-        if (grid is None and not is_plain) or mtmd.mtmd_encode_chunk(self._handle, chunk):
-            raise InvalidRequestError("the model's projector cannot encode this picture")
-        return PicturePart(rows=self._rows(n_rows), whole=self._is_whole(chunk), grid=grid)
+        is_plain = mtmd.mtmd_input_chunk_get_n_pos(chunk) == n_rows
+        known = kind in (_PICTURE_CHUNK, _SOUND_CHUNK) and (grid is not None or is_plain)
+        if not known or mtmd.mtmd_encode_chunk(self._handle, chunk):
+            raise InvalidRequestError("the model's projector cannot encode this picture or sound")
+        rows = self._rows(n_rows)
+        if not np.isfinite(rows).all():
+            raise InvalidRequestError("the model's projector makes rows of this that are no numbers")
+        return PicturePart(rows=rows, whole=self._is_whole(chunk), grid=grid)
 
     def _grid(self, chunk: Any, n_rows: int) -> Grid:
-        """Return the positions of a picture's rows.
+        """Return the positions of the rows of a picture or sound.
 
         Raises:
             InvalidRequestError: Positions do not grow linearly with the position at which the picture begins.
         """
+        if self._mtmd.mtmd_input_chunk_get_type(chunk) == _SOUND_CHUNK:  # one row after the other
+            steps = np.tile(np.arange(n_rows, dtype=np.int32), (_N_PLACES, 1))
+            return Grid(steps, np.ones((_N_PLACES, 1), np.int32), n_rows)
         tokens = self._mtmd.mtmd_input_chunk_get_tokens_image(chunk)
         here, there, third = (self._positions(tokens, start, n_rows) for start in (0, 1, _FAR))
         moves = there - here

@@ -18,6 +18,7 @@ from server.errors import InvalidRequestError
 from server.llama.backend import PICTURE_IDS
 from server.pictures.picture import Picture, PicturePart, ids_of
 from server.pictures.pixels import Pixels
+from server.pictures.sounds import Sound, check_samples
 
 MAX_KEPT_BYTES = 256 << 20
 """Maximum bytes of rows kept of pictures that no request uses: 100 pictures of 256 rows of 2560 floats.
@@ -31,15 +32,21 @@ _LETTERS = bytes.maketrans(b"0123456789abcdef", b"abcdefghijklmnop")
 
 
 class Encoder(Protocol):
-    """Makes the parts of a picture. Safe from any thread."""
+    """Makes the parts of a picture or sound. Safe from any thread."""
 
     identity: bytes  # differs between projectors
+    sees: bool  # it reads pictures
+    hears: bool  # it reads sounds
 
-    def parts(self, pixels: Pixels, check: Callable[[int], None]) -> list[PicturePart]:
-        """Return the parts of a picture.
+    def sound(self, file: bytes) -> Sound:
+        """Return the samples of a file that sounds.py has checked. Raises InvalidRequestError."""
+        ...
+
+    def parts(self, given: Pixels | Sound, check: Callable[[int], None]) -> list[PicturePart]:
+        """Return the parts of a picture or sound.
 
         Args:
-            pixels: The picture.
+            given: The picture or sound.
             check: Called with the number of positions before any work on them; it may raise.
 
         Raises:
@@ -49,13 +56,15 @@ class Encoder(Protocol):
 
 
 class Pictures:
-    """The known pictures of one model. Safe from any thread.
+    """The known pictures and sounds of one model. Safe from any thread.
 
-    A picture is forgotten once nothing refers to it. The latest ones are kept alive by a reference here.
+    In prompts a sound is a picture: rows of embeddings, named by a word. A picture is forgotten once nothing
+    refers to it. The latest ones are kept alive by a reference here.
     """
 
     def __init__(self, encoder: Encoder, most_bytes: int = MAX_KEPT_BYTES) -> None:
         self._encoder = encoder
+        self.sees, self.hears = encoder.sees, encoder.hears
         self._most_bytes = most_bytes
         self._secret = secrets.token_bytes()
         self._by_key: WeakValueDictionary[bytes, Picture] = WeakValueDictionary()
@@ -65,23 +74,29 @@ class Pictures:
         self._n_bytes = 0  # of the rows of these
         self._lock = Lock()
 
-    def of(self, pixels: Pixels, check: Callable[[int], None]) -> Picture:
-        """Return the picture with these pixels. Slow if it is not known.
+    def of_sound(self, file: bytes, check: Callable[[int], None]) -> Picture:
+        """Return the sound in a file that sounds.py has checked, as of() does."""
+        sound = self._encoder.sound(file)
+        check_samples(sound)
+        return self.of(sound, check)
+
+    def of(self, given: Pixels | Sound, check: Callable[[int], None]) -> Picture:
+        """Return the picture with these pixels or samples. Slow if it is not known.
 
         Args:
-            pixels: The pixels.
+            given: The pixels or samples.
             check: As in Encoder.
 
         Raises:
             InvalidRequestError: It cannot be encoded.
         """
-        hashed = hashlib.sha256(self._encoder.identity + f"{pixels.width} {pixels.height} ".encode())
-        hashed.update(pixels.data)  # which may be 75 MB
+        hashed = hashlib.sha256(self._encoder.identity + f"{given.size} ".encode())
+        hashed.update(given.data)  # which may be 75 MB
         key = hashed.digest()
         if (known := self._by_key.get(key)) is not None:
             check(len(known.ids))
         else:
-            parts = self._encoder.parts(pixels, check)
+            parts = self._encoder.parts(given, check)
             with self._lock:
                 known = self._by_key.get(key) or self._add(key, parts)
         with self._lock:

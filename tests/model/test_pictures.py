@@ -1,4 +1,4 @@
-"""Pictures in prompts: rows of real projectors change a text as in llama.cpp, whatever else is in the cache.
+"""Pictures and sounds in prompts: rows of real projectors change a text as in llama.cpp, whatever is cached.
 
 Projectors and models have random weights. F32 weights and cache, and never a batch of one row, as in
 test_invariance.py.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +24,7 @@ from server.engine.proposer import Proposer
 from server.engine.request import GenerationRequest, Speculation
 from server.engine.scheduler import Limits
 from server.errors import InvalidRequestError, StartupError
+from server.lead.seeing import load_found_pictures
 from server.llama.backend import PICTURE_IDS, Batch, Embeddings, Logits, ReadsRows
 from server.llama.library import physical_rows
 from server.llama.llamacpp import LlamaBackend
@@ -32,8 +33,10 @@ from server.pictures.picture import Picture, PicturePart
 from server.pictures.pixels import MAX_RATIO, Pixels
 from server.pictures.projector import Projector
 from server.pictures.registry import Pictures
+from server.pictures.sounds import MIN_SECONDS, Sound
 from server.pictures.vocabulary import PictureVocabulary
 from server.pictures.with_pictures import WithPictures
+from server.settings import LeadSettings
 from tests.checks import check_engine
 from tests.model.conftest import open_exact
 from tests.model.duet import Duet, counts
@@ -43,7 +46,16 @@ from tests.model.kinds import (
 )
 from tests.model.kinds import KINDS as ALL_KINDS
 from tests.model.live import Padded
-from tests.model.projectors import PROJECTORS, QWEN2_VL, write_projector
+from tests.model.projectors import (
+    GEMMA,
+    IDEFICS,
+    LLAVA,
+    PROJECTORS,
+    QWEN2_VL,
+    QWEN_VL,
+    ULTRAVOX,
+    write_projector,
+)
 from tests.model.random_models import words_added, write
 from tests.support import OracleProposer, Outcome, request
 
@@ -53,12 +65,16 @@ BEFORE, AFTER = "Look at this picture: ", " What does it show?"
 WORDS = words_added("<fake_token_around_image>", "<global-img>")
 VISION = words_added("<|vision_start|>", "<|vision_end|>")
 KINDS = {
-    "llava": QWEN3,
-    "gemma3": GEMMA3,
-    "idefics3": QWEN3._replace(fields={**QWEN3.fields, **WORDS}),
-    "qwenvl": QWEN2_VL._replace(fields={**QWEN2_VL.fields, **VISION}),
+    "llava": (QWEN3, LLAVA),
+    "gemma3": (GEMMA3, GEMMA),
+    "idefics3": (QWEN3._replace(fields={**QWEN3.fields, **WORDS}), IDEFICS),
+    "qwenvl": (QWEN2_VL._replace(fields={**QWEN2_VL.fields, **VISION}), QWEN_VL),
+    "ultravox": (QWEN3, ULTRAVOX),
+    "sounds with M-RoPE": (QWEN2_VL, ULTRAVOX),
+    "pictures and sounds": (GEMMA3, GEMMA, ULTRAVOX),
 }
 N_TOKENS = 40
+RATE = 16_000  # of samples, as Ultravox reads them
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +118,13 @@ class Scene:
     def reading(self, backend: ReadsRows) -> ReadsRows:
         return GridPositions(backend) if self.projector.has_grids else backend
 
+    def given(self, seed: int) -> Pixels | Sound:
+        """Return a picture or a sound; where the model reads both, a sound for even seeds."""
+        hears = self.projector.hears and not (self.projector.sees and seed % 2)
+        return sound(seed) if hears else pixels(seed)
+
     def picture(self, seed: int) -> Picture:
-        return self.pictures.of(pixels(seed), lambda n: None)
+        return self.pictures.of(self.given(seed), lambda n: None)
 
     def ask(self, seed: int, before: str = BEFORE, after: str = AFTER) -> GenerationRequest:
         """Return a request about the picture of this seed."""
@@ -129,16 +150,22 @@ def pixels(seed: int, width: int = 150, height: int = 100) -> Pixels:
     return Pixels(width, height, values.tobytes())
 
 
-@pytest.fixture(scope="module", params=PROJECTORS)
+def sound(seed: int, seconds: float = 2.0) -> Sound:
+    values = np.random.default_rng(seed).uniform(-0.5, 0.5, int(RATE * seconds))
+    return Sound(RATE, values.astype(np.float32).tobytes())
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def scene(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, mtmd: Any
 ) -> Iterator[Scene]:
     name: str = request.param
     folder = tmp_path_factory.mktemp("pictures")
     model, draft, projector = (folder / f"{what}.gguf" for what in ("model", "draft", "projector"))
-    write(model, KINDS[name])
-    write(draft, KINDS[name], noise=0.02)
-    write_projector(projector, PROJECTORS[name])
+    kind, *projectors = KINDS[name]
+    write(model, kind)
+    write(draft, kind, noise=0.02)
+    write_projector(projector, *projectors)
     with closing(open_exact(model)) as target, closing(open_exact(draft)) as other:
         with closing(open_projector(projector, target)) as encoder:
             pictures = Pictures(encoder)
@@ -169,7 +196,7 @@ def test_logits_equal_llama_cpps(scene: Scene, mtmd: Any, seeds: tuple[int, ...]
     scene.backend()
     text = f"{BEFORE}{mtmd.mtmd_default_marker().decode()}{AFTER}".encode() * len(seeds)
     given = mtmd.mtmd_input_text(text, len(text), False, True)
-    chunks, shown = mtmd.mtmd_input_chunks_init(), [bitmap_of(mtmd, pixels(seed)) for seed in seeds]
+    chunks, shown = mtmd.mtmd_input_chunks_init(), [bitmap_of(mtmd, scene.given(seed)) for seed in seeds]
     bitmaps = (mtmd.mtmd_bitmap_p_ctypes * len(shown))(*shown)
     handle: Any = scene.projector._handle  # pyright: ignore[reportPrivateUsage]
     n = ctypes.c_int32()
@@ -181,7 +208,7 @@ def test_logits_equal_llama_cpps(scene: Scene, mtmd: Any, seeds: tuple[int, ...]
     mtmd.mtmd_input_chunks_free(chunks)
     n_lost = sum(len(part) - part.grid.n_positions for part in grids(scene, seeds) if part.grid)
     assert n.value == len(prompt_of(scene, *seeds)) - n_lost
-    assert (n_lost > 0) == scene.projector.has_grids
+    assert (n_lost > 0) == (scene.projector.has_grids and scene.projector.sees)
     theirs = scene.target._last_logits(1)[0]  # pyright: ignore[reportPrivateUsage]
     assert (own == theirs).all()
     assert (own != own_logits(scene, *(seed + 2 for seed in seeds))).any(), "the pictures count"
@@ -191,7 +218,10 @@ def grids(scene: Scene, seeds: Sequence[int]) -> list[PicturePart]:
     return [part for seed in seeds for part in scene.picture(seed).parts]
 
 
-def bitmap_of(mtmd: Any, shown: Pixels) -> Any:
+def bitmap_of(mtmd: Any, shown: Pixels | Sound) -> Any:
+    if isinstance(shown, Sound):
+        samples = (ctypes.c_float * (len(shown.data) // 4)).from_buffer_copy(shown.data)
+        return mtmd.mtmd_bitmap_init_from_audio(len(samples), samples)
     data = (ctypes.c_uint8 * len(shown.data)).from_buffer_copy(shown.data)
     return mtmd.mtmd_bitmap_init(shown.width, shown.height, data)
 
@@ -301,8 +331,12 @@ def test_a_draft_model_changes_nothing(scene: Scene, inline: bool):
 
 
 def test_odd_sizes_are_encoded(scene: Scene):
-    for width, height in ((1, 1), (MAX_RATIO * 3, 3), (1, MAX_RATIO), (1500, 700)):
-        picture = scene.pictures.of(pixels(3, width, height), lambda n: None)
+    sizes = ((1, 1), (MAX_RATIO * 3, 3), (1, MAX_RATIO), (1500, 700))
+    given: list[Pixels | Sound] = [pixels(3, *size) for size in sizes] if scene.projector.sees else []
+    if scene.projector.hears:
+        given += [sound(3, seconds) for seconds in (MIN_SECONDS, 31.0)]
+    for one in given:
+        picture = scene.pictures.of(one, lambda n: None)
         assert all(np.isfinite(part.rows).all() for part in picture.parts if part.rows is not None)
 
 
@@ -314,7 +348,7 @@ def test_large_pictures_are_refused_before_encoding(scene: Scene):
         raise InvalidRequestError("too many")
 
     with pytest.raises(InvalidRequestError, match="too many"):
-        scene.pictures.of(pixels(77), check)
+        scene.pictures.of(scene.given(77), check)
     assert counts == [len(scene.ask(1).pictures[0].picture.ids)]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
 
 
@@ -328,6 +362,16 @@ def test_unusable_projectors_are_refused(scene: Scene, tmp_path: Path):
         write_projector(path, PROJECTORS["gemma3"])
         with pytest.raises(StartupError, match="--ubatch-size 16"):
             open_projector(path, scene.target, most_rows=15)
+
+
+def test_unusable_found_projectors_are_left_out(scene: Scene, caplog: pytest.LogCaptureFixture):
+    named = LeadSettings.model_validate({"mmproj": scene.target.options.model_path, "mmproj_auto": False})
+    with ExitStack() as stack, pytest.raises(StartupError, match="is it for this model"):
+        load_found_pictures(stack, named, scene.target)
+    found = named.model_copy(update={"mmproj_auto": True})
+    with ExitStack() as stack:
+        assert load_found_pictures(stack, found, scene.target) is None
+    assert "is it for this model" in caplog.text
 
 
 @pytest.mark.parametrize(

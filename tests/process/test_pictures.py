@@ -1,4 +1,4 @@
-"""A lead with --mmproj, as a user starts it: a chat about a picture, kept over a restart; what it refuses."""
+"""A lead with --mmproj, as a user starts it: a chat about a picture or sound, kept over a restart."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tests.model.kinds import GEMMA3
-from tests.model.projectors import GEMMA, QWEN2_VL, QWEN_VL, write_projector
+from tests.model.projectors import GEMMA, QWEN2_VL, QWEN_VL, ULTRAVOX, write_projector
 from tests.model.random_models import words_added, write
 from tests.process.duo import Duo, run
+from tests.server.llama.hugging_face import hugging_face
+from tests.server.pictures.recorded import heard, recorded
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(180)]
 
@@ -24,6 +26,7 @@ VISION = words_added("<|vision_start|>", "<|vision_end|>")
 KINDS = {
     "gemma3": (GEMMA3, GEMMA),
     "qwenvl": (QWEN2_VL._replace(fields={**QWEN2_VL.fields, **VISION}), QWEN_VL),
+    "ultravox": (GEMMA3, ULTRAVOX),
 }
 
 
@@ -37,34 +40,57 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("files")
     model, projector = KINDS[request.param]
     write(folder / "model.gguf", model)
-    write_projector(folder / "mmproj.gguf", projector)
-    return "--model", str(folder / "model.gguf"), "--mmproj", str(folder / "mmproj.gguf")
+    path = folder / f"mmproj-{request.param}.gguf"
+    write_projector(path, projector)
+    return "--model", str(folder / "model.gguf"), "--mmproj", str(path)
 
 
 DRAWN = {"max_tokens": 80, "temperature": 1.0, "seed": 3}  # the likeliest tokens of random weights repeat
 
 
-def parts(colour: str) -> Any:
+def parts(colour: str, files: tuple[str, ...]) -> Any:
+    """Return a question about a picture of this colour, or a sound that stands for it."""
     from tests.server.pictures.drawn import drawn, file_of, url_of
 
     picture = {"type": "image_url", "image_url": {"url": url_of(file_of(drawn(colour, (90, 60))))}}
-    return [{"type": "text", "text": LONG}, picture, {"type": "text", "text": "What do you see?"}]
+    given = heard(recorded(44_100, seed=len(colour))) if "ultravox" in files[-1] else picture
+    return [{"type": "text", "text": LONG}, given, {"type": "text", "text": "What is it?"}]
 
 
 def test_pictures_are_seen_and_kept(files: tuple[str, ...], tmp_path: Path):
     flags = ("serve", *files, "--threads", "1", "--cache-dir", str(tmp_path / "cache"))
     with Duo(tmp_path, *flags) as duo:
         duo.wait_until_ready()
-        red, blue = (duo.ask(parts(colour), **DRAWN) for colour in ("red", "blue"))
-        again = duo.ask(parts("red"), **DRAWN)
+        red, blue = (duo.ask(parts(colour, files), **DRAWN) for colour in ("red", "blue"))
+        again = duo.ask(parts("red", files), **DRAWN)
     texts = [one["choices"][0]["message"]["content"] for one in (red, blue, again)]
     assert texts[0] == texts[2] != texts[1]
     n_prompt = red["usage"]["prompt_tokens"]
     with Duo(tmp_path, *flags) as duo:
         duo.wait_until_ready()
-        later = duo.ask(parts("red"), **DRAWN)
+        later = duo.ask(parts("red", files), **DRAWN)
     assert later["choices"][0]["message"]["content"] == texts[0]
     assert later["usage"]["prompt_tokens_details"]["cached_tokens"] == n_prompt - 1
+
+
+def test_projectors_of_repositories_are_used(
+    files: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    names = {"model-Q8_0.gguf": files[1], "mmproj-F16.gguf": files[3]}
+    flags = ("serve", "-hf", "somebody/model", "--threads", "1")
+    monkeypatch.delenv("DUO_MODEL", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    with hugging_face({name: Path(path).read_bytes() for name, path in names.items()}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        with Duo(tmp_path, *flags) as duo:
+            duo.wait_until_ready()
+            online = duo.ask(parts("red", files), **DRAWN)
+        assert sorted(hub.downloads) == sorted(names)
+    with Duo(tmp_path, *flags, "--offline") as duo:
+        duo.wait_until_ready()
+        assert duo.ask(parts("red", files), **DRAWN)["choices"] == online["choices"]
+        assert "pictures mmproj-F16.gguf, found beside the model" in duo.log.read_text()
 
 
 def test_unusable_projectors_end_the_start(files: tuple[str, ...], tmp_path: Path):

@@ -13,6 +13,7 @@ from server.api.generation_fields import UNSUPPORTED, GenerationFields, Most, To
 from server.api.structured import wanted_form
 from server.api.tools import ToolFields, calling
 from server.api.tools import incoherent as incoherent_tools
+from server.api.unseen import Senses
 
 
 def arguments_text(arguments: Any) -> Any:
@@ -132,15 +133,11 @@ class ChatMessage(Body):
             given["role"] = "tool"
         return {"content": "", **given}
 
-    def unread_part(self, *, sees: bool) -> tuple[int, str] | None:
-        """Return index and type of the first part that the model cannot read; None if it reads all.
-
-        Args:
-            sees: The model sees pictures.
-        """
+    def unread_part(self, senses: Senses) -> tuple[int, str] | None:
+        """Return index and type of the first part that the model cannot read; None if it reads all."""
         parts = self.content if isinstance(self.content, list) else ()
         others = ((i, part) for i, part in enumerate(parts) if isinstance(part, OtherPart))
-        return next(((i, part.type) for i, part in others if not (sees and part.is_picture)), None)
+        return next(((i, part.type) for i, part in others if not senses.reads(part.type)), None)
 
 
 _NAMES_OF_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
@@ -310,22 +307,18 @@ class ChatRequest(GenerationFields, ToolFields):
             return form.place, "not beside tools that may be called: use response_format, or tool_choice none"
         return super().contradiction()
 
-    def first_unreadable(self, *, sees: bool) -> tuple[str, str] | None:
-        """Return the first unreadable part of the user's last message, and why; None if there is none.
-
-        Args:
-            sees: The model sees pictures.
-        """
+    def first_unreadable(self, senses: Senses) -> tuple[str, str] | None:
+        """Return the first unreadable part of the user's last message, and why; None if there is none."""
         last = len(self.messages) - 1
         while last > 0 and self.messages[last].role in ("system", "developer"):
             last -= 1
         shown_by_tool = last > 0 and self.messages[last - 1].role in ("tool", "function")
         asks = self.messages[last].role == "user" and not shown_by_tool
-        found = self.messages[last].unread_part(sees=sees) if asks else None
+        found = self.messages[last].unread_part(senses) if asks else None
         if found is None:
             return None
         part, kind = found
         return (
             f"messages.{last}.content.{part}.type",
-            f"`{kind}` is not supported: this model reads {'text and pictures' if sees else 'text'} only",
+            f"`{kind}` is not supported: this model reads {senses.words} only",
         )

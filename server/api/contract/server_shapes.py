@@ -118,8 +118,8 @@ class ModelMeta(TypedDict):
 
 
 class ModelArchitecture(TypedDict):
-    input_modalities: list[Literal["text", "image"]]
-    """What prompts may contain: pictures with --mmproj only."""
+    input_modalities: list[Literal["text", "image", "audio"]]
+    """What prompts may contain: beside text, what --mmproj reads."""
     output_modalities: list[Literal["text"]]
 
 

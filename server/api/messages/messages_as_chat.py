@@ -14,6 +14,7 @@ from server.api.messages.messages_tools import AnyTool, OfferedTools, offered_to
 from server.api.messages.request_blocks import OtherBlock
 from server.api.messages.turns_as_messages import TurnMessages
 from server.api.renaming import Names
+from server.api.unseen import TEXT_ONLY, Senses
 
 Json: TypeAlias = dict[str, Any]
 
@@ -60,14 +61,16 @@ class MessagesAsChat:
         )
 
 
-def as_chat(body: MessagesRequest, before: Before | None = None, *, sees: bool = False) -> MessagesAsChat:
+def as_chat(
+    body: MessagesRequest, before: Before | None = None, *, senses: Senses = TEXT_ONLY
+) -> MessagesAsChat:
     """Return a request to the Messages API as a chat completion.
 
     Args:
         body: the request.
         before: the kept conversation that it continues, if any. Its system messages and tools apply if
             the request has none.
-        sees: the model sees pictures.
+        senses: what the model reads beside text.
 
     Raises:
         FieldError: a turn cannot be served.
@@ -76,7 +79,7 @@ def as_chat(body: MessagesRequest, before: Before | None = None, *, sees: bool =
     given = before.tools if body.tools is None else body.tools
     system = before.system if body.system is None else _system_messages(body.system)
     tools = offered_tools(given)
-    dialogue = TurnMessages(tools, before.messages, sees=sees)
+    dialogue = TurnMessages(tools, before.messages, senses=senses)
     dialogue.add(body.messages)
     tools.left_out += _unserved(body)
     choice = _tool_choice(body.tool_choice, tools)

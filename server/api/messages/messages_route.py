@@ -24,7 +24,7 @@ KEPT_TOOLS: TypeAdapter[list[AnyTool]] = TypeAdapter(list[AnyTool])
 async def create(request: Request, served: Served) -> Response:
     """Answer a request with a message, whole or as a stream."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, await _earlier_conversation(served, body), sees=served.pictures is not None)
+    turn = as_chat(body, await _earlier_conversation(served, body), senses=served.senses)
     with renamed(turn.names):
         turn = await TurnEditor(request, served, turn).edit(body)
         chat = checked(served, turn.chat)
@@ -36,7 +36,7 @@ async def create(request: Request, served: Served) -> Response:
 async def count_tokens(request: Request, served: Served) -> Response:
     """Answer with the number of tokens in the prompt that a message with this body would have."""
     body = await read(request, MessagesRequest)
-    turn = as_chat(body, await _earlier_conversation(served, body), sees=served.pictures is not None)
+    turn = as_chat(body, await _earlier_conversation(served, body), senses=served.senses)
     with renamed(turn.names):
         editor = TurnEditor(request, served, turn)
         n = n_before = await editor.n_tokens()

@@ -20,7 +20,7 @@ from server.api.messages.request_blocks import (
     ToolUseBlock,
 )
 from server.api.sealed import decode_thoughts
-from server.api.unseen import seen
+from server.api.unseen import TEXT_ONLY, Senses, seen
 from server.errors import FieldError
 
 Json: TypeAlias = dict[str, Any]
@@ -32,17 +32,19 @@ SUMMARY = "What was said before, in short:\n"
 class TurnMessages:
     """Chat messages, built turn by turn."""
 
-    def __init__(self, tools: OfferedTools, before: Sequence[Json] = (), *, sees: bool = False) -> None:
+    def __init__(
+        self, tools: OfferedTools, before: Sequence[Json] = (), *, senses: Senses = TEXT_ONLY
+    ) -> None:
         """Begin with messages of an earlier request.
 
         Args:
             tools: the request's tools; turns may show deferred tools.
             before: chat messages of the earlier conversation.
-            sees: the model sees pictures.
+            senses: what the model reads beside text.
         """
         self.messages = list(before)
         self._tools = tools
-        self._sees = sees
+        self._senses = Senses(sees=senses.sees)  # blocks hold no sounds
 
     def add(self, turns: Sequence[Turn]) -> None:
         """Add these turns.
@@ -50,7 +52,7 @@ class TurnMessages:
         Raises:
             FieldError: the user's last words contain a file, or a picture that the model does not see.
         """
-        _refuse_new_pictures(turns, sees=self._sees)
+        _refuse_unread(turns, self._senses)
         spoken = max((i for i, turn in enumerate(turns) if turn.role == "user"), default=-1)
         for i, turn in enumerate(turns):
             if turn.role == "system" and (i < spoken and turn.clear_at == "next_user_message"):
@@ -77,7 +79,7 @@ class TurnMessages:
             return block.text
         if not isinstance(block, OtherBlock):
             return None
-        if self._sees and block.type == "image":
+        if self._senses.sees and block.type == "image":
             return seen(block.url)
         if block.type == "tool_addition" and isinstance(tool := block.fields.get("tool"), dict):
             name = next((str(tool[key]) for key in ("name", "tool_name") if key in tool), "")  # pyright: ignore[reportUnknownArgumentType]
@@ -117,12 +119,12 @@ class TurnMessages:
         return {"role": "tool", "tool_call_id": block.tool_use_id, "content": _parts(parts)}
 
     def _returned_part(self, part: Returned) -> str | Json:
-        if self._sees and isinstance(part, OtherBlock) and part.type == "image":
+        if self._senses.sees and isinstance(part, OtherBlock) and part.type == "image":
             return seen(part.url)
         return self._tools.shown(part.tool_name) if isinstance(part, ToolReference) else part.text
 
 
-def _refuse_new_pictures(turns: Sequence[Turn], *, sees: bool) -> None:
+def _refuse_unread(turns: Sequence[Turn], senses: Senses) -> None:
     """Raise FieldError if the user's last words contain a file, or a picture that the model does not see.
 
     Earlier ones were for another model. A picture beside a tool's result belongs to the result.
@@ -138,10 +140,9 @@ def _refuse_new_pictures(turns: Sequence[Turn], *, sees: bool) -> None:
     if any(isinstance(block, ToolResultBlock) for _, block in new):
         return
     for place, block in new:
-        if isinstance(block, OtherBlock) and block.is_unseen and not (sees and block.type == "image"):
-            reads = "text and pictures" if sees else "text"
+        if isinstance(block, OtherBlock) and block.is_unseen and not senses.reads(block.type):
             raise FieldError(
-                place, f"`{block.type}`: this model reads {reads} only, send a block of the type text"
+                place, f"`{block.type}`: this model reads {senses.words} only, send a block of the type text"
             )
 
 

@@ -24,7 +24,7 @@ from server.api.responses.response_items import (
 )
 from server.api.responses.response_tools import SEARCH, ServedTools, flat_name
 from server.api.sealed import decode_thoughts, summary_in
-from server.api.unseen import seen, stand_in, text_of
+from server.api.unseen import TEXT_ONLY, Senses, sensed, stand_in, text_of
 from server.errors import FieldError
 from server.text.message import ToolCall
 
@@ -32,8 +32,6 @@ Json: TypeAlias = dict[str, Any]
 
 SUMMARY = "What was said before, in short:\n"
 """Beginning of the message that replaces a compacted conversation."""
-PICTURE = "input_image"
-"""Type of a part that is a picture."""
 _CALLS = {
     "local_shell_call": ("local_shell", "action"),
     "shell_call": ("shell", "action"),
@@ -60,18 +58,18 @@ _SILENT = frozenset(
 class Conversation:
     """Chat messages, built item by item."""
 
-    def __init__(self, tools: ServedTools, *, sees: bool = False) -> None:
+    def __init__(self, tools: ServedTools, *, senses: Senses = TEXT_ONLY) -> None:
         """Begin empty.
 
         Args:
             tools: the request's tools; items may add to them.
-            sees: the model sees pictures.
+            senses: what the model reads beside text.
         """
         self.messages: list[Json] = []
         self.effort: str | None = None  # of the last configuration item; None: none has it
         self.format: Json | None = None  # format of texts by the last configuration item
         self._tools = tools
-        self._sees = sees
+        self._senses = senses
 
     def add(self, items: Sequence[Item]) -> None:
         """Add these items; consecutive thoughts, text and calls of the assistant become one message.
@@ -79,7 +77,7 @@ class Conversation:
         Raises:
             FieldError: the user's last words contain what the model cannot read.
         """
-        _refuse_new_pictures(items, sees=self._sees)
+        _refuse_unread(items, self._senses)
         for i, item in enumerate(items):
             self._add_item(item, f"input.{i}")
 
@@ -127,26 +125,22 @@ class Conversation:
             self.messages.append(said)
 
     def _content_of(self, item: MessageItem) -> str | list[Json]:
-        """Return a message's text; a list of parts if the user put a picture in it that the model can see."""
+        """Return a message's text; a list of parts if the user put in what the model reads beside text."""
         if isinstance(item.content, str):
             return item.content
-        sees = self._sees and item.role != "assistant"
-        pictures = [isinstance(part, UnseenPart) and part.type == PICTURE for part in item.content]
-        if not (sees and any(pictures)):
+        senses = TEXT_ONLY if item.role == "assistant" else self._senses
+        if not any(senses.reads(part.type) for part in item.content):
             return "\n".join(map(_text_of_part, item.content))
-        return [
-            seen(part.image_url) if isinstance(part, UnseenPart) and part.type == PICTURE else _said(part)
-            for part in item.content
-        ]
+        return [sensed(part) if senses.reads(part.type) else _said(part) for part in item.content]
 
     def _returned(self, output: Any) -> str | list[Json]:
-        """Return a tool's result as text; as a list of parts if it has a picture that the model can see."""
-        parts = cast(list[Any], output) if self._sees and isinstance(output, list) else []
-        if not any(type_of(part) == PICTURE for part in parts):
+        """Return a tool's result as text; as a list of parts if the model reads one that is no text."""
+        parts = cast(list[Any], output) if isinstance(output, list) else []
+        if not any(self._senses.reads(type_of(part)) for part in parts):
             return _returned_text(output)
         return [
-            seen(part.get("image_url"))
-            if type_of(part) == PICTURE
+            sensed(part)
+            if self._senses.reads(type_of(part))
             else {"type": "text", "text": _returned_text(part)}
             for part in parts
         ]
@@ -202,8 +196,8 @@ class Conversation:
         self.messages[-1] = {**last, **said, **({"tool_calls": calls} if calls else {})}
 
 
-def _refuse_new_pictures(items: Sequence[Item], *, sees: bool) -> None:
-    """Raise FieldError if the user's last words contain a file, or a picture that the model does not see.
+def _refuse_unread(items: Sequence[Item], senses: Senses) -> None:
+    """Raise FieldError if the user's last words contain a file, or another part that the model does not read.
 
     Those of earlier turns are let through: another model may have answered them. So is a picture after the
     result of a tool, since it belongs to the result.
@@ -220,11 +214,10 @@ def _refuse_new_pictures(items: Sequence[Item], *, sees: bool) -> None:
     for i, item in enumerate(items[n_before:], n_before):
         parts = item.content if isinstance(item, MessageItem) and not isinstance(item.content, str) else ()
         for j, part in enumerate(parts):
-            if isinstance(part, UnseenPart) and not (sees and part.type == PICTURE):
-                reads = "text and pictures" if sees else "text"
+            if isinstance(part, UnseenPart) and not senses.reads(part.type):
                 raise FieldError(
                     f"input.{i}.content.{j}.type",
-                    f"{part.type}: this model reads {reads} only, send input_text",
+                    f"{part.type}: this model reads {senses.words} only, send input_text",
                 )
 
 

@@ -21,6 +21,7 @@ from server.api.responses.response_request import (
     TextFormat,
 )
 from server.api.responses.response_tools import ServedTools, served_tools
+from server.api.unseen import TEXT_ONLY, Senses
 from server.api.validation_errors import invalid
 from server.errors import FieldError
 
@@ -54,7 +55,7 @@ class AsChat:
 
 
 def as_chat(
-    body: ResponseRequest, before: Sequence[Json], items: Sequence[Item], *, sees: bool = False
+    body: ResponseRequest, before: Sequence[Json], items: Sequence[Item], *, senses: Senses = TEXT_ONLY
 ) -> AsChat:
     """Return a request to the Responses API as a chat completion.
 
@@ -62,13 +63,13 @@ def as_chat(
         body: the request.
         before: chat messages of the response that the request continues.
         items: the request's input; references are replaced by the items that they name.
-        sees: the model sees pictures.
+        senses: what the model reads beside text.
 
     Raises:
         FieldError: a tool, a choice of tools or an item cannot be served.
     """
     tools = served_tools(body.tools)
-    conversation = Conversation(tools, sees=sees)
+    conversation = Conversation(tools, senses=senses)
     conversation.messages = list(before)
     conversation.add(items)
     asked = _form_of(conversation, body)

@@ -42,6 +42,8 @@ class UnseenPart(Body):
     type: Unseen
     image_url: Any = None
     """Of a picture: its data URL."""
+    input_audio: Any = None
+    """Of a sound: as in chat completions."""
 
 
 class ThoughtPart(Body):

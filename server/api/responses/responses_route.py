@@ -72,7 +72,7 @@ async def _shortened_turn(
     before = await _before(served, body)
     given = [await _resolved_item(served, body.salt, one, i) for i, one in enumerate(body.items)]
     items = [*before.given, *given, ANY_ITEM.validate_python(item)]
-    chat = as_chat(body, before.messages, items, sees=served.pictures is not None)
+    chat = as_chat(body, before.messages, items, senses=served.senses)
     return replace(turn, chat=chat, compacted=item)
 
 
@@ -103,7 +103,7 @@ async def _turn_of(served: Served, body: ResponseRequest) -> ResponseTurn:
     before = await _before(served, body)
     given = [await _resolved_item(served, body.salt, item, i) for i, item in enumerate(body.items)]
     new = [as_stored(item, new_id) for item in given]
-    chat = as_chat(body, before.messages, [*before.given, *given], sees=served.pictures is not None)
+    chat = as_chat(body, before.messages, [*before.given, *given], senses=served.senses)
     of_conversation = before.items if before.given else ()
     return ResponseTurn(chat, [*before.items, *new], new, (before.messages, of_conversation))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from server.api.body import OtherPart
@@ -12,12 +12,14 @@ from server.errors import FieldError, InvalidRequestError
 from server.llama.backend import PICTURE_IDS
 from server.pictures.picture import Picture
 from server.pictures.pixels import picture_place, pixels_of
+from server.pictures.registry import Pictures
+from server.pictures.sounds import sound_file, sound_place
 
 
 def shown_messages(served: Served, body: ChatRequest) -> tuple[list[dict[str, Any]], list[Picture]]:
-    """Return the messages for the template, with the words of the pictures in them, and these in order.
+    """Return the messages for the template, with words of pictures and sounds in them, and these in order.
 
-    Slow if there are pictures. They are counted as they are found, since encoding them takes long.
+    Slow if there are any. They are counted as they are found, since encoding them takes long.
 
     Raises:
         InvalidRequestError: A picture cannot be read.
@@ -36,11 +38,10 @@ def shown_messages(served: Served, body: ChatRequest) -> tuple[list[dict[str, An
 
         def text_of(i: int, part: AnyPart, at: int = at) -> str:
             nonlocal n_taken
-            if not (isinstance(part, OtherPart) and part.is_picture):
+            if not (isinstance(part, OtherPart) and served.senses.reads(part.type)):
                 return part.text
-            pixels = pixels_of(part.url, picture_place(at, i))
             served.prompt_work.expect_long()
-            pictures.append(known.of(pixels, check))
+            pictures.append(_read(known, part, at, i, check))
             n_taken += len(pictures[-1].ids)
             return pictures[-1].word
 
@@ -48,14 +49,23 @@ def shown_messages(served: Served, body: ChatRequest) -> tuple[list[dict[str, An
     return messages, pictures
 
 
+def _read(known: Pictures, part: OtherPart, message: int, i: int, check: Callable[[int], None]) -> Picture:
+    """Return the picture or sound in a message's part `i`."""
+    if part.is_sound:
+        return known.of_sound(sound_file(part.input_audio, sound_place(message, i)), check)
+    return known.of(pixels_of(part.url, picture_place(message, i)), check)
+
+
 def check_shown(text: str, pictures: Sequence[Picture]) -> None:
-    """Raise InvalidRequestError if the chat template has left out a picture."""
+    """Raise InvalidRequestError if the chat template has left out a picture or sound."""
     words = [picture.word for picture in pictures]
     if any(text.count(word) < words.count(word) for word in set(words)):
-        raise InvalidRequestError("the model's chat template does not show a picture", param="messages")
+        raise InvalidRequestError(
+            "the model's chat template does not show a picture or sound", param="messages"
+        )
 
 
 def check_end(tokens: Sequence[int]) -> None:
     """Raise FieldError if a picture ends the prompt: no token follows, whose logits would begin the reply."""
     if tokens and tokens[-1] >= PICTURE_IDS:
-        raise FieldError("messages", "the prompt ends with a picture: send a text behind it")
+        raise FieldError("messages", "the prompt ends with a picture or sound: send a text behind it")

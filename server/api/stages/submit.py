@@ -75,7 +75,7 @@ def requested(served: Served, body: GenerationFields, prompt: Prompted) -> Promp
     pictures = served.spans(prompt.tokens)
     shifts = _wants_shift(served, body) and not pictures
     if pictures and body.context_shift:
-        raise FieldError("context_shift", "not with pictures, which cannot be dropped in part")
+        raise FieldError("context_shift", "not with pictures or sounds, which cannot be dropped in part")
     first = GenerationRequest(
         prompt=prompt.tokens,
         sampling=_sampling_of(served, body),

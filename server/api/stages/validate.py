@@ -184,7 +184,7 @@ def checked(served: Served, data: dict[str, Any], *, fits: bool = True) -> ChatR
     if fits and isinstance(messages := data.get("messages"), list):
         served.room.check_tokens(len(cast(list[Any], messages)), estimated=True)
     body = validated(ChatRequest, data)
-    if (found := body.first_unreadable(sees=served.pictures is not None)) is not None:
+    if (found := body.first_unreadable(served.senses)) is not None:
         raise FieldError(*found)
     check_model(body.model, served.model)
     return body

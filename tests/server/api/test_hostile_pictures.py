@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from server.pictures.pixels import MAX_PIXELS, Pixels
+from server.pictures.sounds import Sound
 from tests.http_lead import Lead
 from tests.server.api.test_pictures import RED, answered, asking, post, seeing, seen, text
 from tests.server.pictures.drawn import MEDIA, Painter, drawn, file_of, url_of
@@ -113,10 +114,11 @@ def damaged(format: str) -> Iterator[bytes]:
 class Careful(Painter):
     """Checks that only whole pictures within the limits come as far as a projector."""
 
-    def parts(self, pixels: Pixels, check: Callable[[int], None]):
-        assert 0 < pixels.width * pixels.height <= MAX_PIXELS
-        assert len(pixels.data) == 3 * pixels.width * pixels.height
-        return super().parts(pixels, check)
+    def parts(self, given: Pixels | Sound, check: Callable[[int], None]):
+        assert isinstance(given, Pixels)
+        assert 0 < given.width * given.height <= MAX_PIXELS
+        assert len(given.data) == 3 * given.width * given.height
+        return super().parts(given, check)
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,17 @@ def test_contradictions_are_refused(lead: Lead):
         assert post(bare, asking(text("?"), seen(RED)), "/v1/precompute").json()["prompt_tokens"] == 2
 
 
+def test_only_texts_outlast_the_context():
+    """As in llama-server, whose --context-shift has no effect where pictures are."""
+    endless = {"max_tokens": 600, "ignore_eos": True}
+    with seeing(context_shift=True) as lead:
+        with_one = answered(lead, asking(seen(RED), text("?")), **endless)
+        without = answered(lead, asking(text("?")), **endless)
+    assert with_one["choices"][0]["finish_reason"] == without["choices"][0]["finish_reason"] == "length"
+    assert with_one["usage"]["total_tokens"] == 512
+    assert without["usage"]["completion_tokens"] == 600
+
+
 def test_templates_must_show_pictures():
     with seeing(template="{% for m in messages %}{{ m['content'][:4] }}{% endfor %}") as lead:
         error = refusal(lead, asking(text("long enough "), seen(RED), text("?")))

@@ -13,7 +13,7 @@ import pytest
 
 from server.api.stages import remote_urls
 from server.pictures.fetching import MAX_REDIRECTS, MAX_REMOTE, Address, RemotePictures, is_public
-from server.pictures.pixels import MAX_PICTURE_BYTES
+from server.pictures.pixels import MAX_FILE_BYTES
 from tests.http_lead import Lead
 from tests.server.api.test_pictures import BLUE, RED, answered, asking, refusal, said, seeing, seen, text
 from tests.server.pictures.drawn import drawn, file_of
@@ -38,7 +38,7 @@ class Gallery(BaseHTTPRequestHandler):
             n = int(rest)
             self._answer(302, Location=f"/again/{n - 1}" if n > 1 else "/red.png")
         elif name == "large":
-            self._answer(200, bytes(MAX_PICTURE_BYTES + 1))
+            self._answer(200, bytes(MAX_FILE_BYTES + 1))
         elif name == "cut":
             self._answer(200, FILES["/red.png"], **{"Content-Length": "9999"})
         elif name == "slow":

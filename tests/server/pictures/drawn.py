@@ -12,6 +12,7 @@ import pytest
 
 from server.pictures.picture import PicturePart
 from server.pictures.pixels import Pixels
+from server.pictures.sounds import Sound
 
 Image: Any = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 MEDIA = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
@@ -32,15 +33,22 @@ def url_of(data: bytes, media: str = "image/png") -> str:
 
 
 class Painter:
-    """An Encoder: n rows between two tokens. Counts its calls."""
+    """An Encoder: n rows between two tokens. Counts its calls.
+
+    What it hears are the bytes of files, without a decoder.
+    """
 
     identity = b"painter"
 
-    def __init__(self, n: int = 20, *, whole: bool = False) -> None:
-        self.n, self.whole, self.n_calls = n, whole, 0
+    def __init__(self, n: int = 20, *, whole: bool = False, sees: bool = True, hears: bool = False) -> None:
+        self.n, self.whole, self.sees, self.hears, self.n_calls = n, whole, sees, hears, 0
 
-    def parts(self, pixels: Pixels, check: Callable[[int], None]) -> list[PicturePart]:
+    def sound(self, file: bytes) -> Sound:
+        return Sound(16_000, np.frombuffer(file, np.uint8).astype(np.float32).tobytes())
+
+    def parts(self, given: Pixels | Sound, check: Callable[[int], None]) -> list[PicturePart]:
         check(self.n + 2)
         self.n_calls += 1
-        rows = np.full((self.n, 4), pixels.data[0], np.float32)
+        first = given.data[0] if isinstance(given, Pixels) else sum(given.data) % 251
+        rows = np.full((self.n, 4), first, np.float32)
         return [PicturePart((60,)), PicturePart(rows=rows, whole=self.whole), PicturePart((62,))]

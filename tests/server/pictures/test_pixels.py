@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.errors import FieldError
-from server.pictures.pixels import MAX_PICTURE_BYTES, MAX_SIDE, Pixels, pixels_of
+from server.pictures.pixels import MAX_FILE_BYTES, MAX_SIDE, Pixels, pixels_of
 from tests.server.pictures.drawn import MEDIA, drawn, file_of, url_of
 
 PLACE = "messages.0.content.1.image_url"
@@ -74,7 +74,7 @@ def test_a_turned_photo_is_upright():
         ("data:image/png;base64,A*AA", "base64 cannot be decoded"),
         ("data:image/png;base64,é", "base64 cannot be decoded"),
         ("data:image/png;base64,", "not a whole picture in one of the formats PNG, JPEG, WEBP, GIF"),
-        ("data:image/png;base64," + "A" * (MAX_PICTURE_BYTES * 4 // 3 + 8), "a picture may have 20 MiB"),
+        ("data:image/png;base64," + "A" * (MAX_FILE_BYTES * 4 // 3 + 8), "a picture may have 20 MiB"),
     ],
     ids=lambda given: str(given)[:40],
 )
@@ -112,7 +112,10 @@ def test_damaged_files_are_pixels_or_refused(format: str):
 def test_other_formats_are_refused():
     for format in ("BMP", "TIFF", "ICO", "PPM"):
         refused(url_of(file_of(drawn(size=(16, 16)), format)), "not a whole picture")
-    refused(url_of(b"%PDF-1.7 and so on"), "not a whole picture")
+    refused(
+        url_of(b"%PDF-1.7 and so on"),
+        "not a whole picture in one of the formats PNG, JPEG, WEBP, GIF: it begins otherwise",
+    )
 
 
 def with_size(png: bytes, width: int, height: int) -> bytes:
