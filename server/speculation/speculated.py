@@ -127,11 +127,11 @@ class Speculated:
         self.n_indexed += len(new)
         return len(new)
 
-    def look_up(self, n: int, least: float = 0.0) -> None:
-        """Graft at most n guesses of the lookup, while their path has at least probability `least`."""
+    def look_up(self, n: int) -> None:
+        """Graft at most n guesses of the lookup."""
         self.keep_up()
         if self.lookup is not None and not self.is_behind and self.allows("lookup"):
-            self._graft("lookup", self.lookup.guess(n, max(least, LEAST)))
+            self._graft("lookup", self.lookup.guess(n, LEAST))
 
     def expect(self, n: int) -> None:
         """Add to the tree, as guesses, at most n next tokens of the reply that the client predicted."""

@@ -25,7 +25,7 @@ from server.speculation.sources.remote import RemoteDrafters
 from server.speculation.speculated import Speculated
 from server.speculation.step import GRAMMAR, DraftPlan, Guessers, add_charges
 from server.speculation.step_times import StepTimes
-from server.speculation.view import View, least_probabilities
+from server.speculation.view import View
 
 
 class Speculator(Proposer):
@@ -202,7 +202,7 @@ class Speculator(Proposer):
         view = self._view(asks, step, guessers)
         if self._policy.gate and not self.ledger.times.knows(step.n_rows) and not view.is_stable:
             return DraftPlan()  # what a plain step costs has to be known first
-        lookup_s = self._begin(view, step)
+        lookup_s = self._begin(view)
         spent_s, charges = 0.0, None
         if guessers.inline and self._inline and any(ask.limit > 0 for ask in asks):
             spent_s, charges = self._inline.draft(view, self.before.drafting)
@@ -246,19 +246,17 @@ class Speculator(Proposer):
             view.on_trial = ledger.on_trial
         return view
 
-    def _begin(self, view: View, step: Upcoming) -> float:
+    def _begin(self, view: View) -> float:
         """Graft guesses of grammars, clients and earlier texts; return the seconds taken."""
         lookups = view.guessers.lookup
         began = self._clock() if lookups else 0.0
-        row_s = self.ledger.times.row_s(step.n_rows, step.n_cells) if lookups and view.shape is None else 0.0
-        view.least, least = least_probabilities(view, row_s)
         for ask, speculated in zip(view.asks, view.sessions, strict=True):
             if ask.limit <= 0:
                 continue
             if speculated.prediction is not None:
                 speculated.expect(ask.limit)
             if lookups:
-                speculated.look_up(ask.limit, least)
+                speculated.look_up(ask.limit)
             if ask.forced:
                 speculated.tree.guess(GRAMMAR, ask.forced, [255] * len(ask.forced))
         return self._clock() - began if lookups else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -52,7 +51,6 @@ class StepTimes:
         self._buckets: dict[int, dict[int, Mean]] = {}
         self._latest: dict[tuple[int, int], int] = {}  # bucket, rows: number of the latest step
         self._curves: dict[int, tuple[int, list[float]]] = {}  # bucket: when made, seconds
-        self._least: dict[tuple[int, int], tuple[int, float]] = {}  # bucket, rows: when made, row_s
         self._now = 0
         self.calibrate(calibrated or {})
 
@@ -61,7 +59,6 @@ class StepTimes:
         self._calibrated = {r: s for r, s in seconds.items() if 0 < r <= self.max_rows}
         self._wider = _wider(self._calibrated)
         self._curves.clear()
-        self._least.clear()
 
     def observe(self, rows: int, n_cells: int, seconds: float) -> None:
         """Learn that a decode of `rows` rows, with n_cells cells in use, took `seconds`."""
@@ -126,19 +123,6 @@ class StepTimes:
             for width, taken_s in self.shapes.steady.items():
                 seconds += [taken_s] * (width + 1 - len(seconds))
         return seconds
-
-    def row_s(self, n_rows: int, n_cells: int) -> float:
-        """Return the seconds per row added to n_rows, for the wider step that adds rows most cheaply.
-
-        Infinite if no step is wider.
-        """
-        curve, key = self.curve(n_cells), (_bucket(n_cells), n_rows)
-        made, row_s = self._least.get(key, (-1, 0.0))
-        if made != self._curves[key[0]][0]:
-            more = enumerate(curve[n_rows + 1 :], start=1)
-            row_s = min(((seconds - curve[n_rows]) / n for n, seconds in more), default=math.inf)
-            self._least[key] = self._curves[key[0]][0], row_s
-        return row_s
 
     def knows(self, rows: int) -> bool:
         """Return True if this width was ever measured, in any context."""

@@ -31,7 +31,6 @@ class View:
     shape: NextShape | None = None  # None: the step cannot be padded to one of a few widths
     is_stable: bool = False  # the step's one session is width-stable, so guesses are free
     on_trial: Collection[str] = ()  # drafters of which a guess must be verified
-    least: float = 0.0  # path probability below which no guess is offered
     drafting: Drafting | None = None
 
     @property
@@ -63,22 +62,6 @@ class View:
         return self.n_sessions * max(0.0, self.undrafted_s - single_s) / (single_s * n_more)
 
 
-def least_probabilities(view: View, row_s: float) -> tuple[float, float]:
-    """Return the minimum path probability of any guess, and of guesses by lookups.
-
-    Below the first, the Python time of a guess costs more than it gains. Lookups also pay for the row.
-
-    Args:
-        view: The step.
-        row_s: Seconds that a row adds.
-    """
-    if view.is_stable or view.policy.again or not view.policy.gate or view.on_trial:
-        return 0.0, 0.0
-    overhead = view.overhead
-    by_row = view.guessers.lookup and view.shape is None  # in a padded step some rows are free
-    return overhead, overhead + (view.rate * row_s if by_row else 0.0)
-
-
 def offer(view: View, i: int) -> Proposal:
     """Return the i-th session's guesses that may be verified within its limits, best first."""
     ask, speculated = view.asks[i], view.sessions[i]
@@ -88,7 +71,11 @@ def offer(view: View, i: int) -> Proposal:
     bounds = speculated.session.bounds
     sources = None if bounds.drafters is None else speculated.allows
     leaves = 1 if bounds.exactness == "width-stable" else view.policy.leaves
-    p_min = max(bounds.p_min, view.least)
     return tree.offer(
-        speculated.hits, ask.limit, leaves=leaves, p_min=p_min, allows_source=sources, allows=ask.allows
+        speculated.hits,
+        ask.limit,
+        leaves=leaves,
+        p_min=bounds.p_min,
+        allows_source=sources,
+        allows=ask.allows,
     )

@@ -130,9 +130,9 @@ def test_choosing_and_searching_are_charged(
     speculator.open(OpenedSession(1, [1, 2, 3, 1, 2], SamplingParams(), Speculation()))
     look_up, offer = Speculated.look_up, ScoredTree.offer
 
-    def search(one: Speculated, n: int, least: float = 0.0) -> None:
+    def search(one: Speculated, n: int) -> None:
         clock.now += 1.0
-        look_up(one, n, least)
+        look_up(one, n)
 
     def choose(*of_it: object, **more: object) -> object:
         clock.now += 3.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
@@ -229,15 +228,3 @@ def test_table_reads_during_learning():
     table = costs.table()
     learning = False
     assert {1, 2, 3} <= set(table)
-
-
-def test_least_row_cost_follows_measurement():
-    costs = StepTimes(4, {1: 1.0, 2: 2.0, 4: 2.5})
-    curve = costs.curve(0)
-    assert costs.row_s(1, 0) == pytest.approx((curve[4] - curve[1]) / 3)
-    assert costs.row_s(2, 0) == pytest.approx((curve[4] - curve[2]) / 2)
-    assert costs.row_s(4, 0) == math.inf
-    for _ in range(20):
-        costs.observe(4, 0, 6.0)
-    curve = costs.curve(0)
-    assert costs.row_s(2, 0) == pytest.approx(min(curve[3] - curve[2], (curve[4] - curve[2]) / 2))
