@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from server.speculation.wire.bus import BusCounters, Listener
+from server.speculation.wire.bus import Listener
 from server.speculation.wire.messages import Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence
 
@@ -178,7 +178,7 @@ class MemoryBus:
     """
 
     def __init__(self, pool: MemoryPool, presence: Presence) -> None:
-        self.counters = BusCounters()
+        self.counts = Counter[str]()  # messages: sent, received, dropped, undecodable
         self.presence = presence
         self.told: tuple[Presence, ...] = ()  # the pool's: the peers queued for the listener last
         self._pool = pool
@@ -190,9 +190,9 @@ class MemoryBus:
 
     def send(self, to: str, message: Message) -> None:
         if self._pool.post(self, to, encode(message)):
-            self.counters.sent += 1
+            self.counts["sent"] += 1
         else:
-            self.counters.dropped += 1
+            self.counts["dropped"] += 1
 
     def describe(self, presence: Presence) -> None:
         self.presence = presence
@@ -213,7 +213,7 @@ class MemoryBus:
         try:
             message = decode(what)
         except WireError:
-            self.counters.undecodable += 1
+            self.counts["undecodable"] += 1
             return
-        self.counters.received += 1
+        self.counts["received"] += 1
         self._listener.received(message)

@@ -83,7 +83,7 @@ class Overlapping(FakeBackend):
 def test_gpu_starts_before_sending_guess():
     backend = Overlapping()
     scene, plain = Scene(backend), Scene()
-    backend.n_sent = lambda: scene.drafter_bus.counters.sent
+    backend.n_sent = lambda: scene.drafter_bus.counts["sent"]
     for one in (scene, plain):
         one.bus.send("drafter", open_())
         one.pool.pump()

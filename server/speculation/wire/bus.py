@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from server.speculation.wire.messages import Message
 from server.speculation.wire.presence import Presence
-
-
-@dataclass(slots=True)
-class BusCounters:
-    """Messages since the start."""
-
-    sent: int = 0
-    received: int = 0
-    dropped: int = 0  # not sent: bus down, queue full, too large, or peer unknown
-    undecodable: int = 0  # arrived, but not as a message of this version within its limits
 
 
 class Listener(Protocol):

@@ -20,13 +20,14 @@ import logging
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar, cast
 
 from redis.exceptions import RedisError
 
-from server.speculation.wire.bus import BusCounters, Listener
+from server.speculation.wire.bus import Listener
 from server.speculation.wire.intake import BEAT_S, Intake
 from server.speculation.wire.messages import MAX_BYTES, MAX_TO_LEAD, Message, WireError, decode, encode
 from server.speculation.wire.presence import Presence, Role
@@ -59,7 +60,10 @@ class RedisBus:
     """
 
     def __init__(self, url: str, pool: str, presence: Presence) -> None:
-        self.counters = BusCounters()
+        # messages: sent; received; dropped: not sent, since the bus was down, its queue full, the message
+        # too large or the peer unknown; undecodable: arrived, but not as a message of this version within
+        # its limits
+        self.counts = Counter[str]()
         self._client = connect(url)
         self._place = place_of(url)
         self._prefix = f"duo:{{{pool}}}:"
@@ -187,9 +191,9 @@ class RedisBus:
                 continue
             message = message_of(fields, self._most)
             if message is None:
-                self.counters.undecodable += 1
+                self.counts["undecodable"] += 1
                 continue
-            self.counters.received += 1
+            self.counts["received"] += 1
             _tell_listener(listener.received, message)
         return len(found)
 
@@ -294,7 +298,7 @@ class RedisBus:
             logger.debug("could not send %d messages: %s", len(batch), error)
             return self._count_dropped(len(batch))
         arrived = sum(isinstance(result, bytes) for result in results)  # None: no such inbox
-        self.counters.sent += arrived
+        self.counts["sent"] += arrived
         return self._count_dropped(len(results) - arrived)
 
     def _append_command(self, member: str, field: bytes, data: bytes) -> tuple[str | bytes | int, ...]:
@@ -311,7 +315,7 @@ class RedisBus:
 
     def _count_dropped(self, count: int) -> None:
         with self._count_lock:
-            self.counters.dropped += count
+            self.counts["dropped"] += count
 
 
 def _tell_listener(listener: Callable[[T], None], what: T) -> None:
