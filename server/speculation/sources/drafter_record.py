@@ -8,13 +8,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from server.speculation.wire.messages import MAX_MESSAGE_TOKENS
 from server.speculation.wire.presence import Presence
 
 logger = logging.getLogger("duo.drafters")
 
 MAX_RATE = 4000  # messages per second of one drafter; what is above is dropped
 # Tokens per second of sessions that a drafter is sent again: a megabyte. Half: half as many.
-RESENT_TOKENS_PER_S = 256_000
+RESENT_TOKENS_PER_S = MAX_MESSAGE_TOKENS // 4
 # Reasons to pause that come often
 WAITS = "until it is known what steps take without it"
 JOINS = "another one joins"

@@ -41,7 +41,7 @@ KEYS_TTL_MS = 5 * PRESENCE_TTL_MS
 MAX_MEMBERS = 4 * MAX_PEERS  # names in the set: four times as many as a process looks at, of either role
 BUS_BACKLOG = 1024  # most messages that an inbox keeps for a reader that lags, and that wait to be sent
 READ_COUNT = 32  # entries of one read
-BUS_CLOSE_S = 0.4  # seconds: close() waits no longer for the threads
+BUS_CLOSE_S = 2 * BEAT_S  # close() waits no longer for the threads, which wait for at most a beat
 
 logger = logging.getLogger("duo.bus")
 
