@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx
 import pytest
 import redis
-from members import POOL
+from members import POOL, Server
 from test_orphans import frozen
 
 from server.api.access import Access
@@ -241,6 +241,31 @@ def test_partitioned_lead_goes_on_apart(url: str, monkeypatch: pytest.MonkeyPatc
             assert rest(first, apart[:-3]) == apart[-3:]
             [refused] = rest(second, apart[:-3])
             assert "never stored" in refused["message"]
+
+
+def test_lost_server_is_told_and_holds_nobody(server: Server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(redis_link, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(redis_link, "PROBE_S", 0.1)
+    monkeypatch.setattr(redis_store, "FLUSH_TIMEOUT_S", 0.1)
+    with lead_at(server.url, step_s=0.02) as lead:
+        url, seen = f"{lead.url}/v1/responses", list[dict[str, Any]]()
+        body = {**asked("plain"), "background": True, "stream": True}
+        with httpx.stream("POST", url, json=body, headers=ANNA, timeout=60) as stream:
+            for line in stream.iter_lines():
+                seen += [json.loads(line[6:])] if line.startswith("data: ") else []
+                if len(seen) == N_SEEN:
+                    server.kill()
+        whole = seen[-1]["response"]
+        assert "no longer be stored" in whole["warnings"][0]
+        assert said(seen)[0] == output_of(whole)[0]["content"][0]["text"]
+        assert httpx.get(f"{url}/{whole['id']}", headers=ANNA).json() == whole
+        assert rest(lead, seen[:-3]) == seen[-3:]
+        seen = begun(lead, "plain", 1000)
+        assert "no longer be stored" in seen[-1]["response"]["warnings"][0]
+        cancelled = httpx.post(url, json={**body, "stream": False}, headers=ANNA).json()
+        told = httpx.post(f"{url}/{cancelled['id']}/cancel", headers=ANNA, timeout=20).json()
+        assert told["status"] == "cancelled"
+        lead.until_idle()
 
 
 @pytest.mark.parametrize("picture", [False, True])
