@@ -36,6 +36,7 @@ from server.pictures.registry import Pictures
 from server.pictures.sounds import MIN_SECONDS, Sound
 from server.pictures.vocabulary import PictureVocabulary
 from server.pictures.with_pictures import WithPictures
+from server.sampling.logprobs import TokenLogprobs
 from server.settings import LeadSettings
 from tests.checks import check_engine
 from tests.model.conftest import open_exact
@@ -297,9 +298,20 @@ def test_width_stable_replies_change_in_no_bit(scene: Scene):
     oracle = OracleProposer([[*shown, *alone.tokens]], wrong_every=3)
     [drafted] = run_with(oracle, scene, [asked])
     assert oracle.accepted > 0
-    told = [[event for event in one.events if isinstance(event, Committed)] for one in (alone, drafted)]
-    one, other = ([logprobs for event in events for logprobs in event.logprobs] for events in told)
-    assert one == other
+    assert logprobs_of(drafted) == logprobs_of(alone)
+
+
+def test_begun_replies_go_on_in_every_bit(scene: Scene):
+    asked = replace(scene.ask(1), speculation=Speculation(exactness="width-stable"), n_logprobs=3)
+    [whole] = Duet(scene.backend()).run(asked)
+    for n in (1, N_TOKENS // 2):
+        [rest] = Duet(scene.backend()).run(replace(asked, begun=whole.tokens[:n]))
+        assert rest.tokens == whole.tokens[n:]
+        assert logprobs_of(rest) == logprobs_of(whole)[n:]
+
+
+def logprobs_of(outcome: Outcome) -> list[TokenLogprobs]:
+    return [one for event in outcome.events if isinstance(event, Committed) for one in event.logprobs]
 
 
 def run_with(proposer: Proposer, scene: Scene, asks: Sequence[GenerationRequest]) -> list[Outcome]:

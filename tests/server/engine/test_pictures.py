@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from server.engine.proposer import OpenedSession, Proposer
 from server.engine.request import GenerationRequest, PictureSpan
 from server.llama.backend import PICTURE_IDS, Batch, Logits
@@ -81,6 +83,15 @@ def test_next_turns_find_pictures_in_the_cache():
     assert outcome.started.n_cached == len(tokens) - 1
     [other] = harness.run(ask(2))
     assert other.started.n_cached == START
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_begun_reply_about_a_picture_goes_on(whole: bool):
+    asked = ask(1, whole=whole)
+    [reply] = Harness(FakeBackend(sees=True)).run(asked)
+    for n in (1, 7, len(reply.tokens) - 1):
+        [rest] = Harness(FakeBackend(sees=True)).run(replace(asked, begun=reply.tokens[:n]))
+        assert rest.tokens == reply.tokens[n:]
 
 
 def cached_of_other_picture(backend: FakeBackend) -> int:
