@@ -166,7 +166,14 @@ def test_other_key_finds_no_stream():
         url, query = f"{lead.url}/v1/stream", {"conv_id": NAME}
         httpx.post(f"{lead.url}/v1/chat/completions", json=BODY, headers={**anna, "X-Conversation-Id": NAME})
         assert httpx.get(url, params=query, headers=bert).status_code == 404
+        assert httpx.get(f"{url}/{NAME}", headers=bert).status_code == 404
         ids = {"conversation_ids": [NAME]}
         assert httpx.post(f"{lead.url}/v1/streams/lookup", json=ids, headers=bert).json() == []
+        for stopped in (
+            httpx.delete(url, params=query, headers=bert),
+            httpx.delete(f"{url}/{NAME}", headers=bert),
+        ):
+            assert stopped.status_code == 204  # as for a name that nobody has
+        assert httpx.get(url, params=query, headers=anna).content.endswith(b"[DONE]\n\n")
         assert httpx.delete(url, params=query, headers=bert).status_code == 204
         assert httpx.get(url, params=query, headers=anna).status_code == 200
