@@ -198,8 +198,10 @@ class LogWriting:
                 queued += ["open", "kept open"]
             id = entry_id(one.term, log.last[part.n - 1] + 1)
             pipe.xadd(key, fields, id=id, nomkstream=one.n_sent > 0)
-            pipe.pexpire(key, self._ttl_ms)
-            queued += ["added", "kept"]
+            queued.append("added")
+            if renews or part.ended or not one.n_sent:
+                pipe.pexpire(key, self._ttl_ms)
+                queued.append("kept")
         if part.ended:
             pipe.xadd(key, {END: b""}, id=entry_id(one.term, log.n_events, 1), nomkstream=True)
             queued.append("ended")
