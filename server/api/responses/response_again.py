@@ -22,7 +22,7 @@ async def go_on(served: Served, orphan: Orphan, begun: PartialAnswer) -> None:
         ANY_ITEM.validate_python(item)
         for item in (*items, *recipe["new"], *([compacted] if compacted else ()))
     ]
-    chat = as_chat(body, messages, new, sees=served.pictures is not None)
+    chat = as_chat(body, messages, new, senses=served.senses)
     input_items = [*recipe["earlier"], *recipe["new"]]
     turn = ResponseTurn(chat, input_items, recipe["new"], (messages, items), compacted)
     asked = checked(served, chat.chat)
